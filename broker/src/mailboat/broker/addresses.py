@@ -1,0 +1,48 @@
+"""Which address clients are told to use.
+
+Source: apache/rocketmq common/BrokerConfig.java (brokerIP1) and common/utils/NetworkUtil.java
+@ rocketmq-all-5.3.3.
+"""
+
+import ipaddress
+import socket
+from typing import Final
+
+from mailboat.config import BrokerConfig
+
+_LOOPBACK: Final = "127.0.0.1"
+
+
+def advertised_ip(config: BrokerConfig) -> str:
+    """Return the IP address of `brokerIP1`, of a single bind address, or of the way outwards.
+
+    `brokerIP1` may be a host name; stored records hold addresses, so it is resolved once.
+
+    Raises:
+        OSError: `brokerIP1` or the bind address is a name that does not resolve.
+    """
+    if config.broker_ip1:
+        return _resolve(config.broker_ip1)
+    bound = _resolve(config.bind_address)
+    return _outward_ip() if ipaddress.ip_address(bound).is_unspecified else bound
+
+
+def _resolve(host: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        # IPv4 first: several clients cannot read IPv6 hosts in messages.
+        return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+
+
+def _outward_ip() -> str:
+    """Return the address of the interface that the default route leaves by."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            # Connecting a datagram socket only asks the routing table; nothing is sent. The
+            # address is one that is reserved for documentation.
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return _LOOPBACK
+        return str(probe.getsockname()[0])

@@ -1,0 +1,285 @@
+"""The running broker: puts the parts together, starts them, and ends them in good order.
+
+Source: apache/rocketmq broker/BrokerController.java @ rocketmq-all-5.3.3.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Final, Literal
+
+from mailboat.broker.addresses import advertised_ip
+from mailboat.broker.blocking_calls import BlockingCalls
+from mailboat.broker.dispatcher import BrokerDispatcher
+from mailboat.broker.flush_service import FlushService
+from mailboat.broker.groups import SubscriptionGroupManager
+from mailboat.broker.membership import ConsumerManager, ProducerManager
+from mailboat.broker.offsets import ConsumerOffsetManager
+from mailboat.broker.processors import (
+    admin,
+    client_admin,
+    group_admin,
+    heartbeat,
+    offset,
+    query,
+    topic_admin,
+)
+from mailboat.broker.processors.pull import PullMessageProcessor
+from mailboat.broker.processors.send import SendMessageProcessor
+from mailboat.broker.pull_request_hold import PullRequestHoldService
+from mailboat.broker.registration import NamesrvRegistration
+from mailboat.broker.stats import SAMPLE_PERIOD_S, BrokerStats
+from mailboat.broker.supervisor import Supervisor, TaskProgress
+from mailboat.broker.topics import TopicConfigManager
+from mailboat.config import RemotingConfig, Settings
+from mailboat.disk import Disk
+from mailboat.disk.real import RealDisk
+from mailboat.model.hosts import encode_host, format_host
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.limits import RemotingLimits
+from mailboat.remoting.server import RemotingServer
+from mailboat.store.message_store import MessageStore
+
+_log = logging.getLogger(__name__)
+
+Phase = Literal["new", "recovering", "starting", "serving", "stopping", "stopped"]
+
+_EXPIRY_SCAN_S: Final = 10.0  # ClientHousekeepingService
+_BUSY_SLICE_S: Final = 0.03
+_IDLE_SLICE_S: Final = 0.25
+_DRAIN_REQUESTS_S: Final = 3.0
+_DRAIN_WRITES_S: Final = 2.0
+_FAST_PORT_DISTANCE: Final = 2
+
+
+class BrokerController:
+    """One broker; make it where the event loop runs.
+
+    `wait_failed` returns when the broker can no longer do its work; `supervisor.failure` says why.
+    """
+
+    def __init__(self, settings: Settings, *, disk: Disk | None = None) -> None:
+        """Put the parts together; nothing is opened before `start`.
+
+        Raises:
+            OSError: `brokerIP1` or the bind address is a name that does not resolve.
+        """
+        config = settings.broker
+        self._disk = disk or RealDisk()
+        self.settings = settings
+        self.phase: Phase = "new"
+        self.supervisor = Supervisor()
+        self.stats = BrokerStats()
+        self._ip = advertised_ip(config)
+        self._blocking_calls = BlockingCalls(self.supervisor.fail)
+        self.store = MessageStore(
+            settings.store,
+            self._disk,
+            store_host=encode_host(self._ip, config.listen_port),
+            run_blocking=self._blocking_calls,
+        )
+        config_dir = self.store.paths.config
+        self.topics = TopicConfigManager(config, self._disk, config_dir)
+        self.groups = SubscriptionGroupManager(
+            self._disk, config_dir, auto_create=config.auto_create_subscription_group
+        )
+        self.offsets = ConsumerOffsetManager(self._disk, config_dir)
+        self.consumers = ConsumerManager(notify_enable=config.notify_consumer_ids_changed_enable)
+        self.producers = ProducerManager()
+        self.registration = NamesrvRegistration(config, self.topics)
+        self.flush = FlushService(
+            self.store,
+            interval_s=settings.store.flush_interval_commit_log / 1000,
+            timeout_s=settings.store.sync_flush_timeout / 1000,
+        )
+        self.pull_holds = PullRequestHoldService()
+        self.store.on_arrival = self.pull_holds.on_arrival
+        self.dispatcher = BrokerDispatcher()
+        self.dispatcher.use(
+            SendMessageProcessor(self, self.flush), PullMessageProcessor(self, self.pull_holds)
+        )
+        self.dispatcher.on_connection_closed.append(self._connection_closed)
+        self._register_processors()
+        self._server = RemotingServer(self.dispatcher, _limits(settings.remoting), name="broker")
+        self._opening: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, once the broker has started."""
+        return self._server.port
+
+    @property
+    def address(self) -> str:
+        """The address that clients are told, "ip:port"."""
+        return format_host(encode_host(self._ip, self.port))
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients are connected."""
+        return self._server.connection_count
+
+    async def start(self) -> None:
+        """Open the store, listen, and register; on return clients are served.
+
+        Raises:
+            StoreError: the store or one of the tables cannot be opened.
+            OSError: the address cannot be listened on, or the file system refuses.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            _log.debug("the broker did not start; closing what was opened")
+            await self.shutdown()
+            raise
+
+    async def wait_failed(self) -> str:
+        """Return what failed, once the broker can no longer do its work."""
+        return await self.supervisor.wait_failed()
+
+    async def shutdown(self) -> None:
+        """End in good order: what was read is answered and durable, the store is closed clean.
+
+        Raises:
+            OSError: a table or the store could not be saved; everything else is ended all the same.
+        """
+        if self.phase == "stopped":
+            return
+        self.phase = "stopping"
+        await self._server.stop_accepting()
+        await self.registration.unregister()
+        self.pull_holds.close()
+        await self.dispatcher.drain(_DRAIN_REQUESTS_S)
+        await self._drain_flush()
+        await self._server.close(_DRAIN_WRITES_S)
+        self.consumers.close()
+        await self.supervisor.stop()
+        await self.registration.close()
+        await self._blocking_calls.drain()
+        try:
+            if await self._is_store_open():
+                await asyncio.to_thread(self._close_files)
+        finally:
+            self.flush.close()
+            self._blocking_calls.close()
+            self.phase = "stopped"
+
+    async def _start(self) -> None:
+        config = self.settings.broker
+        self.phase = "recovering"
+        for table in (self.topics, self.groups, self.offsets):
+            table.load()
+        # Recovery reads what may be gigabytes; HTTP shows its progress meanwhile.
+        self._opening = asyncio.create_task(asyncio.to_thread(self.store.open))
+        await asyncio.shield(self._opening)
+        self.phase = "starting"
+        await self._server.start(config.bind_address, config.listen_port)
+        self.store.commit_log.store_host = encode_host(self._ip, self.port)
+        await self._listen_on_fast_port()
+        self._start_tasks()
+        self.registration.start(self.address, self.supervisor)
+        await self.registration.register_now()
+        self.phase = "serving"
+        _log.info("broker serves name=%s address=%s", config.broker_name, self.address)
+
+    async def _listen_on_fast_port(self) -> None:
+        """Listen where clients with vipChannelEnabled connect; the broker does without it."""
+        config = self.settings.broker
+        port = config.listen_port - _FAST_PORT_DISTANCE
+        if not config.fast_listen_enable or port <= 0:
+            return
+        try:
+            await self._server.start(config.bind_address, port)
+        except OSError as error:
+            _log.warning(
+                "the port for clients with vipChannelEnabled is not available port=%d: %s",
+                port,
+                error,
+            )
+
+    def _start_tasks(self) -> None:
+        supervisor, config = self.supervisor, self.settings.broker
+        supervisor.start("store background", self._run_store)
+        self.flush.start(supervisor)
+        save_period_s = config.flush_consumer_offset_interval / 1000
+        supervisor.start_periodic("saving of tables", save_period_s, self._save_tables)
+        supervisor.start_periodic("search for silent clients", _EXPIRY_SCAN_S, self._expire)
+        supervisor.start_periodic("statistics", SAMPLE_PERIOD_S, self.stats.sample)
+
+    def _register_processors(self) -> None:
+        for processors in (
+            admin,
+            client_admin,
+            group_admin,
+            heartbeat,
+            offset,
+            query,
+            topic_admin,
+        ):
+            processors.register(self.dispatcher, self)
+
+    def _connection_closed(self, connection: Connection) -> None:
+        self.consumers.connection_closed(connection)
+        self.producers.connection_closed(connection)
+        self.pull_holds.connection_closed(connection)
+
+    async def _drain_flush(self) -> None:
+        """Let the senders that wait for a flush have their answers, for as long as one may take."""
+        if not self.store.is_open:
+            return
+        try:
+            async with asyncio.timeout(self.settings.store.sync_flush_timeout / 1000):
+                await self.flush.drain()
+        except TimeoutError:
+            _log.warning("senders still wait for a flush that does not end")
+
+    async def _run_store(self, progress: TaskProgress) -> None:
+        """Give the store its slices: often while it is written to, seldom while it rests."""
+        commit_log = self.store.commit_log
+        while True:
+            end = commit_log.end
+            self.store.background()
+            progress.beat()
+            await asyncio.sleep(_BUSY_SLICE_S)
+            if commit_log.end == end:
+                await asyncio.sleep(_IDLE_SLICE_S)
+
+    async def _save_tables(self) -> None:
+        """Save what changed; a full disk is no reason to stop, the next round tries again."""
+        for table in (self.offsets, self.topics, self.groups):
+            try:
+                await table.persist()
+            except OSError as error:
+                _log.warning("a table is not saved, to be tried again: %s", error)
+
+    def _expire(self) -> None:
+        timeout_s = self.settings.broker.channel_expired_timeout / 1000
+        expired = set(self.consumers.expire(timeout_s)) | set(self.producers.expire(timeout_s))
+        for connection in expired:
+            if not (self.consumers.is_member(connection) or self.producers.is_member(connection)):
+                _log.info("connection closed peer=%s: no heartbeat", connection.peer)
+                connection.close()
+
+    async def _is_store_open(self) -> bool:
+        """Tell whether the store was opened; waits for an opening that was given up."""
+        if self._opening is None:
+            return False
+        await asyncio.wait({self._opening})
+        return self._opening.exception() is None
+
+    def _close_files(self) -> None:
+        """Save the tables and close the store, each even if another cannot be."""
+        with contextlib.ExitStack() as steps:
+            steps.callback(self.store.close)
+            for table in (self.groups, self.topics, self.offsets):
+                steps.callback(table.persist_blocking)
+
+
+def _limits(config: RemotingConfig) -> RemotingLimits:
+    defaults = RemotingLimits()
+    return RemotingLimits(
+        first_frame_timeout_s=config.first_frame_timeout_seconds,
+        idle_timeout_s=config.server_channel_max_idle_time_seconds,
+        write_high_water_bytes=config.write_buffer_high_water_mark,
+        write_drain_timeout_s=config.write_drain_timeout_seconds,
+        max_connections=config.max_connections or defaults.max_connections,
+    )

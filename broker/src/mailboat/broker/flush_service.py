@@ -1,0 +1,118 @@
+"""Flushes the CommitLog: every half second, or for the senders that wait for it.
+
+One thread syncs, nothing else: while a sync runs, further senders gather, and one more sync serves
+them all. A sender that has waited for `syncFlushTimeout`, or whose flush failed, is told
+FLUSH_DISK_TIMEOUT, which says that the outcome is unknown.
+
+Source: apache/rocketmq store/CommitLog.java (GroupCommitService, FlushRealTimeService).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from mailboat.broker.supervisor import Supervisor, TaskProgress
+from mailboat.store.flush import FlushJob
+from mailboat.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+_CHECK_S: Final = 0.25
+
+Flushed = Callable[[bool], None]
+"""Called with True once the bytes are durable, with False when that is not known in time."""
+
+
+class _Waiter(NamedTuple):
+    end: int
+    deadline: float
+    done: Flushed
+
+
+class FlushService:
+    """Drives the store's flushes on the event loop."""
+
+    def __init__(self, store: MessageStore, *, interval_s: float, timeout_s: float) -> None:
+        """Flush at least every `interval_s`; a waiter waits `timeout_s` at most."""
+        self._store = store
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="flush")
+        self._waiters: deque[_Waiter] = deque()
+        self._is_begin_due = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    def start(self, supervisor: Supervisor) -> None:
+        """Begin the periodic flush."""
+        supervisor.start("flush", self._run)
+
+    def wait(self, end: int, done: Flushed) -> None:
+        """Call `done` once everything before the physical offset `end` is durable."""
+        self._waiters.append(_Waiter(end, self._loop.time() + self._timeout_s, done))
+        self.begin_soon()
+
+    def begin_soon(self) -> None:
+        """Flush as soon as the reads of this round of the loop have been stored."""
+        if not self._is_begin_due and self._idle.is_set():
+            self._is_begin_due = True
+            self._loop.call_soon(self._begin)
+
+    async def drain(self) -> None:
+        """Flush until nobody waits any more."""
+        while self._waiters:
+            self._begin()
+            await self._idle.wait()
+            await asyncio.sleep(0)
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """End the thread; a running sync is waited for."""
+        self._thread.shutdown()
+
+    def _begin(self) -> None:
+        self._is_begin_due = False
+        job = self._store.begin_flush()
+        if job is None:
+            self._release()
+            return
+        self._idle.clear()
+        future = self._thread.submit(job.run)
+        future.add_done_callback(lambda ended: self._tell_loop(job, ended))
+
+    def _tell_loop(self, job: FlushJob, ended: Future[None]) -> None:
+        self._loop.call_soon_threadsafe(self._finish, job, ended.exception())
+
+    def _finish(self, job: FlushJob, error: BaseException | None) -> None:
+        self._idle.set()
+        self._store.finish_flush(job, error)
+        self._release()
+        if self._waiters or (self._store.is_sync_flush and self._store.flusher.unflushed_bytes):
+            self._begin()
+
+    def _release(self) -> None:
+        waiters = self._waiters
+        flushed_offset = self._store.flushed_offset
+        while waiters and waiters[0].end <= flushed_offset:
+            waiters.popleft().done(True)
+        if waiters and self._store.commit_log.failure is not None:
+            self._waiters = deque()
+            for waiter in waiters:
+                waiter.done(False)
+
+    async def _run(self, progress: TaskProgress) -> None:
+        next_flush = self._loop.time()
+        while True:
+            # A disk that hangs is no reason to restart: senders are told, and it may come back.
+            progress.beat()
+            now = self._loop.time()
+            if now >= next_flush:
+                next_flush = now + self._interval_s
+                self.begin_soon()
+            while self._waiters and self._waiters[0].deadline <= now:
+                self._waiters.popleft().done(False)
+            await asyncio.sleep(min(_CHECK_S, max(next_flush - now, 0.001)))

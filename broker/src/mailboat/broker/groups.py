@@ -1,0 +1,121 @@
+"""The consumer groups that this broker knows, and how it treats them.
+
+Saved in `config/subscriptionGroup.json`. A group that nobody configured is made with defaults on
+its first heartbeat or pull when autoCreateSubscriptionGroup is on.
+
+Source: apache/rocketmq broker/subscription/SubscriptionGroupManager.java @ rocketmq-all-5.3.3.
+"""
+
+import logging
+
+from mailboat.broker.json_file import JsonFile, StateSaver, to_pretty_json
+from mailboat.disk import Disk
+from mailboat.errors import IllegalMessageError
+from mailboat.model.data_version import DataVersion
+from mailboat.model.names import SYSTEM_GROUPS, check_group
+from mailboat.model.subscription import SubscriptionGroupConfig
+from mailboat.protocol.group_table import (
+    SubscriptionGroupTable,
+    decode_group_table,
+    encode_group_table,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class SubscriptionGroupManager:
+    """The table of consumer groups."""
+
+    def __init__(self, disk: Disk, config_dir: str, *, auto_create: bool) -> None:
+        """Start with the groups that every broker has; `load` adds those of the file."""
+        self._disk = disk
+        self._file = JsonFile(disk, f"{config_dir}/subscriptionGroup.json")
+        self._saver = StateSaver(self._file, self._encode_file)
+        self._auto_create = auto_create
+        self.table = {group: SubscriptionGroupConfig(group) for group in SYSTEM_GROUPS}
+        """Configurations by group name."""
+        self.data_version = DataVersion(timestamp=disk.wall_ms())
+
+    def load(self) -> None:
+        """Read the file of an earlier run, if there is one.
+
+        Raises:
+            DamagedStoreError: neither the file nor its previous version can be read.
+        """
+        loaded = self._file.load(decode_group_table)
+        if loaded is None:
+            self._saver.mark_changed()
+            return
+        self.table.update(loaded.subscription_group_table)
+        self.data_version = loaded.data_version
+
+    def find(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return a group's configuration; an unknown group is made where that is allowed."""
+        config = self.table.get(group)
+        if config is not None or not self._auto_create:
+            return config
+        try:
+            check_group(group)
+        except IllegalMessageError:
+            return None
+        config = SubscriptionGroupConfig(group)
+        _log.info("consumer group created group=%s cause=first use", group)
+        self._put(config)
+        return config
+
+    def select(self, group: str) -> SubscriptionGroupConfig | None:
+        """Return a group's configuration, None if there is none; never makes one."""
+        return self.table.get(group)
+
+    def update(self, config: SubscriptionGroupConfig) -> None:
+        """Make or change a group.
+
+        Raises:
+            IllegalMessageError: the name is illegal, or attributes are set, of which RocketMQ
+                defines none.
+        """
+        check_group(config.group_name)
+        if config.attributes:
+            name = next(iter(config.attributes))
+            raise IllegalMessageError(f"group attribute {name!r} is not supported")
+        _log.info("consumer group configured group=%s", config.group_name)
+        self._put(config)
+
+    def delete(self, group: str) -> bool:
+        """Remove a group; return whether there was one."""
+        if self.table.pop(group, None) is None:
+            return False
+        _log.info("consumer group deleted group=%s", group)
+        self._changed()
+        return True
+
+    def encode(self) -> bytes:
+        """Return the whole table as the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
+        return encode_group_table(SubscriptionGroupTable(self.data_version, self.table))
+
+    async def persist(self) -> None:
+        """Make the table durable; does nothing while it is unchanged.
+
+        Raises:
+            OSError: the disk refused; the next call tries again.
+        """
+        await self._saver.save()
+
+    def persist_blocking(self) -> None:
+        """Make the table durable on this thread.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self._saver.save_blocking()
+
+    def _put(self, config: SubscriptionGroupConfig) -> None:
+        self.table[config.group_name] = config
+        self._changed()
+
+    def _changed(self) -> None:
+        self.data_version.advance(self._disk.wall_ms())
+        self._saver.mark_changed()
+
+    def _encode_file(self) -> bytes:
+        return to_pretty_json(self.encode())

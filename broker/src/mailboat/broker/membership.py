@@ -1,0 +1,339 @@
+"""Who is connected: members of consumer groups and of producer groups.
+
+A member is a client id on a connection. One connection carries one client as a rule, but nothing
+depends on it; several clients may share a client id (broadcast consumers on one host do). Members
+come with a heartbeat and go by unregistering, by the end of their connection, or after
+`channelExpiredTimeout` without a heartbeat.
+
+When a group's members or topics change, its members are told by NOTIFY_CONSUMER_IDS_CHANGED and
+rebalance at once. Broadcast groups are not: their members share nothing.
+
+Source: apache/rocketmq broker/client/ConsumerManager.java, ConsumerGroupInfo.java,
+ProducerManager.java and DefaultConsumerIdsChangeListener.java @ rocketmq-all-5.3.3.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from mailboat.model.subscription import SubscriptionData
+from mailboat.protocol.codes import RequestCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.heartbeat import BROADCASTING, ConsumerData
+from mailboat.remoting.connection import Connection
+
+_log = logging.getLogger(__name__)
+
+# When a thousand members come within a second, telling all of them about each one would be half a
+# million pushes; changes within this time share one round.
+_NOTIFY_DELAY_S: Final = 0.02
+
+
+@dataclass(slots=True, eq=False)
+class ClientInfo:
+    """One client on one connection, as its last heartbeat described it."""
+
+    connection: Connection
+    client_id: str
+    language: str
+    version: int
+    last_heartbeat: float = 0.0
+    """Monotonic seconds."""
+
+
+class MemberTable:
+    """The clients of one group, by connection and client id."""
+
+    __slots__ = ("_clients",)
+
+    def __init__(self) -> None:
+        """Start without members."""
+        self._clients: dict[Connection, dict[str, ClientInfo]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of members."""
+        return sum(map(len, self._clients.values()))
+
+    def __bool__(self) -> bool:
+        """Tell whether there is a member."""
+        return bool(self._clients)
+
+    def __iter__(self) -> Iterator[ClientInfo]:
+        """Iterate over the members."""
+        for clients in self._clients.values():
+            yield from clients.values()
+
+    def __contains__(self, connection: Connection) -> bool:
+        """Tell whether a connection carries a member."""
+        return connection in self._clients
+
+    @property
+    def connections(self) -> list[Connection]:
+        """The members' connections, each once."""
+        return list(self._clients)
+
+    def add(self, client: ClientInfo) -> bool:
+        """Add or refresh a member; return whether it is new."""
+        clients = self._clients.setdefault(client.connection, {})
+        is_new = client.client_id not in clients
+        clients[client.client_id] = client
+        return is_new
+
+    def remove(self, connection: Connection, client_id: str) -> list[ClientInfo]:
+        """Remove a member; return it in a list, which is empty if there was none."""
+        clients = self._clients.get(connection, {})
+        client = clients.pop(client_id, None)
+        if client is None:
+            return []
+        if not clients:
+            del self._clients[connection]
+        return [client]
+
+    def remove_connection(self, connection: Connection) -> list[ClientInfo]:
+        """Remove and return every member on a connection."""
+        return list(self._clients.pop(connection, {}).values())
+
+    def remove_silent(self, oldest_heartbeat: float) -> list[ClientInfo]:
+        """Remove and return the members whose last heartbeat is older."""
+        silent = [client for client in self if client.last_heartbeat < oldest_heartbeat]
+        for client in silent:
+            self.remove(client.connection, client.client_id)
+        return silent
+
+
+@dataclass(slots=True, eq=False)
+class ConsumerGroupInfo:
+    """The members of one consumer group and what they subscribed to."""
+
+    group: str
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    """By topic; where members disagree the newest version wins."""
+
+    members: MemberTable = field(default_factory=MemberTable)
+
+    @property
+    def is_broadcasting(self) -> bool:
+        """Every member gets every message."""
+        return self.message_model == BROADCASTING
+
+    def client_ids(self) -> list[str]:
+        """Return the members' ids, each once.
+
+        A double id, such as that of a client whose old connection lingers, would leave queues to a
+        member that does not exist.
+        """
+        return sorted({member.client_id for member in self.members})
+
+    def find_member(self, client_id: str) -> ClientInfo | None:
+        """Return the member with this id that sent a heartbeat last."""
+        found = [member for member in self.members if member.client_id == client_id]
+        return max(found, key=lambda member: member.last_heartbeat, default=None)
+
+    def merge_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
+        """Take over one member's subscriptions; return whether the set of topics changed."""
+        changed = False
+        topics = set()
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            known = self.subscriptions.get(subscription.topic)
+            if known is None:
+                changed = True
+            elif subscription.sub_version <= known.sub_version:
+                continue
+            self.subscriptions[subscription.topic] = subscription
+        for topic in self.subscriptions.keys() - topics:
+            _log.info("subscription ended group=%s topic=%s", self.group, topic)
+            del self.subscriptions[topic]
+            changed = True
+        return changed
+
+
+class ConsumerManager:
+    """All consumer groups with members."""
+
+    def __init__(
+        self, *, notify_enable: bool = True, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Know nobody; with `notify_enable` members are told of changes."""
+        self._notify_enable = notify_enable
+        self._clock = clock
+        self._by_connection: dict[Connection, set[str]] = {}
+        self._to_notify: set[str] = set()
+        self._notify_timer: asyncio.TimerHandle | None = None
+        self.groups: dict[str, ConsumerGroupInfo] = {}
+        """By name; only groups that have members."""
+
+    def register(self, client: ClientInfo, consumer: ConsumerData, *, notify: bool = True) -> bool:
+        """Take note of a heartbeat; return whether members or topics of the group changed.
+
+        `notify` is the group's own setting notifyConsumerIdsChangedEnable.
+        """
+        info = self.groups.get(consumer.group_name)
+        if info is None:
+            info = self.groups[consumer.group_name] = ConsumerGroupInfo(
+                consumer.group_name,
+                consumer.consume_type,
+                consumer.message_model,
+                consumer.consume_from_where,
+            )
+        info.consume_type = consumer.consume_type
+        info.message_model = consumer.message_model
+        info.consume_from_where = consumer.consume_from_where
+        client.last_heartbeat = self._clock()
+        is_new = info.members.add(client)
+        if is_new:
+            self._by_connection.setdefault(client.connection, set()).add(info.group)
+            _log_member("consumer joined", info.group, client)
+        changed = info.merge_subscriptions(consumer.subscription_data_set) or is_new
+        if changed and notify:
+            self._notify_soon(info)
+        return changed
+
+    def unregister(
+        self, group: str, connection: Connection, client_id: str, *, notify: bool = True
+    ) -> None:
+        """Let a client leave a group; unknown ones are no error."""
+        info = self.groups.get(group)
+        if info is not None:
+            self._left(info, info.members.remove(connection, client_id), notify=notify)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Let every client of a connection leave its groups."""
+        for group in sorted(self._by_connection.get(connection, ())):
+            info = self.groups[group]
+            self._left(info, info.members.remove_connection(connection))
+
+    def expire(self, timeout_s: float) -> list[Connection]:
+        """Let clients leave that were silent for too long; return their connections."""
+        oldest = self._clock() - timeout_s
+        expired: list[Connection] = []
+        for info in list(self.groups.values()):
+            silent = info.members.remove_silent(oldest)
+            expired += [client.connection for client in silent]
+            self._left(info, silent)
+        return expired
+
+    def is_member(self, connection: Connection) -> bool:
+        """Tell whether a connection carries a member of any group."""
+        return connection in self._by_connection
+
+    def find_subscription(self, group: str, topic: str) -> SubscriptionData | None:
+        """Return what the members of a group subscribed to in a topic."""
+        info = self.groups.get(group)
+        return None if info is None else info.subscriptions.get(topic)
+
+    def groups_on_topic(self, topic: str) -> list[str]:
+        """Return the groups with members that subscribed to a topic."""
+        return [group for group, info in self.groups.items() if topic in info.subscriptions]
+
+    def close(self) -> None:
+        """Tell nobody any more."""
+        if self._notify_timer is not None:
+            self._notify_timer.cancel()
+        self._to_notify.clear()
+
+    def _left(
+        self, info: ConsumerGroupInfo, clients: list[ClientInfo], *, notify: bool = True
+    ) -> None:
+        if not clients:
+            return
+        for client in clients:
+            _log_member("consumer left", info.group, client)
+            if client.connection not in info.members:
+                _discard(self._by_connection, client.connection, info.group)
+        if not info.members:
+            del self.groups[info.group]
+        elif notify:
+            self._notify_soon(info)
+
+    def _notify_soon(self, info: ConsumerGroupInfo) -> None:
+        if not self._notify_enable or info.is_broadcasting:
+            return
+        self._to_notify.add(info.group)
+        if self._notify_timer is None:
+            loop = asyncio.get_running_loop()
+            self._notify_timer = loop.call_later(_NOTIFY_DELAY_S, self._notify_groups)
+
+    def _notify_groups(self) -> None:
+        self._notify_timer = None
+        groups, self._to_notify = self._to_notify, set()
+        for group in groups:
+            info = self.groups.get(group)
+            for connection in () if info is None else info.members.connections:
+                connection.send_oneway(
+                    RemotingCommand.request(
+                        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                        {"consumerGroup": group},
+                        oneway=True,
+                    )
+                )
+
+
+class ProducerManager:
+    """All producer groups with members."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Know nobody."""
+        self._clock = clock
+        self._by_connection: dict[Connection, set[str]] = {}
+        self.groups: dict[str, MemberTable] = {}
+        """By name; only groups that have members."""
+
+    def register(self, client: ClientInfo, group: str) -> None:
+        """Take note of a heartbeat."""
+        client.last_heartbeat = self._clock()
+        if self.groups.setdefault(group, MemberTable()).add(client):
+            self._by_connection.setdefault(client.connection, set()).add(group)
+            _log_member("producer joined", group, client)
+
+    def unregister(self, group: str, connection: Connection, client_id: str) -> None:
+        """Let a client leave a group; unknown ones are no error."""
+        members = self.groups.get(group)
+        if members is not None:
+            self._left(group, members.remove(connection, client_id))
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Let every client of a connection leave its groups."""
+        for group in sorted(self._by_connection.get(connection, ())):
+            self._left(group, self.groups[group].remove_connection(connection))
+
+    def expire(self, timeout_s: float) -> list[Connection]:
+        """Let clients leave that were silent for too long; return their connections."""
+        oldest = self._clock() - timeout_s
+        expired: list[Connection] = []
+        for group, members in list(self.groups.items()):
+            silent = members.remove_silent(oldest)
+            expired += [client.connection for client in silent]
+            self._left(group, silent)
+        return expired
+
+    def is_member(self, connection: Connection) -> bool:
+        """Tell whether a connection carries a member of any group."""
+        return connection in self._by_connection
+
+    def _left(self, group: str, clients: list[ClientInfo]) -> None:
+        members = self.groups[group]
+        for client in clients:
+            _log_member("producer left", group, client)
+            if client.connection not in members:
+                _discard(self._by_connection, client.connection, group)
+        if not members:
+            del self.groups[group]
+
+
+def _discard(groups_of: dict[Connection, set[str]], connection: Connection, group: str) -> None:
+    groups = groups_of.get(connection, set())
+    groups.discard(group)
+    if not groups:
+        groups_of.pop(connection, None)
+
+
+def _log_member(event: str, group: str, client: ClientInfo) -> None:
+    peer = client.connection.peer
+    _log.info("%s group=%s client=%s peer=%s", event, group, client.client_id, peer)

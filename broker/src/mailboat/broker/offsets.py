@@ -1,0 +1,187 @@
+"""How far each consumer group has read each queue.
+
+Kept in memory, saved to `config/consumerOffset.json` every `flushConsumerOffsetInterval` and at
+shutdown: after a crash a consumer may see the messages of that time again, and never skips one.
+
+Source: apache/rocketmq broker/offset/ConsumerOffsetManager.java @ rocketmq-all-5.3.3.
+"""
+
+import logging
+import re
+from typing import Final
+
+from mailboat.broker.json_file import JsonFile, StateSaver, to_pretty_json
+from mailboat.disk import Disk
+from mailboat.model.data_version import DataVersion
+from mailboat.protocol.stats_bodies import (
+    ConsumerOffsetTable,
+    decode_consumer_offsets,
+    encode_consumer_offsets,
+)
+
+_log = logging.getLogger(__name__)
+
+_SEPARATOR: Final = "@"
+_VERSION_STEP: Final = 500  # commits per version, as consumerOffsetUpdateVersionStep
+
+UNKNOWN_OFFSET: Final = -1
+
+# A string, which is stepped over, or a number that stands where a key must.
+_STRING_OR_BARE_KEY: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?[0-9]+)(?=\s*:)')
+
+
+class ConsumerOffsetManager:
+    """The table of committed queue offsets."""
+
+    def __init__(self, disk: Disk, config_dir: str) -> None:
+        """Start empty; `load` reads the file."""
+        self._disk = disk
+        self._file = JsonFile(disk, f"{config_dir}/consumerOffset.json")
+        self._saver = StateSaver(self._file, self._encode_file)
+        self._table: dict[str, dict[int, int]] = {}
+        self._pulled: dict[str, dict[int, int]] = {}
+        self._topics_of: dict[str, set[str]] = {}
+        self._groups_of: dict[str, set[str]] = {}
+        self._commits = 0
+        self.backward_commits = 0
+        """How many commits moved an offset back, as a reset does."""
+        self.data_version = DataVersion()
+
+    def load(self) -> None:
+        """Read the file of an earlier run, if there is one.
+
+        Raises:
+            DamagedStoreError: neither the file nor its previous version can be read.
+        """
+        loaded = self._file.load(_decode_file)
+        if loaded is None:
+            return
+        self.data_version = loaded.data_version
+        for key, queues in loaded.offset_table.items():
+            topic, separator, group = key.partition(_SEPARATOR)
+            if separator and topic and group:
+                self._table[key] = queues
+                self._add_to_indexes(topic, group)
+            else:
+                _log.warning("consumer offset ignored: %r is not TOPIC@GROUP", key)
+
+    def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Take note that `group` has read everything before `queue_offset`.
+
+        Going back is allowed, it is how offsets are reset. A negative offset says nothing and is
+        ignored (some clients commit -1).
+        """
+        if queue_offset < 0:
+            return
+        queues = self._queues(group, topic)
+        known = queues.get(queue_id)
+        if known == queue_offset:
+            return
+        if known is not None and queue_offset < known:
+            self.backward_commits += 1
+        queues[queue_id] = queue_offset
+        self._saver.mark_changed()
+        self._commits += 1
+        if self._commits % _VERSION_STEP == 0:
+            self.data_version.advance(self._disk.wall_ms())
+
+    def query(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the committed offset of a queue, UNKNOWN_OFFSET (-1) if there is none."""
+        queues = self._table.get(topic + _SEPARATOR + group)
+        return UNKNOWN_OFFSET if queues is None else queues.get(queue_id, UNKNOWN_OFFSET)
+
+    def record_pull(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Take note of the offset a group pulled from; kept in memory only."""
+        self._pulled.setdefault(topic + _SEPARATOR + group, {})[queue_id] = queue_offset
+
+    def query_pulled(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the offset last pulled from, or the committed one, or UNKNOWN_OFFSET."""
+        pulled = self._pulled.get(topic + _SEPARATOR + group, {}).get(queue_id)
+        return self.query(group, topic, queue_id) if pulled is None else pulled
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """Return a copy of a group's offsets in a topic, by queue."""
+        return dict(self._table.get(topic + _SEPARATOR + group, ()))
+
+    def topics_of(self, group: str) -> set[str]:
+        """Return the topics in which a group has offsets."""
+        return set(self._topics_of.get(group, ()))
+
+    def groups_of(self, topic: str) -> set[str]:
+        """Return the groups that have offsets in a topic."""
+        return set(self._groups_of.get(topic, ()))
+
+    def groups(self) -> set[str]:
+        """Return every group that has offsets."""
+        return set(self._topics_of)
+
+    def remove_topic(self, topic: str) -> None:
+        """Forget all offsets in a topic."""
+        for group in self.groups_of(topic):
+            self._remove(topic, group)
+
+    def remove_group(self, group: str) -> None:
+        """Forget all offsets of a group."""
+        for topic in self.topics_of(group):
+            self._remove(topic, group)
+
+    def encode(self) -> bytes:
+        """Return the whole table as the body of GET_ALL_CONSUMER_OFFSET."""
+        return encode_consumer_offsets(ConsumerOffsetTable(self._table, self.data_version))
+
+    async def persist(self) -> None:
+        """Make the table durable; does nothing while it is unchanged.
+
+        Raises:
+            OSError: the disk refused; the next call tries again.
+        """
+        await self._saver.save()
+
+    def persist_blocking(self) -> None:
+        """Make the table durable on this thread.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self._saver.save_blocking()
+
+    def _queues(self, group: str, topic: str) -> dict[int, int]:
+        key = topic + _SEPARATOR + group
+        queues = self._table.get(key)
+        if queues is None:
+            queues = self._table[key] = {}
+            self._add_to_indexes(topic, group)
+        return queues
+
+    def _add_to_indexes(self, topic: str, group: str) -> None:
+        self._topics_of.setdefault(group, set()).add(topic)
+        self._groups_of.setdefault(topic, set()).add(group)
+
+    def _remove(self, topic: str, group: str) -> None:
+        key = topic + _SEPARATOR + group
+        self._table.pop(key, None)
+        self._pulled.pop(key, None)
+        for index, name, member in (
+            (self._topics_of, group, topic),
+            (self._groups_of, topic, group),
+        ):
+            index[name].discard(member)
+            if not index[name]:
+                del index[name]
+        self._saver.mark_changed()
+
+    def _encode_file(self) -> bytes:
+        return to_pretty_json(self.encode())
+
+
+def _decode_file(content: bytes) -> ConsumerOffsetTable:
+    """Read the file; Java writes the queue ids without quotes.
+
+    The lenient reader for requests takes them too, but is limited to the size of a request.
+    """
+
+    def quote(match: re.Match[bytes]) -> bytes:
+        key = match[2]
+        return match[0] if key is None else match[1] + b'"' + key + b'"'
+
+    return decode_consumer_offsets(_STRING_OR_BARE_KEY.sub(quote, content))

@@ -1,0 +1,134 @@
+"""Consumer groups, asked about and changed.
+
+    200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP   201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    207 DELETE_SUBSCRIPTIONGROUP              352 GET_SUBSCRIPTIONGROUP_CONFIG
+    208 GET_CONSUME_STATS                     300 QUERY_TOPIC_CONSUME_BY_WHO
+    343 QUERY_TOPICS_BY_CONSUMER
+
+Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-all-5.3.3.
+"""
+
+from mailboat.broker import administration
+from mailboat.broker.context import BrokerContext
+from mailboat.errors import BrokerError
+from mailboat.model.message_queue import MessageQueue
+from mailboat.protocol.bodies import encode_group_list, encode_topic_list
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import (
+    RemotingCommand,
+    optional_bool,
+    optional_str,
+    required_str,
+)
+from mailboat.protocol.group_table import decode_group_config, encode_group_config
+from mailboat.protocol.stats_bodies import ConsumeStats, OffsetWrapper, encode_consume_stats
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+
+
+def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
+    """Answer this module's requests."""
+    processor = GroupAdminProcessor(controller)
+    dispatcher.register(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, processor.update_group)
+    dispatcher.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, processor.get_all)
+    dispatcher.register(RequestCode.DELETE_SUBSCRIPTIONGROUP, processor.delete_group)
+    dispatcher.register(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, processor.get_group)
+    dispatcher.register(RequestCode.GET_CONSUME_STATS, processor.consume_stats)
+    dispatcher.register(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, processor.groups_of_topic)
+    dispatcher.register(RequestCode.QUERY_TOPICS_BY_CONSUMER, processor.topics_of_group)
+
+
+class GroupAdminProcessor:
+    """Shows and changes the table of groups, and how far they have read."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        """Work on the groups of `broker`."""
+        self._broker = broker
+
+    async def update_group(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Make or change a group."""
+        await administration.update_group(self._broker, decode_group_config(command.body))
+        return command.response(ResponseCode.SUCCESS)
+
+    async def delete_group(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Remove a group; version 4 tools ask for its offsets by another name than version 5."""
+        await administration.delete_group(
+            self._broker,
+            required_str(command, "groupName"),
+            clean_offset=optional_bool(command, "cleanOffset")
+            or optional_bool(command, "removeOffset"),
+        )
+        return command.response(ResponseCode.SUCCESS)
+
+    def get_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return every group's configuration; without paging fields the answer is complete."""
+        return command.response(ResponseCode.SUCCESS, body=self._broker.groups.encode())
+
+    def get_group(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return one group's configuration."""
+        group = required_str(command, "group")
+        config = self._broker.groups.select(group)
+        if config is None:
+            raise BrokerError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"No group in this broker. group: {group}",
+            )
+        return command.response(ResponseCode.SUCCESS, body=encode_group_config(config))
+
+    def groups_of_topic(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return the groups that read a topic now or have offsets in it."""
+        topic = required_str(command, "topic")
+        groups = self._broker.offsets.groups_of(topic)
+        groups.update(self._broker.consumers.groups_on_topic(topic))
+        return command.response(ResponseCode.SUCCESS, body=encode_group_list(groups))
+
+    def topics_of_group(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return the topics in which a group has offsets."""
+        topics = self._broker.offsets.topics_of(required_str(command, "group"))
+        body = encode_topic_list(topics, broker_addr=self._broker.address)
+        return command.response(ResponseCode.SUCCESS, body=body)
+
+    def consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return how far a group has read, queue by queue."""
+        group = required_str(command, "consumerGroup")
+        stats = ConsumeStats()
+        for topic in self._topics_to_show(group, command):
+            config = self._broker.topics.select(topic)
+            if config is None:
+                continue
+            for queue_id in range(config.read_queue_nums):
+                queue = MessageQueue(topic, self._broker.settings.broker.broker_name, queue_id)
+                stats.offset_table[queue] = self._progress(group, topic, queue_id)
+            stats.consume_tps += self._broker.stats.group_get_tps(topic, group)
+        return command.response(ResponseCode.SUCCESS, body=encode_consume_stats(stats))
+
+    def _topics_to_show(self, group: str, command: RemotingCommand) -> list[str]:
+        """Return the topics asked for, or all with offsets; members must still subscribe to them.
+
+        A list of topics, which only version 5 tools send, is taken as it is.
+        """
+        listed = [name for name in (optional_str(command, "topicList") or "").split(";") if name]
+        if listed:
+            return listed
+        topic = optional_str(command, "topic")
+        topics = {topic} if topic else self._broker.offsets.topics_of(group)
+        members = self._broker.consumers.groups.get(group)
+        if members is not None and members.subscriptions:
+            topics &= members.subscriptions.keys()
+        return sorted(topics)
+
+    def _progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+        store = self._broker.store
+        committed = max(self._broker.offsets.query(group, topic, queue_id), 0)
+        pulled = self._broker.offsets.query_pulled(group, topic, queue_id)
+        timestamp_ms = store.store_timestamp(topic, queue_id, committed - 1) if committed else 0
+        return OffsetWrapper(
+            broker_offset=store.max_offset(topic, queue_id),
+            consumer_offset=committed,
+            last_timestamp=max(timestamp_ms, 0),
+            pull_offset=max(committed, pulled),
+        )

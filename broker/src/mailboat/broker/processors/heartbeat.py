@@ -1,0 +1,150 @@
+"""Clients come, stay and go: 34 HEART_BEAT, 35 UNREGISTER_CLIENT, 46 CHECK_CLIENT_CONFIG.
+
+Source: apache/rocketmq broker/processor/ClientManageProcessor.java @ rocketmq-all-5.3.3.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.membership import ClientInfo
+from mailboat.errors import BrokerError, IllegalMessageError
+from mailboat.model.subscription import (
+    EXPRESSION_TAG,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+    build_subscription,
+)
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import RemotingCommand, optional_str, required_str
+from mailboat.protocol.heartbeat import (
+    ConsumerData,
+    decode_check_client_config,
+    decode_heartbeat,
+)
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+
+_log = logging.getLogger(__name__)
+
+_TOPIC_SYS_FLAG_UNIT_SUB = 0x2
+
+
+def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
+    """Answer this module's requests."""
+    processor = ClientManageProcessor(controller)
+    dispatcher.register(RequestCode.HEART_BEAT, processor.heartbeat)
+    dispatcher.register(RequestCode.UNREGISTER_CLIENT, processor.unregister)
+    dispatcher.register(RequestCode.CHECK_CLIENT_CONFIG, processor.check_client_config)
+
+
+class ClientManageProcessor:
+    """Keeps the tables of clients up to date."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        """Work on the tables of `broker`."""
+        self._broker = broker
+
+    def heartbeat(
+        self, connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        """Register a client with all its groups.
+
+        A new consumer group gets its retry topic. That is known to the name servers before the
+        answer goes out, since the client asks for its route next.
+        """
+        data = decode_heartbeat(command.body)
+        if not data.client_id:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR, "request HEART_BEAT: the body has no 'clientID'"
+            )
+        client = ClientInfo(connection, data.client_id, command.language, command.version)
+        topics_changed = False
+        for consumer in data.consumer_data_set:
+            config = self._broker.groups.find(consumer.group_name)
+            if config is None:
+                # Unknown and not to be made: its pulls are refused with the reason.
+                continue
+            topics_changed |= self._create_retry_topic(consumer, config)
+            consumer.subscription_data_set = [
+                _with_tag_codes(subscription) for subscription in consumer.subscription_data_set
+            ]
+            self._broker.consumers.register(
+                client, consumer, notify=config.notify_consumer_ids_changed_enable
+            )
+        for producer in data.producer_data_set:
+            self._broker.producers.register(client, producer.group_name)
+        if topics_changed:
+            return self._answer_when_known(command)
+        return command.response(ResponseCode.SUCCESS)
+
+    def unregister(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Let a client leave a producer group, a consumer group or both."""
+        client_id = required_str(command, "clientID")
+        producer_group = optional_str(command, "producerGroup")
+        if producer_group:
+            self._broker.producers.unregister(producer_group, connection, client_id)
+        consumer_group = optional_str(command, "consumerGroup")
+        if consumer_group:
+            config = self._broker.groups.select(consumer_group)
+            self._broker.consumers.unregister(
+                consumer_group,
+                connection,
+                client_id,
+                notify=config is None or config.notify_consumer_ids_changed_enable,
+            )
+        return command.response(ResponseCode.SUCCESS)
+
+    def check_client_config(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Say whether the broker can filter as a subscription wants."""
+        if command.body:
+            wanted = decode_check_client_config(command.body).subscription_data.expression_type
+            if wanted not in ("", EXPRESSION_TAG):
+                raise BrokerError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"The broker does not support consumer to filter message by {wanted}",
+                )
+        return command.response(ResponseCode.SUCCESS)
+
+    def _create_retry_topic(self, consumer: ConsumerData, config: SubscriptionGroupConfig) -> bool:
+        topics = self._broker.topics
+        subscribed = (
+            topics.select(subscription.topic) for subscription in consumer.subscription_data_set
+        )
+        return topics.create_retry_topic(
+            consumer.group_name,
+            queue_nums=config.retry_queue_nums,
+            order=any(topic is not None and topic.order for topic in subscribed),
+            topic_sys_flag=_TOPIC_SYS_FLAG_UNIT_SUB if consumer.unit_mode else 0,
+        )
+
+    async def _answer_when_known(self, command: RemotingCommand) -> RemotingCommand:
+        _, *results = await asyncio.gather(
+            self._broker.registration.register_now(),
+            self._broker.topics.persist(),
+            self._broker.groups.persist(),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, OSError):
+                # A full disk must not keep consumers out: they are what drains it.
+                _log.warning("a new consumer group is not saved yet: %s", result)
+        return command.response(ResponseCode.SUCCESS)
+
+
+def _with_tag_codes(subscription: SubscriptionData) -> SubscriptionData:
+    """Add the codes of the subscription's tags as Java computes them.
+
+    Go clients hash the UTF-8 bytes; the codes of their tags outside ASCII would match nothing.
+    """
+    if subscription.expression_type not in ("", EXPRESSION_TAG) or subscription.class_filter_mode:
+        return subscription
+    try:
+        built = build_subscription(subscription.topic, subscription.sub_string)
+    except IllegalMessageError:
+        return subscription
+    subscription.code_set |= built.code_set
+    return subscription

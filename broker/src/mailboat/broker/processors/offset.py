@@ -1,0 +1,131 @@
+"""Offsets of groups and bounds of queues.
+
+    14 QUERY_CONSUMER_OFFSET       15 UPDATE_CONSUMER_OFFSET   43 GET_ALL_CONSUMER_OFFSET
+    29 SEARCH_OFFSET_BY_TIMESTAMP  30 GET_MAX_OFFSET           31 GET_MIN_OFFSET
+    32 GET_EARLIEST_MSG_STORETIME
+
+Where RocketMQ answers an unknown topic or queue with success and an offset, mailboat refuses.
+
+Source: apache/rocketmq broker/processor/ConsumerManageProcessor.java and AdminBrokerProcessor.java
+@ rocketmq-all-5.3.3.
+"""
+
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.offsets import UNKNOWN_OFFSET
+from mailboat.broker.processors.checks import require_queue, require_topic
+from mailboat.errors import BrokerError
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import (
+    RemotingCommand,
+    optional_bool,
+    optional_str,
+    required_int,
+    required_int32,
+    required_str,
+)
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+
+
+def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
+    """Answer this module's requests."""
+    processor = OffsetProcessor(controller)
+    dispatcher.register(RequestCode.QUERY_CONSUMER_OFFSET, processor.query)
+    dispatcher.register(RequestCode.UPDATE_CONSUMER_OFFSET, processor.update)
+    dispatcher.register(RequestCode.GET_ALL_CONSUMER_OFFSET, processor.get_all)
+    dispatcher.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, processor.search_by_timestamp)
+    dispatcher.register(RequestCode.GET_MAX_OFFSET, processor.max_offset)
+    dispatcher.register(RequestCode.GET_MIN_OFFSET, processor.min_offset)
+    dispatcher.register(RequestCode.GET_EARLIEST_MSG_STORETIME, processor.earliest_store_time)
+
+
+class OffsetProcessor:
+    """Reads and writes committed offsets, reads the store's bounds."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        """Work on the offsets and the store of `broker`."""
+        self._broker = broker
+
+    def query(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return a group's committed offset.
+
+        Without one, a young queue (nothing expired yet, its first message recent) reads as 0, so
+        that a new group misses nothing; otherwise the client's own start rule applies.
+        """
+        group = required_str(command, "consumerGroup")
+        topic = required_str(command, "topic")
+        queue_id = required_int32(command, "queueId")
+        queue_offset = self._broker.offsets.query(group, topic, queue_id)
+        if queue_offset == UNKNOWN_OFFSET and optional_bool(command, "setZeroIfNotFound", True):
+            queue_offset = self._start_of_young_queue(topic, queue_id)
+        if queue_offset == UNKNOWN_OFFSET:
+            return command.response(
+                ResponseCode.QUERY_NOT_FOUND,
+                f"Not found, group {group} has no offset yet in queue {queue_id} of topic {topic}",
+            )
+        return command.response(ResponseCode.SUCCESS, None, {"offset": queue_offset})
+
+    def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Commit a group's offset; going back is how offsets are reset, negatives are ignored."""
+        group = required_str(command, "consumerGroup")
+        topic = required_str(command, "topic")
+        queue_id = required_int32(command, "queueId")
+        queue_offset = required_int(command, "commitOffset")
+        if self._broker.groups.select(group) is None:
+            raise BrokerError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"
+            )
+        require_topic(self._broker, topic)
+        require_queue(self._broker, topic, queue_id)
+        self._broker.offsets.commit(group, topic, queue_id, queue_offset)
+        return command.response(ResponseCode.SUCCESS)
+
+    def get_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return every committed offset."""
+        return command.response(ResponseCode.SUCCESS, body=self._broker.offsets.encode())
+
+    def max_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return the offset that a queue's next message gets."""
+        topic, queue_id = self._queue(command)
+        return self._offset(command, self._broker.store.max_offset(topic, queue_id))
+
+    def min_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return the offset of a queue's oldest message."""
+        topic, queue_id = self._queue(command)
+        return self._offset(command, self._broker.store.min_offset(topic, queue_id))
+
+    def search_by_timestamp(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Return the offset of the first message stored at a time or later."""
+        topic, queue_id = self._queue(command)
+        timestamp_ms = required_int(command, "timestamp")
+        upper = (optional_str(command, "boundaryType") or "").upper() == "UPPER"
+        queue_offset = self._broker.store.offset_by_time(topic, queue_id, timestamp_ms, upper=upper)
+        return self._offset(command, queue_offset)
+
+    def earliest_store_time(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Return when a queue's oldest message was stored, -1 if it has none."""
+        topic, queue_id = self._queue(command)
+        timestamp_ms = self._broker.store.earliest_message_time(topic, queue_id)
+        return command.response(ResponseCode.SUCCESS, None, {"timestamp": timestamp_ms})
+
+    def _start_of_young_queue(self, topic: str, queue_id: int) -> int:
+        store = self._broker.store
+        is_young = (
+            store.has_queue(topic, queue_id)
+            and store.min_offset(topic, queue_id) == 0
+            and store.is_hot(topic, queue_id, 0)
+        )
+        return 0 if is_young else UNKNOWN_OFFSET
+
+    def _queue(self, command: RemotingCommand) -> tuple[str, int]:
+        topic = required_str(command, "topic")
+        queue_id = required_int32(command, "queueId")
+        require_queue(self._broker, topic, queue_id)
+        return topic, queue_id
+
+    def _offset(self, command: RemotingCommand, queue_offset: int) -> RemotingCommand:
+        return command.response(ResponseCode.SUCCESS, None, {"offset": queue_offset})

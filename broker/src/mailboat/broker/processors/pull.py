@@ -1,0 +1,290 @@
+"""Pulls: codes 11 and 361.
+
+Source: apache/rocketmq broker/processor/PullMessageProcessor.java @ rocketmq-all-5.3.3.
+"""
+
+from typing import Final
+
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.pull_request_hold import PullRequestHoldService
+from mailboat.errors import BrokerError, IllegalMessageError
+from mailboat.filtering.tag_filter import tags_codes
+from mailboat.model.names import RETRY_PREFIX
+from mailboat.model.subscription import EXPRESSION_TAG
+from mailboat.model.sys_flag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from mailboat.model.topic import Perm
+from mailboat.protocol.codes import ResponseCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.frame import SERIALIZE_JSON
+from mailboat.protocol.send_header import PullFields, PullRequest, encode_pull_response_header
+from mailboat.remoting.connection import Connection
+from mailboat.store.lookup import GetResult, GetStatus
+
+_ONEWAY_BIT: Final = 2
+
+_CODES: Final = {
+    GetStatus.FOUND: ResponseCode.SUCCESS,
+    GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    GetStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+}
+
+
+class PullMessageProcessor:
+    """Reads a queue for a consumer, now or when something arrives."""
+
+    def __init__(self, broker: BrokerContext, holds: PullRequestHoldService) -> None:
+        """Work for one broker."""
+        self._broker = broker
+        self._store = broker.store
+        self._topics = broker.topics.table
+        self._holds = holds
+        config = broker.settings.store
+        self._max_bytes = config.max_transfer_bytes_on_message_in_memory
+        self._max_count = config.max_transfer_count_on_message_in_memory
+        self._long_polling = broker.settings.broker.long_polling_enable
+        self._short_polling_s = broker.settings.broker.short_polling_time_mills / 1000
+
+    def pull(self, connection: Connection, request: PullRequest) -> bytes | None:
+        """Return the encoded answer, None when it comes later or nobody waits for it."""
+        fields = request.fields
+        try:
+            codes = self._check(fields)
+        except BrokerError as error:
+            return self._refusal(request, error)
+        if fields.sys_flag & PULL_COMMIT_OFFSET:
+            self._broker.offsets.commit(
+                fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset
+            )
+        if not self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset):
+            self._pull_cold(connection, request, codes)
+            return None
+        return self._pull_hot(connection, request, codes)
+
+    def _pull_hot(
+        self, connection: Connection, request: PullRequest, codes: frozenset[int] | None
+    ) -> bytes | None:
+        fields = request.fields
+        result = self._get(fields, fields.queue_offset, codes)
+        if result.status == GetStatus.FOUND:
+            return self._found(request, result)
+        if fields.sys_flag & PULL_SUSPEND and result.status in (
+            GetStatus.OFFSET_OVERFLOW_ONE,
+            GetStatus.NO_MESSAGE_IN_QUEUE,
+        ):
+            if result.status == GetStatus.OFFSET_OVERFLOW_ONE or fields.queue_offset == 0:
+                self._hold(connection, request, codes)
+                return None
+        return self._nothing(request, result)
+
+    def _pull_cold(
+        self, connection: Connection, request: PullRequest, codes: frozenset[int] | None
+    ) -> None:
+        """Read from the disk away from the loop, then answer from memory."""
+        fields = request.fields
+
+        def in_memory() -> None:
+            answer = self._pull_hot(connection, request, codes)
+            if answer is not None:
+                connection.write(answer)
+
+        self._store.prefetch(
+            fields.topic,
+            fields.queue_id,
+            fields.queue_offset,
+            self._count(fields),
+            in_memory,
+        )
+
+    # -- checks ---------------------------------------------------------------------------------
+
+    def _check(self, fields: PullFields) -> frozenset[int] | None:
+        """Refuse what must not be read; return the tagsCodes wanted, None for all."""
+        broker = self._broker
+        topic, group = fields.topic, fields.consumer_group
+        config = broker.settings.broker
+        if not config.broker_permission & Perm.READ:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker {config.broker_name} pulling message is forbidden: its "
+                "brokerPermission does not include read",
+            )
+        group_config = broker.groups.find(group)
+        if group_config is None:
+            raise BrokerError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist",
+            )
+        if not group_config.consume_enable:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION, f"subscription group no permission, {group}"
+            )
+        topic_config = self._topics.get(topic)
+        if topic_config is None:
+            if topic == RETRY_PREFIX + group:
+                broker.topics.create_retry_topic(group)
+                topic_config = self._topics[topic]
+            else:
+                raise BrokerError(
+                    ResponseCode.TOPIC_NOT_EXIST,
+                    f"topic[{topic}] not exist, apply first please! It is not on this broker.",
+                )
+        if not topic_config.perm & Perm.READ:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION, f"the topic[{topic}] pulling message is forbidden"
+            )
+        queue_id = fields.queue_id
+        if not 0 <= queue_id < topic_config.read_queue_nums and not (
+            queue_id >= 0 and self._store.has_queue(topic, queue_id)
+        ):
+            raise BrokerError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic {topic} has the queues 0 to "
+                f"{topic_config.read_queue_nums - 1}",
+            )
+        return self._wanted(fields)
+
+    def _wanted(self, fields: PullFields) -> frozenset[int] | None:
+        if fields.sys_flag & PULL_SUBSCRIPTION:
+            expression, kind = fields.subscription or "*", fields.expression_type
+        else:
+            subscription = self._broker.consumers.find_subscription(
+                fields.consumer_group, fields.topic
+            )
+            if subscription is None:
+                raise BrokerError(
+                    ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                    f"the consumer's subscription not exist: group {fields.consumer_group} has "
+                    f"not subscribed to {fields.topic} by a heartbeat",
+                )
+            expression, kind = subscription.sub_string, subscription.expression_type
+        if kind and kind != EXPRESSION_TAG:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the broker does not support consumer to filter message by {kind}",
+            )
+        try:
+            return tags_codes(expression)
+        except IllegalMessageError as error:
+            raise BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def _count(self, fields: PullFields) -> int:
+        return min(max(fields.max_msg_nums, 1), self._max_count)
+
+    def _get(
+        self, fields: PullFields, queue_offset: int, codes: frozenset[int] | None
+    ) -> GetResult:
+        return self._store.get_message(
+            fields.topic, fields.queue_id, queue_offset, self._count(fields), self._max_bytes, codes
+        )
+
+    def _hold(
+        self, connection: Connection, request: PullRequest, codes: frozenset[int] | None
+    ) -> None:
+        fields = request.fields
+        scanned = fields.queue_offset
+
+        def retry(is_late: bool) -> bool:
+            nonlocal scanned
+            if connection.is_closed:
+                return True
+            result = self._get(fields, scanned, codes)
+            if result.status == GetStatus.FOUND:
+                answer = self._found(request, result)
+            elif result.status == GetStatus.NO_MATCHED_MESSAGE and not is_late:
+                scanned = result.next_offset
+                return False
+            elif is_late or result.status not in (
+                GetStatus.OFFSET_OVERFLOW_ONE,
+                GetStatus.NO_MESSAGE_IN_QUEUE,
+            ):
+                if scanned > fields.queue_offset and result.status in (
+                    GetStatus.OFFSET_OVERFLOW_ONE,
+                    GetStatus.NO_MATCHED_MESSAGE,
+                ):
+                    result = result._replace(status=GetStatus.NO_MATCHED_MESSAGE)
+                answer = self._nothing(request, result)
+            else:
+                return False
+            if answer is not None:
+                connection.write(answer)
+            return True
+
+        suspend_s = fields.suspend_timeout_millis / 1000
+        if not self._long_polling:
+            suspend_s = self._short_polling_s
+        self._holds.hold(connection, fields.topic, fields.queue_id, suspend_s, retry)
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def _found(self, request: PullRequest, result: GetResult) -> bytes | None:
+        fields = request.fields
+        self._broker.stats.record_get(
+            fields.topic, fields.consumer_group, result.message_count, result.size_bytes
+        )
+        self._broker.offsets.record_pull(
+            fields.consumer_group, fields.topic, fields.queue_id, result.next_offset
+        )
+        if request.serialize_type != SERIALIZE_JSON:
+            return self._generic(request, ResponseCode.SUCCESS, result)
+        header = encode_pull_response_header(
+            request.opaque,
+            ResponseCode.SUCCESS,
+            next_begin_offset=result.next_offset,
+            min_offset=result.min_offset,
+            max_offset=result.max_offset,
+            body_size=result.size_bytes,
+        )
+        return b"".join((header, *result.slices))
+
+    def _nothing(self, request: PullRequest, result: GetResult) -> bytes | None:
+        fields = request.fields
+        if result.status == GetStatus.DAMAGED:
+            return self._refusal(
+                request,
+                BrokerError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the message at queue offset {result.next_offset} of {fields.topic} queue "
+                    f"{fields.queue_id} is damaged; pull from {result.next_offset + 1}, or set "
+                    "skipCorrupt=true on the broker",
+                ),
+            )
+        if result.status == GetStatus.NO_MESSAGE_IN_QUEUE:
+            moved = fields.queue_offset != 0
+            code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
+        else:
+            code = _CODES[result.status]
+        return self._generic(request, code, result)
+
+    def _generic(self, request: PullRequest, code: int, result: GetResult) -> bytes | None:
+        if request.flag & _ONEWAY_BIT:
+            return None
+        return (
+            _command(request)
+            .response(
+                code,
+                ext_fields={
+                    "suggestWhichBrokerId": 0,
+                    "nextBeginOffset": result.next_offset,
+                    "minOffset": result.min_offset,
+                    "maxOffset": result.max_offset,
+                },
+                body=b"".join(result.slices),
+            )
+            .encode()
+        )
+
+    def _refusal(self, request: PullRequest, error: BrokerError) -> bytes | None:
+        if request.flag & _ONEWAY_BIT:
+            return None
+        return _command(request).response(error.code, error.remark).encode()
+
+
+def _command(request: PullRequest) -> RemotingCommand:
+    command = RemotingCommand.request(request.code)
+    command.opaque = request.opaque
+    command.serialize_type = request.serialize_type
+    return command

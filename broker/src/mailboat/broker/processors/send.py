@@ -1,0 +1,451 @@
+"""Sends: codes 10, 310 and 320.
+
+The hot path takes all sends of one read through three stages: `check` makes a message of a request,
+the store takes all messages, `store_all` words the answers. What is rare (a new topic, a batch, a
+refusal) leaves at the check and takes its time.
+
+Source: apache/rocketmq broker/processor/SendMessageProcessor.java and
+AbstractSendMessageProcessor.java (msgCheck) @ rocketmq-all-5.3.3.
+"""
+
+import random
+from typing import Final, NamedTuple
+
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.flush_service import FlushService
+from mailboat.errors import BrokerError, IllegalMessageError
+from mailboat.model.batch import decode_batch
+from mailboat.model.message_id import UniqKeyGenerator
+from mailboat.model.names import (
+    RETRY_PREFIX,
+    SEND_FORBIDDEN_TOPICS,
+    check_topic,
+)
+from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName
+from mailboat.model.sys_flag import MULTI_TAGS
+from mailboat.model.tags import tags_code
+from mailboat.model.topic import Perm, TopicConfig
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.frame import SERIALIZE_JSON
+from mailboat.protocol.send_header import SendFields, SendRequest, encode_send_response
+from mailboat.remoting.connection import Connection
+from mailboat.store.message_inner import MessageInner, PutStatus
+
+_ONEWAY_BIT: Final = 2
+_CRC_PROPERTY_BYTES: Final = 21
+_TAG_CACHE_SIZE: Final = 65536
+# Properties that only this broker may set, or that must not be stored.
+_SERVER_OWNED: Final = frozenset(
+    {
+        PropertyName.MESSAGE_REGION,
+        PropertyName.TRACE_ON,
+        PropertyName.CLUSTER,
+        PropertyName.POP_CK,
+        PropertyName.CRC32,
+    }
+)
+# What these ask for is not built yet: to take the message as an ordinary one would be a lie.
+_UNSUPPORTED: Final = frozenset(
+    {
+        PropertyName.DELAY,
+        PropertyName.TRANSACTION_PREPARED,
+        "TIMER_DELAY_SEC",
+        "TIMER_DELAY_MS",
+        "TIMER_DELIVER_MS",
+    }
+)
+_RARE: Final = _SERVER_OWNED | _UNSUPPORTED
+
+
+class _Stored(NamedTuple):
+    """What the answer to one stored request says."""
+
+    request: SendRequest
+    message_id: bytes
+    queue_id: int
+    queue_offset: int
+
+
+class SendMessageProcessor:
+    """Checks, stores and answers sends."""
+
+    def __init__(self, broker: BrokerContext, flush: FlushService) -> None:
+        """Work for one broker."""
+        self._broker = broker
+        self._store = broker.store
+        self._topics = broker.topics.table
+        self._flush = flush
+        self._stats = broker.stats
+        config = broker.settings.broker
+        self._max_body_bytes = broker.settings.store.max_message_size
+        self._is_sync = self._store.is_sync_flush
+        self._region = config.region_id
+        self._trace_on = "true" if config.trace_on else "false"
+        self._is_plain_answer = self._region == "DefaultRegion" and config.trace_on
+        self._suffix = (
+            f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{self._trace_on}\x02"
+            f"CLUSTER\x01{config.broker_cluster_name}\x02"
+        )
+        self._tags_codes: dict[str, int] = {}
+        self._unique_keys = UniqKeyGenerator(self._store.commit_log.store_host[:-4])
+
+    # -- check ----------------------------------------------------------------------------------
+
+    def check(
+        self, connection: Connection, request: SendRequest, body: bytes
+    ) -> MessageInner | bytes | None:
+        """Return the message to store, or the encoded answer where the request ends here."""
+        fields = request.fields
+        topic = fields.topic
+        config = self._topics.get(topic)
+        if (
+            config is None
+            or topic in SEND_FORBIDDEN_TOPICS
+            or fields.batch
+            or request.code == RequestCode.SEND_BATCH_MESSAGE
+            or not 0 <= fields.queue_id < config.write_queue_nums
+            or not 0 < len(body) <= self._max_body_bytes
+            or config.topic_filter_type != "SINGLE_TAG"
+        ):
+            return self._check_rare(connection, request, body)
+        try:
+            return self._message(connection, fields, body, fields.queue_id)
+        except BrokerError as error:
+            return self._refusal(request, error)
+
+    def _message(
+        self, connection: Connection, fields: SendFields, body: bytes, queue_id: int
+    ) -> MessageInner:
+        text = fields.properties
+        if text and text[-1] != "\x02":
+            text += "\x02"
+        properties = dict(
+            pair for entry in text.split("\x02") if len(pair := entry.split("\x01", 1)) == 2
+        )
+        if not _RARE.isdisjoint(properties):
+            text = self._clean(properties)
+        wait = properties.get("WAIT")
+        if wait is not None:
+            text = _without(text, f"WAIT\x01{wait}\x02")
+        unique_key = properties.get("UNIQ_KEY")
+        if not unique_key:
+            unique_key = self._unique_keys.next()
+            text = f"{text}UNIQ_KEY\x01{unique_key}\x02"
+        stored = (text + self._suffix).encode()
+        if len(stored) > MAX_PROPERTIES_BYTES - _CRC_PROPERTY_BYTES:
+            raise BrokerError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: its properties take {len(stored)} bytes, at most "
+                f"{MAX_PROPERTIES_BYTES - _CRC_PROPERTY_BYTES} are allowed",
+            )
+        tag = properties.get("TAGS")
+        code = 0
+        if tag:
+            try:
+                code = self._tags_codes[tag]
+            except KeyError:
+                code = self._add_tag(tag)
+        message = MessageInner(
+            fields.topic,
+            queue_id,
+            body,
+            stored,
+            code,
+            unique_key,
+            properties.get("KEYS"),
+            fields.message_flag,
+            fields.sys_flag,
+            fields.born_timestamp_ms,
+            connection.peer_host,
+            fields.reconsume_times,
+        )
+        message.wait_store_ok = wait != "false"
+        return message
+
+    def _clean(self, properties: dict[str, str]) -> str:
+        """Return the text of a message's properties without those that only the broker sets."""
+        for name in _UNSUPPORTED & properties.keys():
+            if name == PropertyName.DELAY and properties[name] == "0":
+                continue
+            code, what = ResponseCode.MESSAGE_ILLEGAL, "delayed messages are"
+            if name == PropertyName.TRANSACTION_PREPARED:
+                if properties[name].lower() != "true":
+                    continue
+                code, what = ResponseCode.NO_PERMISSION, "transaction messages are"
+            raise BrokerError(code, f"{what} not supported by this broker (property {name})")
+        for name in _SERVER_OWNED:
+            properties.pop(name, None)
+        return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+
+    def _add_tag(self, tag: str) -> int:
+        if len(self._tags_codes) >= _TAG_CACHE_SIZE:
+            self._tags_codes.clear()
+        code = self._tags_codes[tag] = tags_code(tag)
+        return code
+
+    # -- rare requests --------------------------------------------------------------------------
+
+    def _check_rare(
+        self, connection: Connection, request: SendRequest, body: bytes
+    ) -> MessageInner | bytes | None:
+        fields = request.fields
+        try:
+            config = self._topic(request)
+            queue_id = _queue_id(fields, config)
+            if not body:
+                raise BrokerError(
+                    ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: its body is empty"
+                )
+            if len(body) > self._max_body_bytes:
+                raise BrokerError(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"the message is illegal: its body has {len(body)} bytes, at most "
+                    f"{self._max_body_bytes} are allowed",
+                )
+            if fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+                return self._store_batch(connection, request, body, queue_id)
+            if config.topic_filter_type == "MULTI_TAG":
+                fields.sys_flag |= MULTI_TAGS
+            return self._message(connection, fields, body, queue_id)
+        except BrokerError as error:
+            return self._refusal(request, error)
+        except IllegalMessageError as error:
+            return self._refusal(request, BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)))
+
+    def _topic(self, request: SendRequest) -> TopicConfig:
+        fields = request.fields
+        topic = fields.topic
+        try:
+            check_topic(topic)
+        except IllegalMessageError as error:
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if topic in SEND_FORBIDDEN_TOPICS:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION, f"sending to the system topic {topic} is forbidden"
+            )
+        config = self._topics.get(topic)
+        if config is None and topic.startswith(RETRY_PREFIX):
+            group = topic.removeprefix(RETRY_PREFIX)
+            if self._broker.groups.select(group) is None:
+                raise BrokerError(
+                    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                    f"subscription group not exist, {group}",
+                )
+            self._broker.topics.create_retry_topic(group)
+            config = self._topics.get(topic)
+        if config is None:
+            config = self._broker.topics.create_in_send(
+                topic, fields.default_topic, fields.default_topic_queue_nums
+            )
+        if config is None:
+            raise BrokerError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic}] not exist, apply first please! It is not on this broker and "
+                f"{fields.default_topic} does not allow to create it.",
+            )
+        permission = self._broker.settings.broker.broker_permission
+        if not permission & Perm.WRITE and config.order:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION,
+                f"the broker {self._broker.settings.broker.broker_name} sending message is "
+                "forbidden: its brokerPermission does not include write",
+            )
+        return config
+
+    def _store_batch(
+        self, connection: Connection, request: SendRequest, body: bytes, queue_id: int
+    ) -> bytes | None:
+        fields = request.fields
+        if fields.topic.startswith(RETRY_PREFIX):
+            raise BrokerError(
+                ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic"
+            )
+        messages: list[MessageInner] = []
+        try:
+            for item in decode_batch(body):
+                properties = SendFields(
+                    fields.producer_group,
+                    fields.topic,
+                    fields.default_topic,
+                    0,
+                    queue_id,
+                    fields.sys_flag,
+                    fields.born_timestamp_ms,
+                    item.flag,
+                    item.properties.decode(),
+                )
+                messages.append(self._message(connection, properties, item.body, queue_id))
+        except UnicodeDecodeError as error:
+            raise BrokerError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"item {len(messages)} of the batch has properties that are not UTF-8",
+            ) from error
+        self._store.put_batch(messages)
+        status = messages[0].status
+        if status != PutStatus.PUT_OK:
+            self._stats.record_put_failed(len(messages))
+            return self._failed(request, messages[0])
+        self._stats.record_put(
+            fields.topic, len(messages), sum(message.size_bytes for message in messages)
+        )
+        host = self._store.commit_log.store_host.hex().upper()
+        ids = ",".join(f"{host}{message.physical_offset:016X}" for message in messages)
+        stored = _Stored(request, ids.encode(), queue_id, messages[0].queue_offset)
+        wait = all(message.wait_store_ok for message in messages)
+        return self._answer(connection, [stored], wait=wait)
+
+    # -- store and answer -----------------------------------------------------------------------
+
+    def store_all(
+        self, connection: Connection, sends: list[tuple[SendRequest, MessageInner]]
+    ) -> bytes:
+        """Store what was checked and return the answers that can be given at once."""
+        self._store.put_messages([message for _, message in sends])
+        host = self._store.commit_log.store_host.hex().upper().encode()
+        answers: list[bytes] = []
+        waiting: list[_Stored] = []
+        is_sync = self._is_sync
+        is_plain = self._is_plain_answer
+        topic = ""
+        count = size_bytes = 0
+        for request, message in sends:
+            if message.status:
+                self._stats.record_put_failed()
+                failed = self._failed(request, message)
+                if failed is not None:
+                    answers.append(failed)
+                continue
+            if message.topic != topic:
+                if count:
+                    self._stats.record_put(topic, count, size_bytes)
+                topic = message.topic
+                count = size_bytes = 0
+            count += 1
+            size_bytes += message.size_bytes
+            if is_sync and message.wait_store_ok:
+                message_id = b"%b%016X" % (host, message.physical_offset)
+                waiting.append(_Stored(request, message_id, message.queue_id, message.queue_offset))
+            elif not request.flag & _ONEWAY_BIT:
+                message_id = b"%b%016X" % (host, message.physical_offset)
+                if is_plain and request.serialize_type == SERIALIZE_JSON:
+                    answers.append(
+                        encode_send_response(
+                            request.opaque, message_id, message.queue_id, message.queue_offset
+                        )
+                    )
+                else:
+                    answers.append(
+                        self._encode(
+                            _Stored(request, message_id, message.queue_id, message.queue_offset),
+                            ResponseCode.SUCCESS,
+                        )
+                    )
+        if count:
+            self._stats.record_put(topic, count, size_bytes)
+        if waiting:
+            self._answer(connection, waiting, wait=True)
+        elif is_sync:
+            self._flush.begin_soon()
+        return b"".join(answers)
+
+    def _answer(self, connection: Connection, stored: list[_Stored], *, wait: bool) -> bytes | None:
+        """Return the answers now, or write them once the flush that covers them is done."""
+        if not (wait and self._is_sync):
+            if self._is_sync:
+                self._flush.begin_soon()
+            return self._encode_all(stored, ResponseCode.SUCCESS)
+
+        def flushed(ok: bool) -> None:
+            code = ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT
+            data = self._encode_all(stored, code)
+            if data:
+                connection.write(data)
+
+        self._flush.wait(self._store.commit_log.end, flushed)
+        return None
+
+    def _encode_all(self, stored: list[_Stored], code: int) -> bytes | None:
+        answers = [
+            self._encode(item, code) for item in stored if not item.request.flag & _ONEWAY_BIT
+        ]
+        return b"".join(answers) or None
+
+    def _encode(self, stored: _Stored, code: int) -> bytes:
+        request = stored.request
+        if self._is_plain_answer and request.serialize_type == SERIALIZE_JSON:
+            return encode_send_response(
+                request.opaque, stored.message_id, stored.queue_id, stored.queue_offset, code
+            )
+        return (
+            _command(request)
+            .response(
+                code,
+                ext_fields={
+                    "msgId": stored.message_id.decode(),
+                    "queueId": stored.queue_id,
+                    "queueOffset": stored.queue_offset,
+                    "MSG_REGION": self._region,
+                    "TRACE_ON": self._trace_on,
+                },
+            )
+            .encode()
+        )
+
+    def _failed(self, request: SendRequest, message: MessageInner) -> bytes | None:
+        status = message.status
+        if status == PutStatus.FLUSH_DISK_TIMEOUT:
+            if request.flag & _ONEWAY_BIT:
+                return None
+            return self._encode(
+                _Stored(request, b"", message.queue_id, 0), ResponseCode.FLUSH_DISK_TIMEOUT
+            )
+        if status == PutStatus.MESSAGE_ILLEGAL:
+            error = BrokerError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: it does not fit a CommitLog segment or breaks a limit "
+                f"(topic 127 bytes, body {self._max_body_bytes} bytes, properties 32 KB)",
+            )
+        else:
+            reason = self._store.refusal() or self._store.commit_log.no_room or "it is closing"
+            error = BrokerError(
+                ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {reason}"
+            )
+        return self._refusal(request, error)
+
+    def _refusal(self, request: SendRequest, error: BrokerError) -> bytes | None:
+        if request.flag & _ONEWAY_BIT:
+            return None
+        response = _command(request).response(
+            error.code,
+            error.remark,
+            {"MSG_REGION": self._region, "TRACE_ON": self._trace_on},
+        )
+        return response.encode()
+
+
+def _command(request: SendRequest) -> RemotingCommand:
+    command = RemotingCommand.request(request.code)
+    command.opaque = request.opaque
+    command.serialize_type = request.serialize_type
+    return command
+
+
+def _queue_id(fields: SendFields, config: TopicConfig) -> int:
+    queues = max(config.read_queue_nums, config.write_queue_nums)
+    if fields.queue_id >= queues:
+        raise BrokerError(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{fields.queue_id}] is illegal, topic {config.topic_name} has the "
+            f"queues 0 to {queues - 1}",
+        )
+    if fields.queue_id < 0:
+        return random.randrange(max(config.write_queue_nums, 1))
+    return fields.queue_id
+
+
+def _without(text: str, entry: str) -> str:
+    """Remove one whole entry from a properties text."""
+    if text.startswith(entry):
+        return text[len(entry) :]
+    return text.replace("\x02" + entry, "\x02", 1)

@@ -1,0 +1,113 @@
+"""Topics, asked about and changed.
+
+    17 UPDATE_AND_CREATE_TOPIC   21 GET_ALL_TOPIC_CONFIG   202 GET_TOPIC_STATS_INFO
+    215 DELETE_TOPIC_IN_BROKER   305 GET_SYSTEM_TOPIC_LIST_FROM_BROKER   351 GET_TOPIC_CONFIG
+
+Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-all-5.3.3.
+"""
+
+from mailboat.broker import administration
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.processors.checks import require_topic
+from mailboat.broker.topic_attributes import alter_attributes
+from mailboat.errors import BrokerError, IllegalMessageError
+from mailboat.model.message_queue import MessageQueue
+from mailboat.model.topic import TopicConfig
+from mailboat.protocol.bodies import encode_topic_list
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import (
+    RemotingCommand,
+    optional_bool,
+    optional_int32,
+    optional_str,
+    required_int32,
+    required_str,
+)
+from mailboat.protocol.stats_bodies import TopicOffset, encode_topic_stats
+from mailboat.protocol.topic_table import encode_topic_config
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+
+
+def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
+    """Answer this module's requests."""
+    processor = TopicAdminProcessor(controller)
+    dispatcher.register(RequestCode.UPDATE_AND_CREATE_TOPIC, processor.update_topic)
+    dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, processor.get_all)
+    dispatcher.register(RequestCode.GET_TOPIC_STATS_INFO, processor.topic_stats)
+    dispatcher.register(RequestCode.DELETE_TOPIC_IN_BROKER, processor.delete_topic)
+    dispatcher.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, processor.system_topics)
+    dispatcher.register(RequestCode.GET_TOPIC_CONFIG, processor.get_topic)
+
+
+class TopicAdminProcessor:
+    """Shows and changes the table of topics."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        """Work on the topics of `broker`."""
+        self._broker = broker
+
+    async def update_topic(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Make or change a topic."""
+        topic = required_str(command, "topic")
+        known = self._broker.topics.select(topic)
+        try:
+            attributes = alter_attributes(
+                None if known is None else known.attributes,
+                optional_str(command, "attributes") or "",
+            )
+        except IllegalMessageError as error:
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, f"topic {topic}: {error}") from error
+        config = TopicConfig(
+            topic,
+            read_queue_nums=required_int32(command, "readQueueNums"),
+            write_queue_nums=required_int32(command, "writeQueueNums"),
+            perm=required_int32(command, "perm"),
+            topic_filter_type=optional_str(command, "topicFilterType") or "SINGLE_TAG",
+            topic_sys_flag=optional_int32(command, "topicSysFlag", 0),
+            order=optional_bool(command, "order"),
+            attributes=attributes,
+        )
+        await administration.update_topic(self._broker, config)
+        return command.response(ResponseCode.SUCCESS)
+
+    async def delete_topic(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Remove a topic."""
+        await administration.delete_topic(self._broker, required_str(command, "topic"))
+        return command.response(ResponseCode.SUCCESS)
+
+    def get_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return every topic's configuration; without paging fields the answer is complete."""
+        return command.response(ResponseCode.SUCCESS, body=self._broker.topics.encode())
+
+    def get_topic(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return one topic's configuration."""
+        config = require_topic(self._broker, required_str(command, "topic"))
+        return command.response(ResponseCode.SUCCESS, body=encode_topic_config(config))
+
+    def system_topics(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return the names of the broker's own topics."""
+        body = encode_topic_list(self._broker.topics.system_topics)
+        return command.response(ResponseCode.SUCCESS, body=body)
+
+    def topic_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return the bounds of each of a topic's queues."""
+        topic = required_str(command, "topic")
+        config = require_topic(self._broker, topic)
+        broker_name = self._broker.settings.broker.broker_name
+        queues = range(max(config.read_queue_nums, config.write_queue_nums))
+        table = {
+            MessageQueue(topic, broker_name, queue_id): self._bounds(topic, queue_id)
+            for queue_id in queues
+        }
+        return command.response(ResponseCode.SUCCESS, body=encode_topic_stats(table))
+
+    def _bounds(self, topic: str, queue_id: int) -> TopicOffset:
+        store = self._broker.store
+        max_offset = store.max_offset(topic, queue_id)
+        timestamp_ms = store.store_timestamp(topic, queue_id, max_offset - 1) if max_offset else 0
+        return TopicOffset(store.min_offset(topic, queue_id), max_offset, timestamp_ms)

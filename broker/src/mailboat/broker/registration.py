@@ -1,0 +1,231 @@
+"""Keeps the name servers informed of this broker and its topics.
+
+One task per name server registers every `registerNameServerPeriod`, at once when the topics
+changed, and soon again when the name server could not be reached or closed the connection (it then
+forgets the broker). A broker that reaches no name server goes on serving the clients it has.
+
+Source: apache/rocketmq broker/out/BrokerOuterAPI.java (registerBrokerAll) @ rocketmq-all-5.3.3.
+"""
+
+import asyncio
+import logging
+import random
+import zlib
+from typing import Final, NamedTuple
+
+from mailboat.broker.supervisor import Supervisor, TaskProgress
+from mailboat.broker.topics import TopicConfigManager
+from mailboat.config import BrokerConfig
+from mailboat.errors import BrokerError, MailboatError
+from mailboat.protocol.bodies import decode_kv_table
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.register_broker import encode_register_broker
+from mailboat.protocol.topic_table import TopicConfigTable
+from mailboat.remoting.client import RemotingClient
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+
+_log = logging.getLogger(__name__)
+
+_FIRST_RETRY_S: Final = 0.5
+_LAST_RETRY_S: Final = 5.0
+_CRC_MASK: Final = 0x7FFF_FFFF
+_UNREGISTER_TIMEOUT_S: Final = 1.0
+CHANGE_TIMEOUT_S: Final = 1.0
+"""How long a request that changed a topic waits for name servers before it is answered."""
+
+
+class _NameServer:
+    """One name server and what it knows."""
+
+    __slots__ = ("address", "failures", "round_done", "settled", "wake")
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.failures = 0
+        """Attempts that failed since the last success."""
+
+        self.round_done = 0
+        self.wake = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Set whenever an attempt ended."""
+
+
+class _Body(NamedTuple):
+    """What is registered, encoded once for all name servers."""
+
+    version: tuple[int, int, int]
+    data: bytes
+    crc32: int
+
+
+class NamesrvRegistration:
+    """Registers one broker at all its name servers."""
+
+    def __init__(self, config: BrokerConfig, topics: TopicConfigManager) -> None:
+        """Prepare; `start` begins."""
+        self._config = config
+        self._topics = topics
+        self._broker_address = ""
+        self._round = 0
+        self._body: _Body | None = None
+        dispatcher = Dispatcher()
+        dispatcher.on_connection_closed.append(self._connection_closed)
+        self._client = RemotingClient(dispatcher, name="registration")
+        addresses = filter(None, map(str.strip, config.namesrv_addr.split(";")))
+        self._servers = [_NameServer(address) for address in dict.fromkeys(addresses)]
+        self._is_closing = False
+
+    @property
+    def name_servers(self) -> dict[str, bool]:
+        """Addresses of the name servers, and whether the last registration there succeeded."""
+        return {
+            server.address: server.round_done > 0 and server.failures == 0
+            for server in self._servers
+        }
+
+    def start(self, broker_address: str, supervisor: Supervisor) -> None:
+        """Begin to register the broker under `broker_address`, "ip:port"."""
+        self._broker_address = broker_address
+        self._topics.on_change.append(self.request)
+        self.request()
+        for server in self._servers:
+            self._start_task(server, supervisor)
+
+    def request(self) -> None:
+        """Ask for a registration soon; returns at once. What comes meanwhile shares it."""
+        self._round += 1
+        for server in self._servers:
+            server.wake.set()
+
+    async def register_now(self, timeout_s: float = CHANGE_TIMEOUT_S) -> bool:
+        """Register and wait until every name server that answers knows the topics as they are.
+
+        Name servers that already failed are not waited for. Returns False when a name server did
+        not make it in time.
+        """
+        self.request()
+        round_wanted = self._round
+        waiting = [server for server in self._servers if server.failures == 0]
+        try:
+            async with asyncio.timeout(timeout_s):
+                for server in waiting:
+                    while server.round_done < round_wanted and server.failures == 0:
+                        server.settled.clear()
+                        await server.settled.wait()
+        except TimeoutError:
+            return False
+        return all(server.round_done >= round_wanted for server in waiting)
+
+    async def unregister(self) -> None:
+        """Tell the name servers that the broker goes; takes a second at most."""
+        self._is_closing = True
+        if self.request in self._topics.on_change:
+            self._topics.on_change.remove(self.request)
+        await asyncio.gather(*(self._unregister_at(server) for server in self._servers))
+
+    async def close(self) -> None:
+        """Close the connections to the name servers."""
+        self._is_closing = True
+        await self._client.close()
+
+    def _start_task(self, server: _NameServer, supervisor: Supervisor) -> None:
+        async def run(progress: TaskProgress) -> None:
+            await self._keep_registered(server, progress)
+
+        supervisor.start(f"registration at {server.address}", run)
+
+    async def _keep_registered(self, server: _NameServer, progress: TaskProgress) -> None:
+        timeout_s = self._config.register_broker_timeout_mills / 1000
+        while True:
+            progress.beat(timeout_s + 10)
+            server.wake.clear()
+            round_started = self._round
+            try:
+                await self._register_at(server, timeout_s)
+            except MailboatError as error:
+                server.failures += 1
+                self._log_failure(server, error)
+            else:
+                if server.failures or not server.round_done:
+                    _log.info("registered name_server=%s", server.address)
+                server.failures = 0
+                server.round_done = round_started
+            server.settled.set()
+            pause_s = self._pause_s(server)
+            progress.beat(pause_s + 10)
+            if server.failures:
+                await asyncio.sleep(pause_s)
+            else:
+                await _wait_at_most(server.wake, pause_s)
+
+    def _pause_s(self, server: _NameServer) -> float:
+        """Return the time to the next registration; the jitter spreads many brokers."""
+        if server.failures:
+            retry_s = _FIRST_RETRY_S * 2.0 ** min(server.failures - 1, 10)
+            return min(retry_s, _LAST_RETRY_S) * random.uniform(0.5, 1.0)
+        period_s = self._config.register_name_server_period / 1000
+        return period_s * random.uniform(0.9, 1.0)
+
+    async def _register_at(self, server: _NameServer, timeout_s: float) -> None:
+        body = self._current_body()
+        request = RemotingCommand.request(
+            RequestCode.REGISTER_BROKER,
+            {
+                **self._identity(),
+                "haServerAddr": self._broker_address,
+                "compressed": self._config.compressed_register,
+                "bodyCrc32": body.crc32,
+            },
+            body.data,
+        )
+        answer = await self._client.request(server.address, request, timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark or "registration refused")
+        if answer.body:
+            self._topics.mark_ordered(decode_kv_table(answer.body))
+
+    async def _unregister_at(self, server: _NameServer) -> None:
+        if not server.round_done:
+            return
+        request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, self._identity())
+        try:
+            await self._client.request(server.address, request, _UNREGISTER_TIMEOUT_S)
+        except MailboatError as error:
+            _log.warning("not unregistered name_server=%s: %s", server.address, error)
+
+    def _identity(self) -> dict[str, str | int]:
+        return {
+            "brokerName": self._config.broker_name,
+            "brokerAddr": self._broker_address,
+            "clusterName": self._config.broker_cluster_name,
+            "brokerId": self._config.broker_id,
+        }
+
+    def _current_body(self) -> _Body:
+        current = self._topics.data_version
+        version = (current.counter, current.timestamp, current.state_version)
+        if self._body is None or self._body.version != version:
+            table = TopicConfigTable(current, self._topics.registered_table())
+            data = encode_register_broker(table, compressed=self._config.compressed_register)
+            self._body = _Body(version, data, zlib.crc32(data) & _CRC_MASK)
+        return self._body
+
+    def _connection_closed(self, connection: Connection) -> None:
+        # The name server drops a broker whose connection ends, so it must hear from us again.
+        if not self._is_closing:
+            _log.info("connection to a name server closed peer=%s", connection.peer)
+            self.request()
+
+    def _log_failure(self, server: _NameServer, error: MailboatError) -> None:
+        level = logging.WARNING if server.failures == 1 else logging.DEBUG
+        _log.log(level, "not registered name_server=%s: %s", server.address, error)
+
+
+async def _wait_at_most(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,154 @@
+"""The `mailboat` command: finds the sub-command, and turns errors into one sentence and an exit
+code."""
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import click
+
+from mailboat import __version__
+from mailboat.errors import MailboatError
+
+EXIT_OK: Final = 0
+EXIT_RUNTIME: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+DEBUG_KEY: Final = "mailboat.debug"
+"""Key in the click context's `meta` that says whether tracebacks are wanted."""
+
+
+class SubCommand(NamedTuple):
+    """Where a sub-command is and what the overview says about it."""
+
+    module: str
+    summary: str
+
+
+SUB_COMMANDS: Final[dict[str, SubCommand]] = {
+    "standalone": SubCommand("standalone", "Run a name server and a broker in one process."),
+    "namesrv": SubCommand("namesrv", "Run a name server."),
+    "broker": SubCommand("broker", "Run a broker."),
+    "produce": SubCommand("produce", "Send the lines of standard input to a topic."),
+    "consume": SubCommand("consume", "Print the messages of a topic."),
+    "topic": SubCommand("topic", "Create, list, describe and delete topics."),
+    "group": SubCommand("group", "Show consumer groups, their members and their lag."),
+    "cluster": SubCommand("cluster", "Show clusters, brokers and their numbers."),
+    "message": SubCommand("message", "Find messages by id, key or place."),
+    "offset": SubCommand("offset", "Show and move the offsets of a consumer group."),
+    "store": SubCommand("store", "Check, dump or repair a store directory that is not in use."),
+    "demo": SubCommand("demo", "Send real lines through broker and Spark and compare the counts."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names in the order of the table."""
+        return list(SUB_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one sub-command, or return None for an unknown name."""
+        if cmd_name not in SUB_COMMANDS:
+            return None
+        module = importlib.import_module(f"mailboat.cli.{SUB_COMMANDS[cmd_name].module}")
+        command = module.command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the overview from the table, so that `--help` imports no sub-command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, item.summary) for name, item in SUB_COMMANDS.items()])
+
+
+def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.find_root().meta[DEBUG_KEY] = True
+
+
+debug_option = click.option(
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    callback=_set_debug,
+    help="Show tracebacks and log at DEBUG level.",
+)
+"""Accepted by the `mailboat` command and by every server command."""
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, "--version", message="mailboat %(version)s")
+@debug_option
+def cli() -> None:
+    """A message queue that speaks RocketMQ: broker, name server and tools.
+
+    `mailboat standalone` starts everything on this machine. Each command explains itself with
+    --help.
+
+    \b
+    Exit codes: 0 ok, 1 runtime error, 2 wrong usage, 3 wrong configuration, 4 damaged store.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code; `arguments` default to those of the process."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    context: click.Context | None = None
+    try:
+        with cli.make_context("mailboat", words) as context:
+            result = cli.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    except click.ClickException as exc:
+        click.echo(f"{_command_path(exc)}: {exc.format_message()}", err=True)
+        return exc.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        return _output_closed()
+    except Exception as exc:
+        return _report(exc, debug=context is not None and bool(context.meta.get(DEBUG_KEY)))
+    return result if isinstance(result, int) else EXIT_OK
+
+
+def _command_path(exc: click.ClickException) -> str:
+    """Return the command that a usage error is about, as the user typed it."""
+    context = exc.ctx if isinstance(exc, click.UsageError) else None
+    return "mailboat" if context is None else context.command_path
+
+
+def _report(exc: Exception, *, debug: bool) -> int:
+    """Say what went wrong in one sentence; a fault of ours asks for a traceback."""
+    if debug:
+        traceback.print_exception(exc)
+    if isinstance(exc, MailboatError):
+        text, code = str(exc), exc.exit_code
+    elif isinstance(exc, OSError):
+        text, code = _os_error_text(exc), EXIT_RUNTIME
+    else:
+        text = f"internal error: {type(exc).__name__}: {exc}; --debug shows the traceback"
+        code = EXIT_RUNTIME
+    click.echo(f"mailboat: {text}", err=True)
+    return code
+
+
+def _os_error_text(exc: OSError) -> str:
+    reason = exc.strerror or str(exc)
+    return f"{exc.filename}: {reason}" if exc.filename is not None else reason
+
+
+def _output_closed() -> int:
+    """The reader of our output went away (`| head`): end quietly."""
+    # Python flushes standard output once more at exit and would complain about the pipe.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return EXIT_OK

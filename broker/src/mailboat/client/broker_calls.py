@@ -1,0 +1,145 @@
+"""One function for each request that a producer or consumer sends to a broker.
+
+Source: apache/rocketmq client/impl/MQClientAPIImpl.java.
+"""
+
+from typing import Final
+
+from mailboat.errors import BrokerError
+from mailboat.model.message import MessageExt
+from mailboat.model.message_queue import MessageQueue
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import ExtValue, RemotingCommand, required_int
+from mailboat.remoting.client import RemotingClient
+
+REQUEST_TIMEOUT_S: Final = 3.0
+
+
+async def call(
+    remoting: RemotingClient,
+    address: str,
+    code: int,
+    ext_fields: dict[str, ExtValue] | None = None,
+    body: bytes = b"",
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> RemotingCommand:
+    """Send a request and return its answer, which is SUCCESS.
+
+    Raises:
+        BrokerError: any other response code.
+        RemotingError: no answer; the outcome is unknown.
+    """
+    command = RemotingCommand.request(code, ext_fields, body)
+    response = await remoting.request(address, command, timeout_s)
+    if response.code != ResponseCode.SUCCESS:
+        raise BrokerError(response.code, response.remark or "")
+    return response
+
+
+async def query_consumer_offset(
+    remoting: RemotingClient, address: str, group: str, queue: MessageQueue
+) -> int | None:
+    """Return a group's stored offset of a queue, or None where it has none."""
+    fields: dict[str, ExtValue] = {
+        "consumerGroup": group,
+        # An unset offset is not 0: without this, brokers answer 0 for young queues whatever a new
+        # group asked for. Brokers before 5.0 do not know the field.
+        "setZeroIfNotFound": False,
+        **_queue_fields(queue),
+    }
+    try:
+        response = await call(remoting, address, RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    except BrokerError as error:
+        if error.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        raise
+    queue_offset = required_int(response, "offset")
+    return None if queue_offset < 0 else queue_offset
+
+
+def offset_fields(group: str, queue: MessageQueue, commit_offset: int) -> dict[str, ExtValue]:
+    """Return the fields of UPDATE_CONSUMER_OFFSET."""
+    return {"consumerGroup": group, "commitOffset": commit_offset, **_queue_fields(queue)}
+
+
+async def update_consumer_offset(
+    remoting: RemotingClient, address: str, group: str, queue: MessageQueue, commit_offset: int
+) -> None:
+    """Store a group's offset of a queue and wait for the answer."""
+    fields = offset_fields(group, queue, commit_offset)
+    await call(remoting, address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+
+
+async def min_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
+    """Return the first offset that a queue still holds."""
+    response = await call(remoting, address, RequestCode.GET_MIN_OFFSET, _queue_fields(queue))
+    return required_int(response, "offset")
+
+
+async def max_offset(remoting: RemotingClient, address: str, queue: MessageQueue) -> int:
+    """Return the offset that the next message of a queue gets."""
+    response = await call(remoting, address, RequestCode.GET_MAX_OFFSET, _queue_fields(queue))
+    return required_int(response, "offset")
+
+
+async def search_offset(
+    remoting: RemotingClient, address: str, queue: MessageQueue, timestamp_ms: int
+) -> int:
+    """Return the offset of the first message stored at or after a time, the end if there is none."""
+    fields = {**_queue_fields(queue), "timestamp": timestamp_ms}
+    response = await call(remoting, address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+    return required_int(response, "offset")
+
+
+async def earliest_store_time_ms(
+    remoting: RemotingClient, address: str, queue: MessageQueue
+) -> int:
+    """Return when the first message of a queue was stored, -1 if it is empty."""
+    fields = _queue_fields(queue)
+    response = await call(remoting, address, RequestCode.GET_EARLIEST_MSG_STORETIME, fields)
+    return required_int(response, "timestamp")
+
+
+async def send_message_back(
+    remoting: RemotingClient,
+    address: str,
+    group: str,
+    message: MessageExt,
+    *,
+    broker_name: str,
+    max_reconsume_times: int,
+) -> None:
+    """Ask the broker to deliver a message again later (delay level 3 + times consumed)."""
+    fields: dict[str, ExtValue] = {
+        "offset": message.physical_offset,
+        "group": group,
+        "delayLevel": 0,
+        "originMsgId": message.message_id,
+        "originTopic": message.topic,
+        "unitMode": False,
+        "maxReconsumeTimes": max_reconsume_times,
+        "bname": broker_name,
+    }
+    await call(remoting, address, RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_s=5.0)
+
+
+async def unregister_client(
+    remoting: RemotingClient,
+    address: str,
+    client_id: str,
+    *,
+    producer_group: str | None = None,
+    consumer_group: str | None = None,
+) -> None:
+    """Tell a broker that this client leaves a group."""
+    fields: dict[str, ExtValue] = {
+        "clientID": client_id,
+        "producerGroup": producer_group,
+        "consumerGroup": consumer_group,
+    }
+    await call(remoting, address, RequestCode.UNREGISTER_CLIENT, fields, timeout_s=1.0)
+
+
+def _queue_fields(queue: MessageQueue) -> dict[str, ExtValue]:
+    return {"topic": queue.topic, "queueId": queue.queue_id, "bname": queue.broker_name}

@@ -1,0 +1,76 @@
+"""What a message must be before it is worth sending.
+
+Source: apache/rocketmq client/Validators.java.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from mailboat.errors import IllegalMessageError
+from mailboat.model.message import Message
+from mailboat.model.names import SEND_FORBIDDEN_TOPICS, check_topic, is_retry_or_dlq
+from mailboat.model.properties import PropertyName
+
+MAX_BODY_BYTES: Final = 4 * 1024 * 1024
+
+
+def check_message(message: Message) -> None:
+    """Refuse a message that a broker would refuse.
+
+    Raises:
+        IllegalMessageError: the topic's name is illegal or reserved, or the body is empty or larger
+            than 4 MiB.
+    """
+    check_destination(message.topic)
+    check_body_size(message.topic, len(message.body))
+
+
+def check_batch(messages: Sequence[Message]) -> None:
+    """Refuse messages that cannot travel in one batch.
+
+    Raises:
+        IllegalMessageError: as for one message, or the batch is empty, mixes topics or `wait_store_ok`,
+            or holds what a batch cannot carry (delayed messages, retry topics).
+    """
+    if not messages:
+        raise IllegalMessageError("a batch needs at least one message")
+    first = messages[0]
+    check_destination(first.topic)
+    if is_retry_or_dlq(first.topic):
+        raise IllegalMessageError(f"topic {first.topic} takes no batches; send one by one")
+    for message in messages:
+        if message.topic != first.topic:
+            raise IllegalMessageError(
+                f"a batch goes to one topic, not to {first.topic} and {message.topic}"
+            )
+        if message.wait_store_ok != first.wait_store_ok:
+            raise IllegalMessageError("all messages of a batch need the same wait_store_ok")
+        if PropertyName.DELAY in message.properties:
+            raise IllegalMessageError("a batch cannot hold delayed messages; send them one by one")
+        check_body_size(message.topic, len(message.body))
+
+
+def check_destination(topic: str) -> None:
+    """Refuse a topic that no program may send to.
+
+    Raises:
+        IllegalMessageError: the name is illegal, or the topic belongs to the broker itself.
+    """
+    check_topic(topic)
+    if topic in SEND_FORBIDDEN_TOPICS:
+        raise IllegalMessageError(f"topic {topic} belongs to the broker; choose another one")
+
+
+def check_body_size(topic: str, body_size_bytes: int) -> None:
+    """Refuse a body that is empty or larger than 4 MiB.
+
+    Raises:
+        IllegalMessageError: it is.
+    """
+    if body_size_bytes == 0:
+        raise IllegalMessageError(f"a message for topic {topic} has no body; RocketMQ needs one")
+    if body_size_bytes > MAX_BODY_BYTES:
+        raise IllegalMessageError(
+            f"a body of {body_size_bytes} bytes for topic {topic} is too large; "
+            f"at most {MAX_BODY_BYTES} bytes are allowed"
+        )

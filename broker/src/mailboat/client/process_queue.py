@@ -1,0 +1,110 @@
+"""The messages of one queue between pull and consumption, and how far the queue may be committed.
+
+The committed offset is the lowest one that is not finished, so a crash repeats messages and never skips
+one. Flow control: the puller waits while too many messages, bytes or offsets are unfinished.
+
+Source: apache/rocketmq client/impl/consumer/ProcessQueue.java and DefaultMQPushConsumerImpl.java
+(pullThresholdForQueue, pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan).
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from mailboat.model.message import MessageExt
+from mailboat.model.message_queue import MessageQueue
+
+MAX_MESSAGES: Final = 1000
+MAX_BYTES: Final = 100 * 1024 * 1024
+MAX_SPAN: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """How much of one queue may be pulled and not yet finished."""
+
+    max_messages: int = MAX_MESSAGES
+    max_bytes: int = MAX_BYTES
+    max_span: int = MAX_SPAN
+
+
+class ProcessQueue:
+    """Unfinished messages of one queue, in queue order."""
+
+    __slots__ = ("_limits", "_room", "_unfinished", "bytes_held", "dropped", "queue", "read_to")
+
+    def __init__(
+        self, queue: MessageQueue, queue_offset: int, limits: FlowLimits | None = None
+    ) -> None:
+        """Begin at `queue_offset`, the next one to be pulled."""
+        self.queue = queue
+        self.read_to = queue_offset
+        self.bytes_held = 0
+        self.dropped = False
+        self._limits = limits or FlowLimits()
+        self._unfinished: OrderedDict[int, MessageExt] = OrderedDict()
+        self._room = asyncio.Event()
+        self._room.set()
+
+    def __len__(self) -> int:
+        """Return how many messages are unfinished."""
+        return len(self._unfinished)
+
+    @property
+    def commit_offset(self) -> int:
+        """The lowest queue offset that is not finished."""
+        return next(iter(self._unfinished), self.read_to)
+
+    @property
+    def span(self) -> int:
+        """How many offsets lie between the lowest unfinished message and the newest one."""
+        if not self._unfinished:
+            return 0
+        return next(reversed(self._unfinished)) - next(iter(self._unfinished))
+
+    def put(self, messages: Iterable[MessageExt], read_to: int) -> None:
+        """Take over pulled messages, in queue order; everything before `read_to` has been read."""
+        for message in messages:
+            self._unfinished[message.queue_offset] = message
+            self.bytes_held += len(message.body)
+        self.read_to = read_to
+        self._update_room()
+
+    def finish(self, messages: Iterable[MessageExt]) -> int:
+        """Take finished messages out; return the offset that may now be committed."""
+        for message in messages:
+            # The same offset may hold a newer copy after `move`.
+            if self._unfinished.get(message.queue_offset) is message:
+                del self._unfinished[message.queue_offset]
+                self.bytes_held -= len(message.body)
+        self._update_room()
+        return self.commit_offset
+
+    def move(self, queue_offset: int) -> None:
+        """Go on at another offset, forgetting what is unfinished."""
+        self._unfinished.clear()
+        self.bytes_held = 0
+        self.read_to = queue_offset
+        self._update_room()
+
+    def drop(self) -> None:
+        """Forget the queue: nothing of it is committed any more, waiting pullers wake up."""
+        self.dropped = True
+        self._room.set()
+
+    async def wait_for_room(self) -> None:
+        """Return once the limits allow one more pull, or the queue is dropped."""
+        await self._room.wait()
+
+    def _update_room(self) -> None:
+        limits = self._limits
+        if self.dropped or (
+            len(self._unfinished) <= limits.max_messages
+            and self.bytes_held <= limits.max_bytes
+            and self.span <= limits.max_span
+        ):
+            self._room.set()
+        else:
+            self._room.clear()

@@ -1,0 +1,86 @@
+"""What a pull consumer has read of one queue and not handed out yet."""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from mailboat.client.pulling import PullResult
+from mailboat.model.message import MessageExt
+
+MAX_MESSAGES: Final = 4096
+MAX_BYTES: Final = 16 * 1024 * 1024
+
+
+class QueueBuffer:
+    """Messages of one queue in order, and the offset up to which they were handed out.
+
+    A `QueueSink` for the reader; the messages stay in the lists they were decoded into.
+    """
+
+    __slots__ = ("_arrived", "_bytes", "_count", "_lists", "_read_to", "_room", "position")
+
+    def __init__(self, position: int | None, arrived: asyncio.Event) -> None:
+        """Begin at `position` (None until it is known); set `arrived` when messages come."""
+        self.position = position
+        self._read_to = position
+        self._arrived = arrived
+        self._lists: deque[list[MessageExt]] = deque()
+        self._count = 0
+        self._bytes = 0
+        self._room = asyncio.Event()
+        self._room.set()
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing waits to be handed out."""
+        return not self._lists
+
+    def give(self, max_messages: int) -> list[MessageExt]:
+        """Hand out the next messages, at most `max_messages`, and move the position behind them."""
+        given: list[MessageExt] = []
+        while self._lists and len(given) < max_messages:
+            messages = self._lists.popleft()
+            missing = max_messages - len(given)
+            if len(messages) > missing:
+                self._lists.appendleft(messages[missing:])
+                messages = messages[:missing]
+            given += messages
+        self._count -= len(given)
+        self._bytes -= sum(len(message.body) for message in given)
+        # Past the last message, offsets whose messages were filtered out count as handed out too.
+        self.position = given[-1].queue_offset + 1 if self._lists else self._read_to
+        self._update_room()
+        return given
+
+    async def wait_for_room(self) -> None:
+        """Return once the buffer is below its limits."""
+        await self._room.wait()
+
+    def take(self, result: PullResult) -> None:
+        """Take over what a pull brought."""
+        messages = result.messages
+        self._read_to = result.next_offset
+        if messages:
+            self._lists.append(messages)
+            self._count += len(messages)
+            self._bytes += sum(len(message.body) for message in messages)
+            self._arrived.set()
+            self._update_room()
+        elif not self._lists:
+            self.position = result.next_offset
+
+    def moved(self, queue_offset: int) -> None:
+        """Go on at an offset that the broker has."""
+        self._read_to = queue_offset
+        if not self._lists:
+            self.position = queue_offset
+
+    def offset_to_commit(self) -> int | None:
+        """Return None: the program commits."""
+        return None
+
+    def _update_room(self) -> None:
+        if self._count < MAX_MESSAGES and self._bytes < MAX_BYTES:
+            self._room.set()
+        else:
+            self._room.clear()

@@ -1,0 +1,97 @@
+"""Offsets of queues, asked from and stored at the brokers, and where a new group begins.
+
+Source: apache/rocketmq client/consumer/store/RemoteBrokerOffsetStore.java and
+client/impl/consumer/RebalancePushImpl.java (computePullFromWhere).
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from mailboat.client import broker_calls
+from mailboat.client.routes import RouteCache
+from mailboat.model.message_queue import MessageQueue
+from mailboat.model.names import RETRY_PREFIX
+from mailboat.protocol.codes import RequestCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.remoting.client import RemotingClient
+
+
+class ConsumeFromWhere(Enum):
+    """Where a group begins that has no stored offset; the values are the wire's names."""
+
+    LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
+    FIRST_OFFSET = "CONSUME_FROM_FIRST_OFFSET"
+    TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class StartPoint:
+    """`ConsumeFromWhere` with the time that TIMESTAMP needs, in epoch milliseconds."""
+
+    where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
+    timestamp_ms: int = 0
+
+
+class QueueOffsets:
+    """Reads and stores offsets at the master of each queue.
+
+    Every method raises BrokerError (refused), RemotingError (no answer) or RouteNotFoundError.
+    """
+
+    __slots__ = ("_remoting", "_routes")
+
+    def __init__(self, remoting: RemotingClient, routes: RouteCache) -> None:
+        """Ask the brokers in `routes` over `remoting`."""
+        self._remoting = remoting
+        self._routes = routes
+
+    async def committed(self, group: str, queue: MessageQueue) -> int | None:
+        """Return a group's stored offset, or None."""
+        address = await self._routes.master_address(queue)
+        return await broker_calls.query_consumer_offset(self._remoting, address, group, queue)
+
+    async def commit(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
+        """Store a group's offset and wait until the broker has it."""
+        address = await self._routes.master_address(queue)
+        await broker_calls.update_consumer_offset(
+            self._remoting, address, group, queue, queue_offset
+        )
+
+    async def commit_oneway(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
+        """Store a group's offset without waiting for an answer."""
+        address = await self._routes.master_address(queue)
+        fields = broker_calls.offset_fields(group, queue, queue_offset)
+        command = RemotingCommand.request(
+            RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True
+        )
+        await self._remoting.oneway(address, command)
+
+    async def minimum(self, queue: MessageQueue) -> int:
+        """Return the first offset that the queue still holds."""
+        address = await self._routes.master_address(queue)
+        return await broker_calls.min_offset(self._remoting, address, queue)
+
+    async def maximum(self, queue: MessageQueue) -> int:
+        """Return the offset that the queue's next message gets."""
+        address = await self._routes.master_address(queue)
+        return await broker_calls.max_offset(self._remoting, address, queue)
+
+    async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        """Return the offset of the first message stored at or after a time."""
+        address = await self._routes.master_address(queue)
+        return await broker_calls.search_offset(self._remoting, address, queue, timestamp_ms)
+
+    async def start_of(self, queue: MessageQueue, start: StartPoint) -> int:
+        """Return where a group without a stored offset begins.
+
+        Retry topics hold the group's own failed messages: they are read from the beginning, except
+        by a group that begins at a time, which has not failed at anything yet.
+        """
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        if start.where is ConsumeFromWhere.FIRST_OFFSET:
+            return await self.minimum(queue)
+        if start.where is ConsumeFromWhere.LAST_OFFSET:
+            return await (self.minimum(queue) if is_retry else self.maximum(queue))
+        if is_retry:
+            return await self.maximum(queue)
+        return await self.at_time(queue, start.timestamp_ms)

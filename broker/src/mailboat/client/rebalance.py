@@ -1,0 +1,124 @@
+"""Sharing a topic's queues among the members of a group.
+
+Each member asks a broker who is in the group and computes its own share; see `allocation`. It happens
+at the start, every 20 s, when a broker says that the members changed, and when a route changed.
+
+Source: apache/rocketmq client/impl/consumer/RebalanceImpl.java and RebalanceService.java.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from mailboat.client.allocation import Allocation
+from mailboat.client.background import repeat
+from mailboat.client.broker_calls import call
+from mailboat.client.instance import ClientInstance
+from mailboat.errors import BrokerError, MailboatError, RouteNotFoundError
+from mailboat.model.message_queue import MessageQueue
+from mailboat.protocol.bodies import decode_consumer_id_list
+from mailboat.protocol.codes import RequestCode, ResponseCode
+
+logger = logging.getLogger(__name__)
+
+REBALANCE_INTERVAL_S: Final = 20.0
+# A topic without a route (a retry topic just being made, say) is looked for again this soon.
+UNROUTED_INTERVAL_S: Final = 1.0
+
+Assign = Callable[[str, set[MessageQueue]], Awaitable[None]]
+"""Takes a topic and the queues of it that are this member's from now on."""
+
+
+class Rebalancer:
+    """Keeps the queues of one member of a group."""
+
+    __slots__ = ("_assign", "_group", "_instance", "_strategy", "_topics", "_wake")
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        group: str,
+        *,
+        strategy: Allocation | None,
+        assign: Assign,
+    ) -> None:
+        """Share queues by `strategy`, or take all of them (broadcasting) where it is None."""
+        self._instance = instance
+        self._group = group
+        self._strategy = strategy
+        self._assign = assign
+        self._topics: set[str] = set()
+        self._wake = asyncio.Event()
+
+    def add_topic(self, topic: str) -> None:
+        """Share the queues of `topic` too."""
+        self._topics.add(topic)
+
+    def start(self) -> asyncio.Task[None]:
+        """Rebalance at once and then again and again; return the task that does."""
+        self._wake.set()
+        return self._instance.tasks.spawn(
+            repeat(self.rebalance, every_s=REBALANCE_INTERVAL_S, wake=self._wake), "rebalance"
+        )
+
+    def wake(self) -> None:
+        """Rebalance soon."""
+        self._wake.set()
+
+    async def rebalance(self) -> None:
+        """Share the queues of every topic once; a topic that cannot be shared now keeps its queues.
+
+        Raises:
+            MailboatError: the new queues could not be taken over.
+        """
+        for topic in sorted(self._topics):
+            try:
+                queues = await self._instance.routes.read_queues(topic)
+            except RouteNotFoundError:
+                logger.debug("rebalance topic=%s has no route yet", topic)
+                asyncio.get_running_loop().call_later(UNROUTED_INTERVAL_S, self._wake.set)
+                continue
+            own = await self._own_queues(topic, queues)
+            if own is not None:
+                await self._assign(topic, set(own))
+
+    async def _own_queues(
+        self, topic: str, queues: tuple[MessageQueue, ...]
+    ) -> list[MessageQueue] | None:
+        """Return this member's share, or None where the members cannot be learned."""
+        if self._strategy is None:
+            return list(queues)
+        try:
+            members = await self._members(topic)
+        except MailboatError as error:
+            logger.warning("rebalance topic=%s group=%s: %s", topic, self._group, error)
+            return None
+        client_id = self._instance.client_id
+        if client_id not in members:
+            logger.info("rebalance topic=%s group=%s: not a member yet", topic, self._group)
+            asyncio.get_running_loop().call_later(UNROUTED_INTERVAL_S, self._wake.set)
+            return None
+        return self._strategy(client_id, queues, members)
+
+    async def _members(self, topic: str) -> list[str]:
+        """Ask one broker of the topic for the group's members; it is told about us if it forgot."""
+        address = random.choice(self._instance.routes.topic_addresses(topic))
+        members = await self._ask_members(address)
+        if self._instance.client_id not in members:
+            await self._instance.send_heartbeat(address)
+            members = await self._ask_members(address)
+        return sorted(members)
+
+    async def _ask_members(self, address: str) -> list[str]:
+        fields = {"consumerGroup": self._group}
+        code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        try:
+            response = await call(self._instance.remoting, address, code, {**fields})
+        except BrokerError as error:
+            # A group without members is an error to Java brokers.
+            if error.code == ResponseCode.SYSTEM_ERROR:
+                return []
+            raise
+        return decode_consumer_id_list(response.body)

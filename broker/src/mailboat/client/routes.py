@@ -1,0 +1,237 @@
+"""What the client knows of topics, their queues and the brokers' addresses.
+
+Routes are asked for once, polled every 30 s, and asked again when a broker turns out to be gone. A
+producer that names an unknown topic gets the route of the default topic `TBW102`, whose brokers create
+topics on the first send; it is replaced as soon as the name server knows the real one.
+
+Source: apache/rocketmq client/impl/factory/MQClientInstance.java (updateTopicRouteInfoFromNameServer,
+topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from mailboat.client.name_servers import NameServers
+from mailboat.errors import MailboatError, NoWritableQueueError, RouteNotFoundError
+from mailboat.model.message_queue import MessageQueue
+from mailboat.model.names import AUTO_CREATE_TOPIC
+from mailboat.model.topic import Perm
+from mailboat.protocol.route import BrokerData, TopicRouteData
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
+MASTER_ID: Final = 0
+# A borrowed default route is checked again this soon: the first send has created the topic meanwhile.
+_BORROWED_TTL_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRoute:
+    """A topic's queues; `is_borrowed` marks the default topic's route under another name."""
+
+    write_queues: tuple[MessageQueue, ...]
+    read_queues: tuple[MessageQueue, ...]
+    brokers: tuple[BrokerData, ...]
+    is_borrowed: bool = False
+
+
+class RouteCache:
+    """Routes by topic and broker addresses by name, shared by everything of one client."""
+
+    __slots__ = ("_addresses", "_asked_at", "_locks", "_name_servers", "_routes", "on_change")
+
+    def __init__(self, name_servers: NameServers) -> None:
+        """Begin empty; routes come from `name_servers`."""
+        self._name_servers = name_servers
+        self._routes: dict[str, TopicRoute] = {}
+        self._addresses: dict[str, dict[int, str]] = {}
+        self._asked_at: dict[str, float] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self.on_change: list[Callable[[str], None]] = []
+        """Called with the name of each topic whose queues or brokers changed."""
+
+    async def write_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues that take messages of a topic, in Java's order.
+
+        Raises:
+            RouteNotFoundError: neither the topic nor the default topic has a route.
+            NoWritableQueueError: the topic is there, and none of its queues takes messages.
+            RemotingError: no name server answers.
+        """
+        route = self._routes.get(topic)
+        if route is None or (route.is_borrowed and self._is_stale(topic)):
+            route = await self._fetch(topic, may_borrow=True)
+        if not route.write_queues:
+            raise NoWritableQueueError(
+                f"topic {topic} has no queue that takes messages; look at its permission, "
+                "and whether a master broker is up"
+            )
+        return route.write_queues
+
+    async def read_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues of a topic that can be pulled.
+
+        Raises:
+            RouteNotFoundError: no broker has registered the topic.
+            RemotingError: no name server answers.
+        """
+        route = self._routes.get(topic)
+        if route is None or route.is_borrowed:
+            route = await self._fetch(topic, may_borrow=False)
+        return route.read_queues
+
+    def known_read_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        """Return a topic's queues as last heard, or None before the first answer."""
+        route = self._routes.get(topic)
+        return None if route is None or route.is_borrowed else route.read_queues
+
+    async def master_address(self, queue: MessageQueue) -> str:
+        """Return the address of the broker that takes writes and offsets for `queue`.
+
+        Raises:
+            RouteNotFoundError: the route does not name a master.
+        """
+        address = self._addresses.get(queue.broker_name, {}).get(MASTER_ID)
+        if address is None:
+            await self.refresh(queue.topic)
+            address = self._addresses.get(queue.broker_name, {}).get(MASTER_ID)
+        if address is None:
+            raise RouteNotFoundError(f"broker {queue.broker_name} of {queue} has no master")
+        return address
+
+    async def read_address(self, queue: MessageQueue, broker_id: int) -> str:
+        """Return an address to pull `queue` from: the broker id asked for, else the master, else any.
+
+        Raises:
+            RouteNotFoundError: the route names no address.
+        """
+        if queue.broker_name not in self._addresses:
+            await self.refresh(queue.topic)
+        addresses = self._addresses.get(queue.broker_name)
+        if not addresses:
+            raise RouteNotFoundError(f"broker {queue.broker_name} of {queue} is not known")
+        return (
+            addresses.get(broker_id) or addresses.get(MASTER_ID) or next(iter(addresses.values()))
+        )
+
+    def broker_addresses(self, *, masters_only: bool) -> list[str]:
+        """Return the addresses of every broker that a known route names."""
+        return [
+            address
+            for addresses in self._addresses.values()
+            for broker_id, address in addresses.items()
+            if broker_id == MASTER_ID or not masters_only
+        ]
+
+    def topic_addresses(self, topic: str) -> list[str]:
+        """Return one address, the master's where there is one, for each broker of a known topic."""
+        route = self._routes.get(topic)
+        brokers = () if route is None else route.brokers
+        return [
+            broker.broker_addrs.get(MASTER_ID) or next(iter(broker.broker_addrs.values()))
+            for broker in brokers
+            if broker.broker_addrs
+        ]
+
+    async def refresh(self, topic: str) -> None:
+        """Ask the name server for a topic again.
+
+        Raises:
+            RouteNotFoundError: no broker has registered the topic (any more); the old route stays.
+            RemotingError: no name server answers.
+        """
+        old = self._routes.get(topic)
+        await self._fetch(topic, may_borrow=old is None or old.is_borrowed)
+
+    async def refresh_all(self) -> None:
+        """Ask for every known topic again; what cannot be answered keeps its old route."""
+        for topic in list(self._routes):
+            try:
+                await self.refresh(topic)
+            except RouteNotFoundError as error:
+                logger.debug("route refresh topic=%s: %s", topic, error)
+            except MailboatError as error:
+                logger.warning("route refresh topic=%s: %s", topic, error)
+
+    def _is_stale(self, topic: str) -> bool:
+        return time.monotonic() - self._asked_at[topic] > _BORROWED_TTL_S
+
+    async def _fetch(self, topic: str, *, may_borrow: bool) -> TopicRoute:
+        asked_at = time.monotonic()
+        async with self._locks.setdefault(topic, asyncio.Lock()):
+            route = self._routes.get(topic)
+            # Somebody else may have asked while this caller waited for the lock.
+            if route is not None and self._asked_at[topic] >= asked_at:
+                if may_borrow or not route.is_borrowed:
+                    return route
+            try:
+                data = await self._name_servers.topic_route(topic)
+                new = build_route(topic, data)
+            except RouteNotFoundError:
+                if not may_borrow:
+                    raise
+                new = await self._borrow(topic)
+            self._asked_at[topic] = time.monotonic()
+            self._store(topic, new)
+            return new
+
+    async def _borrow(self, topic: str) -> TopicRoute:
+        try:
+            data = await self._name_servers.topic_route(AUTO_CREATE_TOPIC)
+        except RouteNotFoundError:
+            raise RouteNotFoundError(
+                f"no route for topic {topic}; create it, or let a broker create topics "
+                "(autoCreateTopicEnable)"
+            ) from None
+        for queue_data in data.queue_datas:
+            nums = min(DEFAULT_TOPIC_QUEUE_NUMS, queue_data.read_queue_nums)
+            queue_data.read_queue_nums = queue_data.write_queue_nums = nums
+        route = build_route(topic, data)
+        return TopicRoute(route.write_queues, (), route.brokers, is_borrowed=True)
+
+    def _store(self, topic: str, route: TopicRoute) -> None:
+        if self._routes.get(topic) == route:
+            return
+        self._routes[topic] = route
+        addresses: dict[str, dict[int, str]] = {}
+        for known in self._routes.values():
+            for broker in known.brokers:
+                addresses.setdefault(broker.broker_name, {}).update(broker.broker_addrs)
+        # The newest answer wins where an older route still names another address.
+        addresses.update((broker.broker_name, broker.broker_addrs) for broker in route.brokers)
+        self._addresses = addresses
+        for listener in self.on_change:
+            listener(topic)
+
+
+def build_route(topic: str, data: TopicRouteData) -> TopicRoute:
+    """Turn a name server's answer into queues, sorted by broker name and queue id.
+
+    Queues take messages where the broker has a master and the topic the WRITE permission; an order
+    configuration (`broker-a:4;broker-b:4`) names exactly the queues that producers use.
+    """
+    masters = {
+        broker.broker_name for broker in data.broker_datas if MASTER_ID in broker.broker_addrs
+    }
+    write: list[MessageQueue] = []
+    read: list[MessageQueue] = []
+    for queue_data in data.queue_datas:
+        name = queue_data.broker_name
+        if queue_data.perm & Perm.READ:
+            read += (MessageQueue(topic, name, i) for i in range(queue_data.read_queue_nums))
+        if queue_data.perm & Perm.WRITE and name in masters:
+            write += (MessageQueue(topic, name, i) for i in range(queue_data.write_queue_nums))
+    if data.order_topic_conf:
+        write = [
+            MessageQueue(topic, name, queue_id)
+            for name, _, nums in (
+                part.partition(":") for part in data.order_topic_conf.split(";") if part
+            )
+            for queue_id in range(int(nums) if nums.isdigit() else 0)
+        ]
+    return TopicRoute(tuple(sorted(write)), tuple(sorted(read)), tuple(data.broker_datas))

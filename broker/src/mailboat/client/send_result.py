@@ -1,0 +1,45 @@
+"""What a producer learns of a message it sent.
+
+Source: apache/rocketmq client/producer/SendResult.java and SendStatus.java.
+"""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from mailboat.model.message_queue import MessageQueue
+from mailboat.protocol.codes import ResponseCode
+
+
+class SendStatus(Enum):
+    """How well the message is stored; everything but SEND_OK is "stored, but less safely than asked"."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+STATUS_BY_CODE: Final = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Where a message, or the first one of a batch, is stored.
+
+    `message_id` is the producer's own id (UNIQ_KEY), `offset_message_id` the broker's; a batch has both
+    as lists joined by commas.
+    """
+
+    status: SendStatus
+    message_id: str
+    offset_message_id: str
+    message_queue: MessageQueue
+    queue_offset: int
+    region: str
+    trace_on: bool

@@ -1,0 +1,35 @@
+"""Every setting of mailboat as one typed object, read once at start.
+
+What belongs here: the declarations (`broker`, `store`, `namesrv`, `remoting`), where values come
+from (`loading`) and RocketMQ's properties format. Nothing else in mailboat reads the environment or
+a configuration file; a component gets the part that it needs. May import `errors` only.
+"""
+
+from mailboat.config.broker import BrokerConfig
+from mailboat.config.loading import load_settings, parse_overrides
+from mailboat.config.namesrv import NamesrvConfig
+from mailboat.config.remoting import RemotingConfig
+from mailboat.config.settings import (
+    EffectiveValue,
+    Role,
+    Settings,
+    effective_values,
+    properties_of,
+    role_settings,
+)
+from mailboat.config.store import MessageStoreConfig
+
+__all__ = [
+    "BrokerConfig",
+    "EffectiveValue",
+    "MessageStoreConfig",
+    "NamesrvConfig",
+    "RemotingConfig",
+    "Role",
+    "Settings",
+    "effective_values",
+    "load_settings",
+    "parse_overrides",
+    "properties_of",
+    "role_settings",
+]

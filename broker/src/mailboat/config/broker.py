@@ -1,0 +1,118 @@
+"""Settings of the broker: who it is, where it listens, what it creates by itself.
+
+Source: apache/rocketmq common/BrokerConfig.java @ rocketmq-all-5.3.3. A default that differs from
+RocketMQ's is named as such. All times are milliseconds unless the field says otherwise.
+"""
+
+from dataclasses import dataclass
+
+from mailboat.config.fields import setting
+
+
+def check_address_list(text: str) -> str | None:
+    """Refuse what is not `host:port` or several of them joined by `;`; an empty text is none."""
+    for address in text.split(";") if text else []:
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+            return "must be host:port, several joined by ;"
+    return None
+
+
+def _check_not_empty(text: str) -> str | None:
+    return None if text else "must not be empty"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """Name, addresses, topics and periods of one broker."""
+
+    broker_name: str = setting("broker-a", check=_check_not_empty)
+    """Name of the broker group; masters and slaves of a group share it. Default broker-a, as in
+    RocketMQ's shipped broker.conf; its code takes the host name, which changes in a container."""
+
+    broker_cluster_name: str = setting("DefaultCluster", check=_check_not_empty)
+    """Name of the cluster that the broker belongs to. Default DefaultCluster."""
+
+    broker_id: int = setting(0, minimum=0, maximum=0)
+    """0 is the master (default). Slaves, which have higher numbers, are not supported yet."""
+
+    broker_ip1: str = setting("", key="brokerIP1")
+    """Address that clients are told to use. Default: the address that the machine uses outwards, or
+    that of `--host`."""
+
+    listen_port: int = setting(10_911, minimum=0, maximum=65_535)
+    """Port for clients. Default 10911; 0 takes a free one."""
+
+    bind_address: str = setting("0.0.0.0", check=_check_not_empty)
+    """Address to listen on. Default 0.0.0.0 (all); `standalone` listens on 127.0.0.1."""
+
+    fast_listen_enable: bool = setting(True)
+    """Whether the broker also listens on listenPort - 2, RocketMQ's port for clients with
+    vipChannelEnabled. Default true; without effect for a free port. Ours: RocketMQ always does."""
+
+    namesrv_addr: str = setting("", check=check_address_list)
+    """Name servers to register at: host:port, several joined by `;`. Default: the environment's
+    NAMESRV_ADDR, as RocketMQ, or none."""
+
+    register_name_server_period: int = setting(30_000, minimum=10_000, maximum=60_000)
+    """Milliseconds between two registrations. Default 30000, 10000 to 60000; RocketMQ moves other
+    values into these limits silently."""
+
+    register_broker_timeout_mills: int = setting(24_000, minimum=100, maximum=600_000)
+    """Milliseconds that a registration may take. Default 24000 (RocketMQ 4.x: 6000)."""
+
+    compressed_register: bool = setting(False)
+    """Whether registrations are compressed. Default false."""
+
+    broker_permission: int = setting(6, minimum=0, maximum=7)
+    """What clients may do here: 4 read + 2 write. Default 6."""
+
+    default_topic_queue_nums: int = setting(8, minimum=1, maximum=10_000)
+    """Most queues of a topic that is made by a first send. Default 8."""
+
+    auto_create_topic_enable: bool = setting(True)
+    """Whether a send to an unknown topic makes it. Default true."""
+
+    auto_create_subscription_group: bool = setting(True)
+    """Whether an unknown consumer group is made on its first request. Default true."""
+
+    cluster_topic_enable: bool = setting(True)
+    """Whether there is a topic named as the cluster. Default true."""
+
+    broker_topic_enable: bool = setting(True)
+    """Whether there is a topic named as the broker. Default true."""
+
+    trace_topic_enable: bool = setting(False)
+    """Whether there is a topic for message traces. Default false."""
+
+    msg_trace_topic_name: str = setting("RMQ_SYS_TRACE_TOPIC", check=_check_not_empty)
+    """Name of the topic for message traces. Default RMQ_SYS_TRACE_TOPIC."""
+
+    region_id: str = setting("DefaultRegion", check=_check_not_empty)
+    """Region told to producers (MSG_REGION), which put it in their traces. Default
+    DefaultRegion."""
+
+    trace_on: bool = setting(True)
+    """Whether producers and consumers are told to trace (TRACE_ON). Default true."""
+
+    flush_consumer_offset_interval: int = setting(5_000, minimum=10, maximum=600_000)
+    """Milliseconds between two saves of the consumer offsets. Default 5000."""
+
+    long_polling_enable: bool = setting(True)
+    """Whether a pull that finds nothing waits as long as the client allows. Default true."""
+
+    short_polling_time_mills: int = setting(1_000, minimum=1, maximum=60_000)
+    """Milliseconds that such a pull waits when long polling is off. Default 1000."""
+
+    notify_consumer_ids_changed_enable: bool = setting(True)
+    """Whether the members of a group are told when one comes or goes. Default true."""
+
+    channel_expired_timeout: int = setting(120_000, minimum=1_000, maximum=3_600_000)
+    """Milliseconds without a heartbeat after which a client is forgotten. Default 120000."""
+
+    http_port: int = setting(8_080, minimum=-1, maximum=65_535)
+    """Port of metrics, probes and the admin API. Default 8080; 0 takes a free one, -1 none.
+    Ours."""
+
+    http_max_request_bytes: int = setting(4_194_304, minimum=1_024, maximum=268_435_456)
+    """Bytes of the largest HTTP request. Default 4 MiB. Ours."""

@@ -1,0 +1,168 @@
+"""Where settings come from: default < file < `MAILBOAT_<KEY>` < command line.
+
+An unknown key or a bad value is an error that names the nearest key; RocketMQ ignores both. A key
+of RocketMQ's that has no effect here is one warning.
+"""
+
+import dataclasses
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from mailboat.config.fields import Value
+from mailboat.config.properties import parse_properties
+from mailboat.config.settings import Role, Settings, role_settings
+from mailboat.config.unsupported import UNSUPPORTED_KEYS
+from mailboat.errors import ConfigError
+
+ENVIRONMENT_PREFIX: Final = "MAILBOAT_"
+NAMESRV_ENVIRONMENT: Final = "NAMESRV_ADDR"
+"""RocketMQ's own variable; the weakest source of namesrvAddr."""
+
+_TEST_PREFIX: Final = "MAILBOAT_TEST_"  # The test suite's own switches.
+# Kubernetes adds such variables to every pod for each Service in the namespace; a Service that is
+# called mailboat would otherwise stop every broker beside it.
+_SERVICE_LINK: Final = re.compile(
+    r".*_SERVICE_(HOST|PORT(_\w+)?)|.*_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?"
+)
+_SERVICE_LINK_VALUE: Final = re.compile(r"(tcp|udp|sctp)://\S+:[0-9]+")
+# `standalone` is for one machine: it serves only that, and keeps off the ~/store of a RocketMQ
+# there.
+_STANDALONE_DEFAULTS: Final[dict[str, Value]] = {
+    "bindAddress": "127.0.0.1",
+    "namesrvBindAddress": "127.0.0.1",
+    "storePathRootDir": "~/mailboat",
+}
+
+
+def load_settings(
+    role: Role,
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, str] | None = None,
+) -> Settings:
+    """Put the settings of one process together.
+
+    Args:
+        role: which keys there are, and which defaults.
+        file: a broker.conf in properties format.
+        environ: the process environment; None looks at none.
+        overrides: keys from the command line.
+
+    Raises:
+        ConfigError: an unknown key, a bad value, or a file that cannot be read.
+    """
+    collector = _Collector(role)
+    if role == "standalone":
+        collector.values.update(_STANDALONE_DEFAULTS)
+    collector.take_rocketmq_environment(environ or {})
+    if file is not None:
+        collector.take_file(file)
+    collector.take_environment(environ or {})
+    for key, text in (overrides or {}).items():
+        collector.take(key, text, "command line")
+    return collector.build()
+
+
+class _Collector:
+    """Values gathered so far, later ones over earlier ones."""
+
+    def __init__(self, role: Role) -> None:
+        self.role = role
+        self.known = role_settings(role)
+        self.values: dict[str, Value] = {}
+        self.sources: dict[str, str] = {}
+        self.warnings: dict[str, None] = {}
+
+    def take(self, key: str, text: str, source: str) -> None:
+        """Check and keep one value."""
+        item = self.known.get(key)
+        if item is not None:
+            self.values[key] = item.parse(text, key)
+            self.sources[key] = source
+        elif key in UNSUPPORTED_KEYS:
+            self.warnings[f"{key} ({source}) is a RocketMQ setting that has no effect here"] = None
+        else:
+            raise ConfigError(key, text, f"{self._unknown(key)} ({source})")
+
+    def take_file(self, file: Path) -> None:
+        """Take every assignment of a properties file."""
+        try:
+            text = file.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError("-c", str(file), f"the file cannot be read: {exc}") from exc
+        lines: dict[str, int] = {}
+        for key, value, line in parse_properties(text):
+            if key in lines:
+                self.warnings[f"{key} is set twice in {file}; line {line} counts"] = None
+            lines[key] = line
+            self.take(key, value, f"{file}:{line}")
+
+    def take_rocketmq_environment(self, environ: Mapping[str, str]) -> None:
+        """Take RocketMQ's own variable for the name servers."""
+        text = environ.get(NAMESRV_ENVIRONMENT, "")
+        if text and "namesrvAddr" in self.known:
+            self.take("namesrvAddr", text, f"environment {NAMESRV_ENVIRONMENT}")
+
+    def take_environment(self, environ: Mapping[str, str]) -> None:
+        """Take `MAILBOAT_FLUSH_DISK_TYPE` (or `MAILBOAT_flushDiskType`) and its like."""
+        keys = {_plain(key): key for key in (*UNSUPPORTED_KEYS, *self.known)}
+        others = {_plain(key) for role in ("broker", "namesrv") for key in role_settings(role)}
+        for name in sorted(environ):
+            if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(_TEST_PREFIX):
+                continue
+            plain, text = _plain(name.removeprefix(ENVIRONMENT_PREFIX)), environ[name]
+            if _SERVICE_LINK.fullmatch(name) or _SERVICE_LINK_VALUE.fullmatch(text):
+                continue
+            key = keys.get(plain)
+            if key is not None:
+                self.take(key, text, f"environment {name}")
+            elif plain not in others:
+                # One environment may serve several roles, so only what no role knows is wrong.
+                raise ConfigError(name, text, self._unknown(name.removeprefix(ENVIRONMENT_PREFIX)))
+
+    def build(self) -> Settings:
+        """Make the typed object."""
+        sections: dict[str, dict[str, Any]] = {}
+        for key, value in self.values.items():
+            item = self.known[key]
+            sections.setdefault(item.section, {})[item.name] = value
+        empty = Settings(role=self.role)
+        parts = {
+            section: dataclasses.replace(getattr(empty, section), **values)
+            for section, values in sections.items()
+        }
+        return dataclasses.replace(
+            empty, sources=self.sources, warnings=tuple(self.warnings), **parts
+        )
+
+    def _unknown(self, key: str) -> str:
+        nearest = _nearest(key, self.known)
+        return f"is not a setting of {self.role}; the nearest one is {nearest}"
+
+
+def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
+    """Split the `key=value` texts of `-o`.
+
+    Raises:
+        ConfigError: a text has no `=`.
+    """
+    overrides = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError("-o", text, "must be key=value")
+        overrides[key.strip()] = value
+    return overrides
+
+
+def _plain(key: str) -> str:
+    return key.replace("_", "").lower()
+
+
+def _nearest(key: str, known: Iterable[str]) -> str:
+    by_plain = {_plain(candidate): candidate for candidate in known}
+    return by_plain[difflib.get_close_matches(_plain(key), by_plain, n=1, cutoff=0.0)[0]]

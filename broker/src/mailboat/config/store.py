@@ -1,0 +1,166 @@
+"""Settings of the message store.
+
+Source: apache/rocketmq store/config/MessageStoreConfig.java @ rocketmq-all-5.3.3. A default that
+differs from RocketMQ's is named as such. All times are milliseconds unless the field says
+otherwise.
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from mailboat.config.fields import setting
+
+SEGMENT_SIZE_MIN: Final = 65_536
+"""Smallest CommitLog file; the store preallocates and recovers in pages, so less makes no sense."""
+
+CQ_UNIT_SIZE: Final = 20
+"""Bytes of one ConsumeQueue unit; a ConsumeQueue file holds a whole number of them."""
+
+DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+
+_HOURS: Final = re.compile(r"([01][0-9]|2[0-3])(;([01][0-9]|2[0-3]))*", re.ASCII)
+_DELAY_LEVELS: Final = re.compile(r"[1-9][0-9]*[smhd]( [1-9][0-9]*[smhd])*", re.ASCII)
+
+
+def _check_hours(text: str) -> str | None:
+    if _HOURS.fullmatch(text) is None:
+        return "must be hours of the day such as 04, or 04;16 for several"
+    return None
+
+
+def _check_delay_levels(text: str) -> str | None:
+    if _DELAY_LEVELS.fullmatch(text) is None:
+        return "must be times such as 1s 5s 1m 2h, with one space between them"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageStoreConfig:
+    """Where the store is, how it flushes, what it keeps, and how much one read takes."""
+
+    store_path_root_dir: str = setting("~/store")
+    """Folder of the whole store. Default ~/store, as RocketMQ; ~/mailboat in `standalone`.
+    `--data-dir` sets it."""
+
+    store_path_commit_log: str = setting("")
+    """Folder of the CommitLog. Default: commitlog in the root folder. One folder only: RocketMQ 5
+    also takes several, joined by commas."""
+
+    mapped_file_size_commit_log: int = setting(
+        1_073_741_824, minimum=SEGMENT_SIZE_MIN, maximum=2_147_483_647
+    )
+    """Bytes of one CommitLog file, reserved when it is made. Default 1 GiB; at least 64 KiB
+    (ours)."""
+
+    mapped_file_size_consume_queue: int = setting(6_000_000, minimum=20, maximum=2_147_483_640)
+    """Bytes of one ConsumeQueue file. Default 6000000 (300,000 units); rounded up to whole units of
+    20 bytes, as RocketMQ does."""
+
+    flush_disk_type: str = setting("ASYNC_FLUSH", choices=("ASYNC_FLUSH", "SYNC_FLUSH"))
+    """ASYNC_FLUSH (default): an acknowledged message is with the operating system. SYNC_FLUSH: it
+    is on the disk. `mailboat broker --help` has the exact promises."""
+
+    broker_role: str = setting("ASYNC_MASTER", choices=("ASYNC_MASTER",))
+    """ASYNC_MASTER (default). RocketMQ also has SYNC_MASTER and SLAVE; mailboat does not replicate
+    yet and refuses them instead of promising less than they mean."""
+
+    flush_interval_commit_log: int = setting(500, minimum=1, maximum=3_600_000)
+    """Milliseconds between two flushes of the CommitLog under ASYNC_FLUSH. Default 500."""
+
+    flush_commit_log_thorough_interval: int = setting(10_000, minimum=1, maximum=3_600_000)
+    """Milliseconds after which even a little is flushed. Default 10000. A flush here always takes
+    all that is unflushed, so this only bounds an idle log."""
+
+    sync_flush_timeout: int = setting(5_000, minimum=1, maximum=3_600_000)
+    """Milliseconds that a SYNC_FLUSH send waits before it is answered FLUSH_DISK_TIMEOUT. Default
+    5000."""
+
+    flush_interval_consume_queue: int = setting(1_000, minimum=1, maximum=3_600_000)
+    """Milliseconds between two flushes of ConsumeQueue files. Default 1000."""
+
+    max_message_size: int = setting(4_194_304, minimum=1, maximum=16_000_000)
+    """Bytes of the largest message body. Default 4 MiB; at most what fits in a frame of 16 MiB."""
+
+    message_index_enable: bool = setting(True)
+    """Whether keys are indexed for queries by key. Default true."""
+
+    max_hash_slot_num: int = setting(5_000_000, minimum=1, maximum=100_000_000)
+    """Hash slots of one index file. Default 5000000."""
+
+    max_index_num: int = setting(20_000_000, minimum=2, maximum=100_000_000)
+    """Index entries of one index file. Default 20000000."""
+
+    enabled_append_prop_crc: bool = setting(True, key="enabledAppendPropCRC")
+    """Whether a record carries a checksum over all of it (property __CRC32#). Default true;
+    RocketMQ: false, where only the body is covered."""
+
+    check_crc_on_recover: bool = setting(True, key="checkCRCOnRecover")
+    """Whether recovery checks the bodies of the records it reads. Default true."""
+
+    skip_corrupt: bool = setting(False)
+    """Whether a pull steps over a damaged record instead of answering an error. Default false.
+    Ours."""
+
+    file_reserved_time: int = setting(72, minimum=1, maximum=1_000_000)
+    """Hours that a full CommitLog file is kept after its last write. Default 72."""
+
+    delete_when: str = setting("04", check=_check_hours)
+    """Hours of the day, local time, in which expired files are deleted; several with `;`. Default
+    04."""
+
+    disk_max_used_space_ratio: int = setting(75, minimum=10, maximum=95)
+    """Per cent of disk use from which expired files go at any hour. Default 75."""
+
+    disk_space_clean_forcibly_ratio: int = setting(85, minimum=30, maximum=100)
+    """Per cent of disk use from which the oldest files go although they are not expired. Default
+    85; RocketMQ silently lowers anything above 85 to it."""
+
+    disk_space_warning_level_ratio: int = setting(90, minimum=35, maximum=100)
+    """Per cent of disk use from which sends are refused. Default 90; RocketMQ silently lowers
+    anything above 90 to it."""
+
+    clean_file_forcibly_enable: bool = setting(True)
+    """Whether files that are not expired may be deleted for room. Default true."""
+
+    delete_file_batch_max: int = setting(10, minimum=1, maximum=10_000)
+    """Files deleted in one round. Default 10."""
+
+    clean_resource_interval: int = setting(10_000, minimum=10, maximum=3_600_000)
+    """Milliseconds between two rounds of retention. Default 10000."""
+
+    default_query_max_num: int = setting(32, minimum=1, maximum=1_000)
+    """Most messages that one query by key returns. Default 32."""
+
+    max_transfer_bytes_on_message_in_memory: int = setting(262_144, minimum=1, maximum=16_000_000)
+    """Bytes that one pull returns of recent messages; one message always goes. Default 262144."""
+
+    max_transfer_count_on_message_in_memory: int = setting(32, minimum=1, maximum=10_000)
+    """Messages that one pull returns of recent messages, whatever it asks for. Default 32; RocketMQ
+    compares with `>=` against one more in places, mailboat returns exactly this many."""
+
+    access_message_in_memory_max_ratio: int = setting(40, minimum=1, maximum=95)
+    """Per cent of the machine's memory taken to hold the newest messages; what lies behind counts
+    as on disk. Default 40."""
+
+    message_delay_level: str = setting(DEFAULT_DELAY_LEVELS, check=_check_delay_levels)
+    """Delay of each level, the first is level 1. Units s, m, h, d. Default: RocketMQ's 18
+    levels."""
+
+    def __post_init__(self) -> None:
+        """Round the ConsumeQueue file up to whole units."""
+        units = -(-self.mapped_file_size_consume_queue // CQ_UNIT_SIZE)
+        object.__setattr__(self, "mapped_file_size_consume_queue", units * CQ_UNIT_SIZE)
+
+    @property
+    def root_dir(self) -> Path:
+        """The store's folder with `~` resolved."""
+        return Path(self.store_path_root_dir).expanduser()
+
+    @property
+    def commit_log_dir(self) -> Path:
+        """The CommitLog's folder with `~` and the default resolved."""
+        if not self.store_path_commit_log:
+            return self.root_dir / "commitlog"
+        return Path(self.store_path_commit_log).expanduser()

@@ -1,0 +1,227 @@
+"""The only door to the file system.
+
+Belongs here: the calls that the store makes on files, their errors, the clock. `RealDisk` performs
+them; `mailboat.testing.simulated_disk.SimulatedDisk` plays a disk that loses power. Never here:
+knowledge of what the bytes mean. Nothing else in `mailboat.store` or `mailboat.broker` may open,
+rename or sync a file (`make lint` checks it).
+
+Durability, as POSIX has it: `pwrite` reaches the page cache; `fdatasync` makes a file's bytes and
+size durable, not its name; `fsync_dir` makes the names in a directory durable. `rename` is atomic,
+and durable after `fsync_dir`.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+
+class VolumeUsage(NamedTuple):
+    """Bytes and inodes of the volume that holds a path; `available` is what a user may fill."""
+
+    capacity_bytes: int
+    used_bytes: int
+    available_bytes: int
+    inodes_total: int
+    inodes_free: int
+
+
+class ReadMap(Protocol):
+    """A file's bytes mapped for reading."""
+
+    @property
+    def view(self) -> memoryview:
+        """The mapped bytes; slices of it must be released before `close`."""
+        ...
+
+    def close(self) -> None:
+        """Drop the map; where a slice of `view` is still held, once that is gone."""
+        ...
+
+
+class Disk(Protocol):
+    """What the store asks of a file system; every call may raise OSError.
+
+    A file is an int, as the operating system's descriptors are. `pwrite` and `pread` may handle
+    fewer bytes than asked: use `write_fully` and `read_fully`.
+    """
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing; with `create` the file must not exist yet."""
+        ...
+
+    def close(self, fd: int) -> None:
+        """Close a file; says nothing about durability."""
+        ...
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
+        """Write at a position and return how many bytes were taken."""
+        ...
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Return up to `size` bytes; fewer at the end of the file."""
+        ...
+
+    def fdatasync(self, fd: int) -> None:
+        """Make the file's bytes and size durable."""
+        ...
+
+    def fallocate(self, fd: int, size: int) -> None:
+        """Reserve the first `size` bytes and extend the file to them, zeros where new."""
+        ...
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        """Set the file's size; what lies beyond is gone."""
+        ...
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes."""
+        ...
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a path names a file or directory."""
+        ...
+
+    def is_dir(self, path: str) -> bool:
+        """Tell whether a path names a directory."""
+        ...
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the sorted names in a directory."""
+        ...
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents and make their names durable."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename atomically, replacing the target."""
+        ...
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name."""
+        ...
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        ...
+
+    def fsync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        ...
+
+    def usage(self, path: str) -> VolumeUsage:
+        """Return the state of the volume that holds `path`."""
+        ...
+
+    def map_read(self, fd: int, size: int) -> ReadMap:
+        """Map the first `size` bytes for reading; they follow later writes."""
+        ...
+
+    def lock(self, path: str, text: str) -> Callable[[], None]:
+        """Take the exclusive lock on a lock file, write `text` into it, return the release.
+
+        Raises:
+            BlockingIOError: another process holds it.
+        """
+        ...
+
+    def wall_ms(self) -> int:
+        """Return the wall clock, epoch milliseconds: a label, never a measure of elapsed time."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that only ever go up."""
+        ...
+
+
+def write_fully(disk: Disk, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+    """Write all of `data`, going on after short writes and interruptions.
+
+    Raises:
+        OSError: a write failed; any part of the range may have been written.
+    """
+    try:
+        written = disk.pwrite(fd, data, position)
+    except InterruptedError:
+        written = 0
+    while written < len(data):
+        try:
+            count = disk.pwrite(fd, memoryview(data)[written:], position + written)
+        except InterruptedError:
+            continue
+        if count == 0:
+            raise OSError(5, "a write took no bytes")
+        written += count
+
+
+def read_fully(disk: Disk, fd: int, size: int, position: int) -> bytes:
+    """Return `size` bytes, or fewer where the file ends before.
+
+    Raises:
+        OSError: a read failed.
+    """
+    data = b""
+    while len(data) < size:
+        try:
+            piece = disk.pread(fd, size - len(data), position + len(data))
+        except InterruptedError:
+            continue
+        if not piece:
+            break
+        data = data + piece if data else piece
+    return data
+
+
+def sync(disk: Disk, fd: int) -> None:
+    """Make a file durable, going on after an interruption.
+
+    Raises:
+        OSError: the disk refused; what was written since the last sync may be lost for good.
+    """
+    while True:
+        try:
+            disk.fdatasync(fd)
+        except InterruptedError:
+            continue
+        return
+
+
+def replace_file(disk: Disk, path: str, data: bytes, *, previous: str | None = None) -> None:
+    """Replace a small file so that a crash leaves the old or the new one, whole and durable.
+
+    Writes `path.tmp`, syncs it, renames it over `path` and syncs the directory. With `previous`
+    the content that was there is kept under that name first, also by rename of a synced copy.
+
+    Raises:
+        OSError: nothing was replaced, or its name is not known to be durable.
+    """
+    directory = path.rpartition("/")[0]
+    if previous is not None and disk.exists(path):
+        _write_and_rename(disk, previous, read_file(disk, path))
+    _write_and_rename(disk, path, data)
+    disk.fsync_dir(directory)
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """Return a small file's bytes.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    fd = disk.open(path)
+    try:
+        return read_fully(disk, fd, disk.size(path), 0)
+    finally:
+        disk.close(fd)
+
+
+def _write_and_rename(disk: Disk, path: str, data: bytes) -> None:
+    temporary = path + ".tmp"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    fd = disk.open(temporary, create=True)
+    try:
+        write_fully(disk, fd, data, 0)
+        sync(disk, fd)
+    finally:
+        disk.close(fd)
+    disk.rename(temporary, path)

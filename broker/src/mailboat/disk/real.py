@@ -1,0 +1,144 @@
+"""The real file system."""
+
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Callable
+
+from mailboat.disk import ReadMap, VolumeUsage
+
+
+class _MappedFile:
+    """A read-only map; closing waits for the last slice that somebody still holds."""
+
+    __slots__ = ("_map", "view")
+
+    def __init__(self, fd: int, size: int) -> None:
+        self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
+        self.view = memoryview(self._map)
+
+    def close(self) -> None:
+        # A slice handed to a socket keeps the map alive through its own reference; the memory goes
+        # back when the last one does.
+        self.view.release()
+        try:
+            self._map.close()
+        except BufferError:
+            return
+
+
+class RealDisk:
+    """`mailboat.disk.Disk` on the operating system."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        """Open for reading and writing; with `create` the file must not exist yet."""
+        flags = os.O_RDWR | os.O_CLOEXEC
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return os.open(path, flags, 0o644)
+
+    def close(self, fd: int) -> None:
+        """Close a file."""
+        os.close(fd)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
+        """Write at a position and return how many bytes were taken."""
+        return os.pwrite(fd, data, position)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Return up to `size` bytes."""
+        return os.pread(fd, size, position)
+
+    def fdatasync(self, fd: int) -> None:
+        """Make the file's bytes and size durable; releases the interpreter lock."""
+        os.fdatasync(fd)
+
+    def fallocate(self, fd: int, size: int) -> None:
+        """Reserve the first `size` bytes."""
+        os.posix_fallocate(fd, 0, size)
+
+    def ftruncate(self, fd: int, size: int) -> None:
+        """Set the file's size."""
+        os.ftruncate(fd, size)
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes."""
+        return os.stat(path).st_size
+
+    def exists(self, path: str) -> bool:
+        """Tell whether a path names a file or directory."""
+        return os.path.exists(path)
+
+    def is_dir(self, path: str) -> bool:
+        """Tell whether a path names a directory."""
+        return os.path.isdir(path)
+
+    def listdir(self, path: str) -> list[str]:
+        """Return the sorted names in a directory."""
+        return sorted(os.listdir(path))
+
+    def make_dirs(self, path: str) -> None:
+        """Create a directory and its parents and make their names durable."""
+        if os.path.isdir(path):
+            return
+        parent = os.path.dirname(os.path.abspath(path))
+        self.make_dirs(parent)
+        os.mkdir(path, 0o755)
+        self.fsync_dir(parent)
+
+    def rename(self, source: str, target: str) -> None:
+        """Rename atomically, replacing the target."""
+        os.replace(source, target)
+
+    def unlink(self, path: str) -> None:
+        """Remove a file's name."""
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        """Remove an empty directory."""
+        os.rmdir(path)
+
+    def fsync_dir(self, path: str) -> None:
+        """Make the names in a directory durable."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def usage(self, path: str) -> VolumeUsage:
+        """Return the state of the volume that holds `path`."""
+        state = os.statvfs(path)
+        return VolumeUsage(
+            capacity_bytes=state.f_blocks * state.f_frsize,
+            used_bytes=(state.f_blocks - state.f_bfree) * state.f_frsize,
+            available_bytes=state.f_bavail * state.f_frsize,
+            inodes_total=state.f_files,
+            inodes_free=state.f_ffree,
+        )
+
+    def map_read(self, fd: int, size: int) -> ReadMap:
+        """Map the first `size` bytes for reading."""
+        return _MappedFile(fd, size)
+
+    def lock(self, path: str, text: str) -> Callable[[], None]:
+        """Take the exclusive POSIX lock on byte 0, as RocketMQ does, and return the release."""
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            # Java's FileChannel.tryLock is a POSIX record lock, so both brokers see each other.
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+        except OSError as exc:
+            os.close(fd)
+            raise BlockingIOError(exc.errno, f"{path} is locked by another process") from exc
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, text.encode(), 0)
+        return lambda: os.close(fd)
+
+    def wall_ms(self) -> int:
+        """Return the wall clock, epoch milliseconds."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Return seconds that only ever go up."""
+        return time.monotonic()

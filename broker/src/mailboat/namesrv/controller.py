@@ -1,0 +1,98 @@
+"""The running name server: one port, the tables, and the search for silent brokers.
+
+Source: apache/rocketmq namesrv/NamesrvController.java @ rocketmq-all-5.3.3
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from mailboat.config import RemotingConfig, Settings
+from mailboat.namesrv.kv_config import KvConfigManager
+from mailboat.namesrv.processor import NamesrvProcessor
+from mailboat.namesrv.route_info import RouteInfoManager
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.limits import RemotingLimits
+from mailboat.remoting.server import RemotingServer
+
+logger = logging.getLogger(__name__)
+
+
+class NamesrvController:
+    """Starts and stops a name server; everything it knows is gone with the process.
+
+    Brokers register again within their period (30 s at most) after a restart, and at once when they
+    see the connection close.
+    """
+
+    def __init__(self, settings: Settings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Prepare a name server; `clock` counts seconds and never goes back."""
+        config = settings.namesrv
+        self._config = config
+        self.routes = RouteInfoManager(
+            clock=clock,
+            expired_timeout_s=config.broker_expired_timeout / 1000,
+            delete_unlisted_topics=config.delete_topic_with_broker_registration,
+        )
+        self.kv_config = KvConfigManager()
+        self._dispatcher = Dispatcher()
+        self._dispatcher.on_connection_closed.append(self.routes.connection_closed)
+        NamesrvProcessor(settings, routes=self.routes, kv_config=self.kv_config).register(
+            self._dispatcher
+        )
+        self._server = RemotingServer(self._dispatcher, _limits(settings.remoting), name="namesrv")
+        self._scan: asyncio.Task[None] | None = None
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on."""
+        return self._server.port
+
+    @property
+    def connection_count(self) -> int:
+        """How many clients and brokers are connected."""
+        return self._server.connection_count
+
+    async def start(self) -> None:
+        """Listen.
+
+        Raises:
+            OSError: the address cannot be listened on.
+        """
+        await self._server.start(self._config.bind_address, self._config.listen_port)
+        self._scan = asyncio.get_running_loop().create_task(self._scan_forever())
+
+    async def wait_failed(self) -> str:
+        """Return what failed once the name server can no longer do its work; normally never."""
+        assert self._scan is not None
+        await asyncio.wait([self._scan])
+        error = None if self._scan.cancelled() else self._scan.exception()
+        return f"the search for silent brokers ended: {error!r}"
+
+    async def shutdown(self) -> None:
+        """Stop accepting, let written answers drain, close."""
+        if self._scan is not None:
+            self._scan.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._scan
+        await self._server.close()
+
+    async def _scan_forever(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.scan_not_active_broker_interval / 1000)
+            for connection in self.routes.drop_silent():
+                if isinstance(connection, Connection):
+                    connection.close()
+
+
+def _limits(config: RemotingConfig) -> RemotingLimits:
+    return RemotingLimits(
+        first_frame_timeout_s=config.first_frame_timeout_seconds,
+        idle_timeout_s=config.server_channel_max_idle_time_seconds,
+        write_high_water_bytes=config.write_buffer_high_water_mark,
+        write_drain_timeout_s=config.write_drain_timeout_seconds,
+        max_connections=config.max_connections,
+    )

@@ -1,0 +1,273 @@
+"""The name server's answer to each of its requests.
+
+Every body is compact JSON with quoted keys whatever the client's version is: fastjson, Go and
+JavaScript clients all read it, and it is the only form that is JSON.
+
+Source: apache/rocketmq namesrv/processor/DefaultRequestProcessor.java @ rocketmq-all-5.3.3
+"""
+
+import dataclasses
+import logging
+import zlib
+from typing import Final
+
+from mailboat.config import Settings, properties_of
+from mailboat.errors import BrokerError
+from mailboat.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigManager
+from mailboat.namesrv.route_info import (
+    UNIT_FLAG,
+    UNIT_SUB_FLAG,
+    BrokerAddress,
+    Registration,
+    RouteInfoManager,
+)
+from mailboat.protocol.bodies import (
+    decode_data_version,
+    decode_properties_text,
+    encode_data_version,
+    encode_kv_table,
+    encode_properties_text,
+    encode_topic_list,
+)
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import (
+    RemotingCommand,
+    optional_bool,
+    optional_int,
+    optional_str,
+    required_int,
+    required_str,
+)
+from mailboat.protocol.register_broker import decode_register_broker
+from mailboat.protocol.route import (
+    BrokerMemberGroup,
+    decode_topic_route,
+    encode_cluster_info,
+    encode_member_group,
+    encode_topic_route,
+)
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher, Processor
+
+_WRITABLE_AT_RUNTIME: Final[frozenset[str]] = frozenset()
+"""Keys that UPDATE_NAMESRV_CONFIG may change: none, since none is safe to take from any client."""
+
+_CRC_MASK: Final = 0x7FFFFFFF
+
+logger = logging.getLogger(__name__)
+
+
+class NamesrvProcessor:
+    """Translates requests to the tables and their contents back."""
+
+    def __init__(
+        self, settings: Settings, *, routes: RouteInfoManager, kv_config: KvConfigManager
+    ) -> None:
+        """Answer from these tables."""
+        self._settings = settings
+        self._routes = routes
+        self._kv_config = kv_config
+
+    def register(self, dispatcher: Dispatcher) -> None:
+        """Make this the processor of every name-server request."""
+        processors: dict[int, Processor] = {
+            RequestCode.PUT_KV_CONFIG: self._put_kv_config,
+            RequestCode.GET_KV_CONFIG: self._get_kv_config,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv_config,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv_config,
+            RequestCode.REGISTER_BROKER: self._register_broker,
+            RequestCode.UNREGISTER_BROKER: self._unregister_broker,
+            RequestCode.BROKER_HEARTBEAT: self._broker_heartbeat,
+            RequestCode.QUERY_DATA_VERSION: self._query_data_version,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._get_route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._get_cluster_info,
+            RequestCode.GET_BROKER_MEMBER_GROUP: self._get_member_group,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._list_topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._list_topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._list_system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics(UNIT_FLAG, UNIT_FLAG),
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_topics(
+                UNIT_SUB_FLAG, UNIT_SUB_FLAG
+            ),
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_topics(
+                UNIT_FLAG | UNIT_SUB_FLAG, UNIT_SUB_FLAG
+            ),
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._register_topic,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+        }
+        for code, processor in processors.items():
+            dispatcher.register(code, processor)
+
+    def _put_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        self._kv_config.put(
+            required_str(request, "namespace"),
+            required_str(request, "key"),
+            required_str(request, "value"),
+        )
+        return request.response(ResponseCode.SUCCESS)
+
+    def _get_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        namespace, key = required_str(request, "namespace"), required_str(request, "key")
+        value = self._kv_config.get(namespace, key)
+        if value is None:
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
+            return request.response(ResponseCode.QUERY_NOT_FOUND, remark)
+        return request.response(ResponseCode.SUCCESS, ext_fields={"value": value})
+
+    def _delete_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        self._kv_config.delete(required_str(request, "namespace"), required_str(request, "key"))
+        return request.response(ResponseCode.SUCCESS)
+
+    def _list_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        namespace = required_str(request, "namespace")
+        table = self._kv_config.namespace(namespace)
+        if table is None:
+            remark = f"No config item, Namespace: {namespace}"
+            return request.response(ResponseCode.QUERY_NOT_FOUND, remark)
+        return request.response(ResponseCode.SUCCESS, body=encode_kv_table(table))
+
+    def _register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
+        master = self._routes.register(_decode_registration(request), connection)
+        body = b""
+        if self._settings.namesrv.return_order_topic_config_to_broker:
+            orders = self._kv_config.namespace(ORDER_TOPIC_CONFIG)
+            body = b"" if orders is None else encode_kv_table(orders)
+        return request.response(
+            ResponseCode.SUCCESS,
+            ext_fields={
+                "haServerAddr": master.ha_server_address,
+                "masterAddr": master.address,
+            },
+            body=body,
+        )
+
+    def _unregister_broker(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        required_int(request, "brokerId")
+        key, name = _broker_address(request), required_str(request, "brokerName")
+        logger.info("broker unregistered: %s %s", name, key)
+        self._routes.unregister(key, name)
+        return request.response(ResponseCode.SUCCESS)
+
+    def _broker_heartbeat(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        self._routes.refresh(_broker_address(request))
+        return request.response(ResponseCode.SUCCESS)
+
+    def _query_data_version(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        key = _broker_address(request)
+        changed = self._routes.is_changed(key, decode_data_version(request.body))
+        self._routes.refresh(key)
+        known = self._routes.data_version(key)
+        return request.response(
+            ResponseCode.SUCCESS,
+            ext_fields={"changed": changed},
+            body=b"" if known is None else encode_data_version(known),
+        )
+
+    def _get_route(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        topic = required_str(request, "topic")
+        route = self._routes.route(topic)
+        if route is None:
+            remark = f"No topic route info in name server for the topic: {topic}"
+            return request.response(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if self._settings.namesrv.order_message_enable:
+            route.order_topic_conf = self._kv_config.get(ORDER_TOPIC_CONFIG, topic)
+        return request.response(ResponseCode.SUCCESS, body=encode_topic_route(route))
+
+    def _get_cluster_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        body = encode_cluster_info(self._routes.cluster_info())
+        return request.response(ResponseCode.SUCCESS, body=body)
+
+    def _get_member_group(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        name = required_str(request, "brokerName")
+        group = BrokerMemberGroup(
+            cluster=required_str(request, "clusterName"),
+            broker_name=name,
+            broker_addrs=self._routes.broker_addresses(name),
+        )
+        return request.response(ResponseCode.SUCCESS, body=encode_member_group(group))
+
+    def _wipe_write_permission(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        name = required_str(request, "brokerName")
+        count = self._routes.set_write_permission(name, writable=False)
+        logger.info("write permission wiped: broker=%s topics=%d", name, count)
+        return request.response(ResponseCode.SUCCESS, ext_fields={"wipeTopicCount": count})
+
+    def _add_write_permission(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        name = required_str(request, "brokerName")
+        count = self._routes.set_write_permission(name, writable=True)
+        logger.info("write permission added: broker=%s topics=%d", name, count)
+        return request.response(ResponseCode.SUCCESS, ext_fields={"addTopicCount": count})
+
+    def _list_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        body = encode_topic_list(self._routes.topics())
+        return request.response(ResponseCode.SUCCESS, body=body)
+
+    def _list_topics_of_cluster(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        topics = self._routes.topics_of_cluster(required_str(request, "cluster"))
+        return request.response(ResponseCode.SUCCESS, body=encode_topic_list(topics))
+
+    def _list_system_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        body = encode_topic_list(
+            self._routes.system_topics(), broker_addr=self._routes.any_broker_address()
+        )
+        return request.response(ResponseCode.SUCCESS, body=body)
+
+    def _unit_topics(self, mask: int, value: int) -> Processor:
+        def answer(_: Connection, request: RemotingCommand) -> RemotingCommand:
+            topics = self._routes.topics_by_unit_flags(mask=mask, value=value)
+            return request.response(ResponseCode.SUCCESS, body=encode_topic_list(topics))
+
+        return answer
+
+    def _delete_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        topic = required_str(request, "topic")
+        self._routes.delete_topic(topic, optional_str(request, "clusterName") or None)
+        logger.info("topic deleted: %s", topic)
+        return request.response(ResponseCode.SUCCESS)
+
+    def _register_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        topic = required_str(request, "topic")
+        self._routes.add_topic(topic, decode_topic_route(request.body).queue_datas)
+        return request.response(ResponseCode.SUCCESS)
+
+    def _update_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        for key in decode_properties_text(request.body):
+            if key not in _WRITABLE_AT_RUNTIME:
+                raise BrokerError(
+                    ResponseCode.NO_PERMISSION,
+                    f"{key} cannot be changed while the name server runs;"
+                    " change its configuration file and restart it",
+                )
+        return request.response(ResponseCode.SUCCESS)
+
+    def _get_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        own = properties_of(dataclasses.replace(self._settings, role="namesrv"))
+        return request.response(ResponseCode.SUCCESS, body=encode_properties_text(own))
+
+
+def _broker_address(request: RemotingCommand) -> BrokerAddress:
+    return BrokerAddress(required_str(request, "clusterName"), required_str(request, "brokerAddr"))
+
+
+def _decode_registration(request: RemotingCommand) -> Registration:
+    """Read REGISTER_BROKER, after its checksum where it carries one."""
+    expected_crc = optional_int(request, "bodyCrc32", 0)
+    if expected_crc not in (0, zlib.crc32(request.body) & _CRC_MASK):
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, "the body does not match its bodyCrc32")
+    table = decode_register_broker(request.body, compressed=optional_bool(request, "compressed"))
+    key = _broker_address(request)
+    timeout_ms = optional_int(request, "heartbeatTimeoutMillis", 0)
+    return Registration(
+        cluster_name=key.cluster_name,
+        broker_name=required_str(request, "brokerName"),
+        broker_id=required_int(request, "brokerId"),
+        address=key.address,
+        ha_server_address=required_str(request, "haServerAddr"),
+        data_version=table.data_version,
+        topics=table.topic_config_table,
+        expired_timeout_s=timeout_ms / 1000 if timeout_ms > 0 else None,
+    )

@@ -1,0 +1,372 @@
+"""The route table: brokers that registered, the topics they serve, and when they were last heard.
+
+Pure: time comes from the clock that is given, connections are opaque tokens, nothing is sent. Four
+maps, always changed together:
+
+    cluster name -> broker names
+    broker name  -> addresses by broker id (0 is the master)
+    topic        -> queue data by broker name
+    cluster and address -> when last heard, data version, connection
+
+A broker name without an address has no place in any of them, and a topic without a broker is no
+topic.
+
+Source: apache/rocketmq namesrv/routeinfo/RouteInfoManager.java @ rocketmq-all-5.3.3. Left out:
+slaves that act as master, zones, and static topics.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import msgspec
+
+from mailboat.errors import BrokerError
+from mailboat.model.data_version import DataVersion
+from mailboat.model.topic import Perm, TopicConfig
+from mailboat.protocol.codes import ResponseCode
+from mailboat.protocol.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
+
+MASTER_ID: Final = 0
+
+UNIT_FLAG: Final = 0x1
+"""Bit of topic_sys_flag: the topic belongs to one deployment unit."""
+
+UNIT_SUB_FLAG: Final = 0x2
+"""Bit of topic_sys_flag: the topic is subscribed to from a unit."""
+
+logger = logging.getLogger(__name__)
+
+
+class BrokerAddress(NamedTuple):
+    """One broker process: two clusters may use the same private address."""
+
+    cluster_name: str
+    address: str
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """What is known of one registered process."""
+
+    broker_name: str
+    broker_id: int
+    connection: object
+    last_update_s: float
+    expired_timeout_s: float
+    data_version: DataVersion
+    ha_server_address: str
+
+
+@dataclass(slots=True)
+class BrokerGroup:
+    """The processes that share a broker name."""
+
+    cluster_name: str
+    addresses: dict[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """One REGISTER_BROKER request."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_server_address: str
+    data_version: DataVersion
+    topics: Mapping[str, TopicConfig]
+    expired_timeout_s: float | None = None
+    """Silence after which this broker is dropped; None takes the name server's own."""
+
+    @property
+    def key(self) -> BrokerAddress:
+        """Which process registers."""
+        return BrokerAddress(self.cluster_name, self.address)
+
+
+class MasterOfGroup(NamedTuple):
+    """What a slave learns from its registration; empty for a master."""
+
+    address: str | None = None
+    ha_server_address: str | None = None
+
+
+class RouteInfoManager:
+    """The route table; not thread-safe, one event loop owns it."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        expired_timeout_s: float = 120.0,
+        delete_unlisted_topics: bool = False,
+    ) -> None:
+        """Start empty.
+
+        Args:
+            clock: monotonic seconds, so that a step of the wall clock expires no broker.
+            expired_timeout_s: silence after which a broker is dropped.
+            delete_unlisted_topics: whether a master's registration also ends the routes of the
+            topics
+                that it leaves out.
+        """
+        self._clock = clock
+        self._expired_timeout_s = expired_timeout_s
+        self._delete_unlisted_topics = delete_unlisted_topics
+        self._clusters: dict[str, dict[str, None]] = {}
+        self._groups: dict[str, BrokerGroup] = {}
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._live: dict[BrokerAddress, LiveBroker] = {}
+
+    def register(self, registration: Registration, connection: object) -> MasterOfGroup:
+        """Take a broker's word on its topics and note that it lives.
+
+        Raises:
+            BrokerError: SYSTEM_ERROR, the registration cannot be taken; nothing changed.
+        """
+        group = self._groups.get(registration.broker_name)
+        if group is None:
+            group = BrokerGroup(registration.cluster_name)
+        self._refuse_doubtful(registration, group)
+        if self._is_outdated(registration, group):
+            logger.warning("registration ignored, a newer one is known: %s", registration.key)
+            self._live.pop(registration.key, None)
+            return MasterOfGroup()
+        is_first = registration.broker_id not in group.addresses
+        changed = is_first or self.is_changed(registration.key, registration.data_version)
+        self._join(registration, group)
+        if registration.broker_id == MASTER_ID:
+            self._update_topics(registration, changed=changed)
+        self._note_live(registration, connection)
+        if is_first:
+            logger.info("broker registered: %s %s", registration.broker_name, registration.key)
+        return self._master_for(registration, group)
+
+    def unregister(self, key: BrokerAddress, broker_name: str) -> None:
+        """Forget a broker process at once; one that is not known is fine."""
+        live = self._live.pop(key, None)
+        for name in {broker_name, live.broker_name if live is not None else broker_name}:
+            self._leave(name, key)
+
+    def connection_closed(self, connection: object) -> None:
+        """Forget every broker that registered through this connection."""
+        for key in [key for key, live in self._live.items() if live.connection is connection]:
+            logger.warning("broker dropped, its connection closed: %s", key)
+            self.unregister(key, self._live[key].broker_name)
+
+    def drop_silent(self) -> list[object]:
+        """Forget every broker that was silent too long; return their connections, to be closed."""
+        now = self._clock()
+        silent = [
+            (key, live)
+            for key, live in self._live.items()
+            if now - live.last_update_s > live.expired_timeout_s
+        ]
+        for key, live in silent:
+            logger.warning("broker dropped after %.0f s: %s", now - live.last_update_s, key)
+            self.unregister(key, live.broker_name)
+        return [live.connection for _, live in silent]
+
+    def refresh(self, key: BrokerAddress) -> None:
+        """Note that a registered broker was heard."""
+        live = self._live.get(key)
+        if live is not None:
+            live.last_update_s = self._clock()
+
+    def data_version(self, key: BrokerAddress) -> DataVersion | None:
+        """Return the version of the topics that a broker last registered."""
+        live = self._live.get(key)
+        return None if live is None else live.data_version
+
+    def is_changed(self, key: BrokerAddress, data_version: DataVersion) -> bool:
+        """Whether a broker's topics are of another version than what it last registered."""
+        return self.data_version(key) != data_version
+
+    def route(self, topic: str) -> TopicRouteData | None:
+        """Return the brokers and queues of a topic, or None when no broker serves it."""
+        queues = self._topics.get(topic)
+        if not queues:
+            return None
+        return TopicRouteData(
+            broker_datas=[self._broker_data(name) for name in queues],
+            queue_datas=list(queues.values()),
+        )
+
+    def cluster_info(self) -> ClusterInfo:
+        """Return all brokers and the clusters they form."""
+        return ClusterInfo(
+            broker_addr_table={name: self._broker_data(name) for name in self._groups},
+            cluster_addr_table={name: list(names) for name, names in self._clusters.items()},
+        )
+
+    def broker_addresses(self, broker_name: str) -> dict[int, str]:
+        """Return the addresses of a broker name by broker id; empty when it is not known."""
+        group = self._groups.get(broker_name)
+        return {} if group is None else dict(group.addresses)
+
+    def any_broker_address(self) -> str:
+        """Return the address of some broker, or an empty text."""
+        return next((live_key.address for live_key in self._live), "")
+
+    def broker_count(self) -> int:
+        """Return how many broker processes are registered."""
+        return len(self._live)
+
+    def topics(self) -> list[str]:
+        """Return all topics that have a route."""
+        return list(self._topics)
+
+    def topic_count(self) -> int:
+        """Return how many topics have a route."""
+        return len(self._topics)
+
+    def topics_of_cluster(self, cluster_name: str) -> list[str]:
+        """Return the topics that a cluster's brokers serve."""
+        names = self._clusters.get(cluster_name, {})
+        return [
+            topic for topic, queues in self._topics.items() if any(name in queues for name in names)
+        ]
+
+    def topics_by_unit_flags(self, *, mask: int, value: int) -> list[str]:
+        """Return the topics whose first queue data has `topic_sys_flag & mask == value`."""
+        return [
+            topic
+            for topic, queues in self._topics.items()
+            if next(iter(queues.values())).topic_sys_flag & mask == value
+        ]
+
+    def system_topics(self) -> list[str]:
+        """Return the topics that exist by convention: one named as each cluster and each broker."""
+        return [topic for cluster, names in self._clusters.items() for topic in (cluster, *names)]
+
+    def delete_topic(self, topic: str, cluster_name: str | None = None) -> None:
+        """Drop the route of a topic, in one cluster or everywhere."""
+        names: Iterable[str] = self._topics.get(topic, {})
+        if cluster_name is not None:
+            names = self._clusters.get(cluster_name, {})
+        for name in list(names):
+            self._remove_queue_data(topic, name)
+
+    def add_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> None:
+        """Set the queues of a topic on brokers that are known; others are passed over."""
+        for queue_data in queue_datas:
+            if queue_data.broker_name in self._groups:
+                self._topics.setdefault(topic, {})[queue_data.broker_name] = queue_data
+
+    def set_write_permission(self, broker_name: str, *, writable: bool) -> int:
+        """Take or give back WRITE on all topics of a broker; return how many topics that were.
+
+        Lasts until the broker registers topics of another version.
+        """
+        count = 0
+        for queues in self._topics.values():
+            queue_data = queues.get(broker_name)
+            if queue_data is None:
+                continue
+            perm = Perm.READ | Perm.WRITE if writable else queue_data.perm & ~Perm.WRITE
+            queues[broker_name] = msgspec.structs.replace(queue_data, perm=perm)
+            count += 1
+        return count
+
+    def _refuse_doubtful(self, registration: Registration, group: BrokerGroup) -> None:
+        name = registration.broker_name
+        if group.cluster_name != registration.cluster_name:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker name {name} is taken by cluster {group.cluster_name}; choose another one",
+            )
+        if registration.broker_id not in group.addresses and len(registration.topics) == 1:
+            # A broker that made one topic registers that one alone. Taken as the first word, it
+            # would pass for all of its topics, and the broker would skip the full registration.
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker {name} must register all of its topics before a single one",
+            )
+
+    def _is_outdated(self, registration: Registration, group: BrokerGroup) -> bool:
+        """Whether another process holds the same place with a newer state."""
+        address = group.addresses.get(registration.broker_id)
+        if address is None or address == registration.address:
+            return False
+        known = self.data_version(BrokerAddress(registration.cluster_name, address))
+        return known is not None and known.state_version > registration.data_version.state_version
+
+    def _join(self, registration: Registration, group: BrokerGroup) -> None:
+        self._groups[registration.broker_name] = group
+        cluster = self._clusters.setdefault(registration.cluster_name, {})
+        cluster[registration.broker_name] = None
+        for broker_id, address in list(group.addresses.items()):
+            # A slave that became master keeps its address and leaves its old number.
+            if address == registration.address and broker_id != registration.broker_id:
+                del group.addresses[broker_id]
+        group.addresses[registration.broker_id] = registration.address
+
+    def _update_topics(self, registration: Registration, *, changed: bool) -> None:
+        name = registration.broker_name
+        if self._delete_unlisted_topics:
+            for topic in [topic for topic, queues in self._topics.items() if name in queues]:
+                if topic not in registration.topics:
+                    self._remove_queue_data(topic, name)
+        for topic, config in registration.topics.items():
+            queues = self._topics.setdefault(topic, {})
+            if changed or name not in queues:
+                queues[name] = QueueData(
+                    broker_name=name,
+                    read_queue_nums=config.read_queue_nums,
+                    write_queue_nums=config.write_queue_nums,
+                    perm=config.perm,
+                    topic_sys_flag=config.topic_sys_flag,
+                )
+
+    def _note_live(self, registration: Registration, connection: object) -> None:
+        timeout_s = registration.expired_timeout_s
+        self._live[registration.key] = LiveBroker(
+            broker_name=registration.broker_name,
+            broker_id=registration.broker_id,
+            connection=connection,
+            last_update_s=self._clock(),
+            expired_timeout_s=self._expired_timeout_s if timeout_s is None else timeout_s,
+            data_version=registration.data_version,
+            ha_server_address=registration.ha_server_address,
+        )
+
+    def _master_for(self, registration: Registration, group: BrokerGroup) -> MasterOfGroup:
+        address = group.addresses.get(MASTER_ID)
+        if registration.broker_id == MASTER_ID or address is None:
+            return MasterOfGroup()
+        live = self._live.get(BrokerAddress(registration.cluster_name, address))
+        return MasterOfGroup() if live is None else MasterOfGroup(address, live.ha_server_address)
+
+    def _leave(self, broker_name: str, key: BrokerAddress) -> None:
+        group = self._groups.get(broker_name)
+        if group is None or group.cluster_name != key.cluster_name:
+            return
+        for broker_id, address in list(group.addresses.items()):
+            if address == key.address:
+                del group.addresses[broker_id]
+        if group.addresses:
+            return
+        del self._groups[broker_name]
+        names = self._clusters[key.cluster_name]
+        del names[broker_name]
+        if not names:
+            del self._clusters[key.cluster_name]
+        for topic in list(self._topics):
+            self._remove_queue_data(topic, broker_name)
+
+    def _remove_queue_data(self, topic: str, broker_name: str) -> None:
+        queues = self._topics.get(topic, {})
+        queues.pop(broker_name, None)
+        if not queues:
+            self._topics.pop(topic, None)
+
+    def _broker_data(self, broker_name: str) -> BrokerData:
+        group = self._groups[broker_name]
+        return BrokerData(
+            cluster=group.cluster_name,
+            broker_name=broker_name,
+            broker_addrs=dict(group.addresses),
+        )

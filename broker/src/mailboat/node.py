@@ -1,0 +1,200 @@
+"""One process: a name server, a broker, or both, with its HTTP port.
+
+Used by the server commands and by the test cluster; it owns the order of start and end and nothing
+else. The HTTP part is imported only once everything else serves, or when a long recovery should be
+watched: it takes longer to load than an empty broker to start. Its port is bound at once, so its
+address is known, and requests that come early wait instead of being refused.
+"""
+
+import asyncio
+import dataclasses
+import importlib
+import ipaddress
+import logging
+import socket
+from typing import TYPE_CHECKING, Final
+
+from mailboat.config import Settings
+from mailboat.namesrv.controller import NamesrvController
+from mailboat.web.context import WebContext
+
+if TYPE_CHECKING:
+    from mailboat.broker.controller import BrokerController
+    from mailboat.web.server import WebServer
+
+HTTP_AFTER_S: Final = 0.3
+"""A broker that takes longer than this to start is watched: HTTP then does not wait for it."""
+
+_HTTP_BACKLOG: Final = 128
+
+logger = logging.getLogger(__name__)
+
+
+class Node:
+    """The parts of one process; the role of its settings says which."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Prepare a process; nothing is opened before `start`."""
+        self._settings = settings
+        self._context = WebContext(settings)
+        self._http_socket: socket.socket | None = None
+        self._http_address: str | None = None
+        self._web: asyncio.Task[WebServer] | None = None
+
+    @property
+    def namesrv(self) -> NamesrvController | None:
+        """The name server, once it is started."""
+        return self._context.namesrv
+
+    @property
+    def broker(self) -> "BrokerController | None":
+        """The broker, once its start has begun."""
+        return self._context.broker
+
+    async def start(self) -> None:
+        """Start every part; on return clients are served, and HTTP is or soon will be.
+
+        Raises:
+            OSError: a port or the data directory cannot be used.
+            StoreError: the store cannot be opened.
+        """
+        self._bind_http()
+        if self._settings.role != "broker":
+            namesrv = NamesrvController(self._settings)
+            await namesrv.start()
+            self._context.namesrv = namesrv
+        if self._settings.role != "namesrv":
+            await self._start_broker()
+        self._context.phase = "serving"
+        self._serve_http()
+
+    def addresses(self) -> dict[str, str]:
+        """Return where each part is reached, `host:port` by the name of the part."""
+        found = {}
+        if self.namesrv is not None:
+            found["namesrv"] = self._namesrv_address(self.namesrv)
+        if self.broker is not None:
+            found["broker"] = self.broker.address
+        if self._http_address is not None:
+            found["http"] = self._http_address
+        return found
+
+    async def wait_http(self) -> None:
+        """Return once HTTP requests are answered.
+
+        Raises:
+            OSError: HTTP could not be started.
+        """
+        if self._web is not None:
+            await asyncio.shield(self._web)
+
+    async def wait_failed(self) -> str:
+        """Return in one sentence what failed, once a part can no longer do its work."""
+        parts = [part for part in (self.namesrv, self.broker) if part is not None]
+        watches = {asyncio.ensure_future(part.wait_failed()) for part in parts}
+        if self._web is not None:
+            watches.add(asyncio.create_task(_failed_start(self._web)))
+        try:
+            done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for watch in watches:
+                watch.cancel()
+        self._context.failure = done.pop().result()
+        return self._context.failure
+
+    async def shutdown(self) -> None:
+        """End every part in order: the broker flushes and says good-bye before its name server
+        goes.
+
+        Raises:
+            OSError: the store could not be closed cleanly; the other parts are ended all the same.
+        """
+        self._context.phase = "stopping"
+        try:
+            if self.broker is not None:
+                await self.broker.shutdown()
+        finally:
+            if self.namesrv is not None:
+                await self.namesrv.shutdown()
+            await self._end_http()
+
+    async def _start_broker(self) -> None:
+        settings = self._settings
+        if self.namesrv is not None:
+            addresses = [self._namesrv_address(self.namesrv), settings.broker.namesrv_addr]
+            broker = dataclasses.replace(
+                settings.broker, namesrv_addr=";".join(filter(None, addresses))
+            )
+            settings = dataclasses.replace(settings, broker=broker)
+        # The broker is the larger half of the program; a name server does without it.
+        from mailboat.broker.controller import BrokerController
+
+        self._context.broker = BrokerController(settings)
+        start = asyncio.create_task(self._context.broker.start())
+        try:
+            await asyncio.wait({start}, timeout=HTTP_AFTER_S)
+            if not start.done():
+                self._serve_http()
+            await start
+        finally:
+            start.cancel()
+
+    def _namesrv_address(self, namesrv: NamesrvController) -> str:
+        return _join(_reachable(self._settings.namesrv.bind_address), namesrv.port)
+
+    def _bind_http(self) -> None:
+        if self._settings.role == "namesrv":
+            host, port = self._settings.namesrv.bind_address, self._settings.namesrv.http_port
+        else:
+            host, port = self._settings.broker.bind_address, self._settings.broker.http_port
+        if port < 0:
+            return
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._http_socket = socket.create_server((host, port), family=family, backlog=_HTTP_BACKLOG)
+        self._http_address = _join(_reachable(host), self._http_socket.getsockname()[1])
+
+    def _serve_http(self) -> None:
+        if self._web is None and self._http_socket is not None:
+            self._web = asyncio.create_task(_start_web(self._context, self._http_socket))
+
+    async def _end_http(self) -> None:
+        if self._web is not None:
+            await asyncio.wait({self._web})
+            if self._web.exception() is None:
+                await self._web.result().close()
+        if self._http_socket is not None:
+            self._http_socket.close()
+
+
+async def _start_web(context: WebContext, listening: socket.socket) -> "WebServer":
+    # Half a second of imports would stop the loop; in a thread they only slow it down.
+    await asyncio.to_thread(importlib.import_module, "mailboat.web.server")
+    from mailboat.web.server import WebServer
+
+    server = WebServer(context)
+    await server.start(listening)
+    return server
+
+
+async def _failed_start(start: "asyncio.Task[WebServer]") -> str:
+    """Return why HTTP did not start; never returns when it did."""
+    await asyncio.wait({start})
+    error = start.exception()
+    if error is None:
+        await asyncio.Event().wait()
+    return f"HTTP could not be started: {error}"
+
+
+def _reachable(host: str) -> str:
+    """Return an address of this machine by which a bind address is reached from it."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if not address.is_unspecified:
+        return host
+    return "127.0.0.1" if address.version == 4 else "::1"
+
+
+def _join(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,144 @@
+"""What clients tell brokers about themselves: 34 HEART_BEAT and 46 CHECK_CLIENT_CONFIG.
+
+Source: apache/rocketmq remoting/protocol/heartbeat/*.java, body/CheckClientRequestBody.java
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from mailboat.model.subscription import SubscriptionData
+from mailboat.protocol.bodies import decode_body, encode_body
+
+CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
+CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
+CLUSTERING: Final = "CLUSTERING"
+BROADCASTING: Final = "BROADCASTING"
+CONSUME_FROM_LAST_OFFSET: Final = "CONSUME_FROM_LAST_OFFSET"
+CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
+CONSUME_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
+
+
+@dataclass(slots=True)
+class ProducerData:
+    """A producer group that a client belongs to."""
+
+    group_name: str
+
+
+@dataclass(slots=True)
+class ConsumerData:
+    """A consumer group that a client belongs to, and what it reads."""
+
+    group_name: str
+    consume_type: str = CONSUME_PASSIVELY
+    message_model: str = CLUSTERING
+    consume_from_where: str = CONSUME_FROM_LAST_OFFSET
+    subscription_data_set: list[SubscriptionData] = field(default_factory=list)
+    unit_mode: bool = False
+
+
+@dataclass(slots=True)
+class HeartbeatData:
+    """One client: its id and all its groups."""
+
+    client_id: str
+    producer_data_set: list[ProducerData] = field(default_factory=list)
+    consumer_data_set: list[ConsumerData] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class CheckClientConfig:
+    """A subscription that a client wants checked before it starts."""
+
+    client_id: str
+    group: str
+    subscription_data: SubscriptionData
+
+
+class SubscriptionDataBody(msgspec.Struct, rename="camel", gc=False):
+    """SubscriptionData as JSON."""
+
+    topic: str
+    sub_string: str = ""
+    tags_set: set[str] = set()
+    code_set: set[int] = set()
+    sub_version: int = 0
+    expression_type: str = "TAG"
+    class_filter_mode: bool = False
+
+
+class _ProducerBody(msgspec.Struct, rename="camel", gc=False):
+    group_name: str
+
+
+class _ConsumerBody(msgspec.Struct, rename="camel", gc=False):
+    group_name: str
+    consume_type: str = CONSUME_PASSIVELY
+    message_model: str = CLUSTERING
+    consume_from_where: str = CONSUME_FROM_LAST_OFFSET
+    subscription_data_set: list[SubscriptionDataBody] = []
+    unit_mode: bool = False
+
+
+class _HeartbeatBody(msgspec.Struct, rename="camel", gc=False):
+    client_id: str = msgspec.field(name="clientID")
+    producer_data_set: list[_ProducerBody] = []
+    consumer_data_set: list[_ConsumerBody] = []
+
+
+class _CheckClientBody(msgspec.Struct, rename="camel", gc=False):
+    client_id: str
+    group: str
+    subscription_data: SubscriptionDataBody
+
+
+_heartbeat: Final = msgspec.json.Decoder(_HeartbeatBody, strict=False)
+_check_client: Final = msgspec.json.Decoder(_CheckClientBody, strict=False)
+_subscription: Final = msgspec.json.Decoder(SubscriptionDataBody, strict=False)
+
+
+def encode_heartbeat(heartbeat: HeartbeatData) -> bytes:
+    """Write a heartbeat."""
+    return encode_body(msgspec.convert(heartbeat, _HeartbeatBody, from_attributes=True))
+
+
+def decode_heartbeat(body: bytes) -> HeartbeatData:
+    """Read a heartbeat; absent and null sets are empty.
+
+    Raises:
+        RemoteProtocolError: the body is not a HeartbeatData.
+    """
+    fields = decode_body(body, _heartbeat)
+    return msgspec.convert(fields, HeartbeatData, from_attributes=True)
+
+
+def encode_check_client_config(check: CheckClientConfig) -> bytes:
+    """Write the body of 46."""
+    return encode_body(msgspec.convert(check, _CheckClientBody, from_attributes=True))
+
+
+def decode_check_client_config(body: bytes) -> CheckClientConfig:
+    """Read the body of 46.
+
+    Raises:
+        RemoteProtocolError: the body is not a CheckClientRequestBody.
+    """
+    fields = decode_body(body, _check_client)
+    return msgspec.convert(fields, CheckClientConfig, from_attributes=True)
+
+
+def encode_subscription_data(subscription: SubscriptionData) -> bytes:
+    """Write one subscription."""
+    return encode_body(msgspec.convert(subscription, SubscriptionDataBody, from_attributes=True))
+
+
+def decode_subscription_data(body: bytes) -> SubscriptionData:
+    """Read one subscription.
+
+    Raises:
+        RemoteProtocolError: the body is not a SubscriptionData.
+    """
+    fields = decode_body(body, _subscription)
+    return msgspec.convert(fields, SubscriptionData, from_attributes=True)

@@ -1,0 +1,415 @@
+"""One TCP connection: frames in, frames out, requests in both directions, limits on both.
+
+`Connection` serves both ends. It knows frames, not messages; what they mean is the business of its
+`FrameHandler`. There is no task, future or timer per read: `ConnectionSet` looks at all connections
+of a server or client once a second and closes the ones that broke a limit.
+
+Source: apache/rocketmq remoting/netty/NettyRemotingAbstract.java, NettyRemotingServer.java
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from typing import Final, Protocol, cast
+
+from mailboat.errors import ConnectionLostError, RemoteProtocolError, RequestTimeoutError
+from mailboat.model.hosts import encode_host, format_host
+from mailboat.protocol.codes import request_code_name
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.frame import Frame, FrameDecoder, TlsHelloError
+from mailboat.remoting.limits import RemotingLimits
+
+_log: Final = logging.getLogger(__name__)
+
+_COMPLAINT_INTERVAL_S: Final = 60.0
+_COMPLAINT_PEERS: Final = 1024
+_OPAQUE_MASK: Final = 0x7FFF_FFFF
+_NO_HOST: Final = bytes(8)  # 0.0.0.0:0
+
+
+class FrameHandler(Protocol):
+    """Gives frames their meaning."""
+
+    def connection_opened(self, connection: "Connection") -> None:
+        """Take note of a new connection; nothing has been read from it yet."""
+
+    def frames_received(self, connection: "Connection", frames: list[Frame]) -> None:
+        """Handle every frame of one read and write all answers with one `connection.write`."""
+
+    def connection_closed(self, connection: "Connection") -> None:
+        """Forget the connection; called once for each one opened."""
+
+
+class Connection(asyncio.Protocol):
+    """One connection, seen from either end.
+
+    `context` belongs to the frame handler: whatever it wants to remember about the peer. `peer` is
+    "ip:port", `peer_host` the same as records store it, `reads` counts what arrived.
+    """
+
+    __slots__ = (
+        "_active_since_sweep",
+        "_decoder",
+        "_frame_started_s",
+        "_frames_at_sweep",
+        "_handler",
+        "_idle_since_s",
+        "_loop",
+        "_next_opaque",
+        "_opened_s",
+        "_owner",
+        "_pending",
+        "_postponed",
+        "_transport",
+        "_write_paused_s",
+        "context",
+        "is_closed",
+        "peer",
+        "peer_host",
+        "reads",
+        "unknown_responses",
+    )
+
+    def __init__(self, handler: FrameHandler, owner: "ConnectionSet") -> None:
+        """Prepare a connection that belongs to `owner`; the event loop opens it."""
+        self._handler = handler
+        self._owner = owner
+        self._decoder = FrameDecoder()
+        self._transport: asyncio.Transport | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._next_opaque = 0
+        self._postponed: list[Frame] | None = None
+        self.reads = 0
+        self._active_since_sweep = True
+        self._opened_s = self._idle_since_s = time.monotonic()
+        self._frame_started_s = 0.0
+        self._frames_at_sweep = -1
+        self._write_paused_s: float | None = None
+        self.context: object | None = None
+        self.is_closed = True
+        self.peer = "unknown"
+        self.peer_host = _NO_HOST
+        self.unknown_responses = 0
+
+    def __repr__(self) -> str:
+        """Show the peer, for logs."""
+        return f"Connection({self.peer}{', closed' if self.is_closed else ''})"
+
+    @property
+    def is_write_paused(self) -> bool:
+        """Whether the peer leaves more answers unread than the high-water mark allows."""
+        return self._write_paused_s is not None
+
+    @property
+    def write_high_water_bytes(self) -> int:
+        """How many bytes of answers may be collected before they are written."""
+        return self._owner.limits.write_high_water_bytes
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, joined by the caller; dropped without a word when the connection is gone."""
+        transport = self._transport
+        if self.is_closed or transport is None or transport.is_closing():
+            return
+        self._active_since_sweep = True
+        transport.write(data)
+
+    async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """Send a request and return the peer's response, whatever its code.
+
+        Raises:
+            RequestTimeoutError: no response in time.
+            ConnectionLostError: the connection is closed, or closed before the response came.
+        """
+        if self.is_closed or self._loop is None:
+            raise ConnectionLostError(f"the connection to {self.peer} is closed")
+        opaque = command.opaque = self._take_opaque()
+        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
+        data = command.encode()
+        self._pending[opaque] = future
+        try:
+            async with asyncio.timeout(timeout_s):
+                self.write(data)
+                return await future
+        except TimeoutError:
+            raise RequestTimeoutError(
+                f"{self.peer} did not answer {request_code_name(command.code)} "
+                f"within {timeout_s:g} s"
+            ) from None
+        finally:
+            self._pending.pop(opaque, None)
+
+    def send_oneway(self, command: RemotingCommand) -> None:
+        """Send a request that nobody answers; dropped when the connection is gone."""
+        command.opaque = self._take_opaque()
+        self.write(command.encode())
+
+    def response_received(self, command: RemotingCommand) -> None:
+        """Hand a response to the request that waits for it; late and unknown ones are counted."""
+        future = self._pending.pop(command.opaque, None)
+        if future is None or future.done():
+            self.unknown_responses += 1
+        else:
+            future.set_result(command)
+
+    def postpone(self, frames: list[Frame]) -> None:
+        """Give frames back that must wait until the peer has read its answers.
+
+        They return through `FrameHandler.frames_received` once writing resumes. Only for a
+        connection that `is_write_paused`.
+        """
+        if self._postponed is None:
+            self._postponed = frames
+        else:
+            self._postponed += frames
+
+    def close(self) -> None:
+        """Send what was written, then close."""
+        if self._transport is not None and not self.is_closed:
+            self.is_closed = True
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close now, dropping what was written but not sent."""
+        if self._transport is not None:
+            self.is_closed = True
+            self._transport.abort()
+
+    def unsent_bytes(self) -> int:
+        """Return the size of the answers that the operating system has not taken yet."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
+
+    def drop(self, reason: str) -> None:
+        """Close now because of a broken limit, saying so at most once per peer and minute."""
+        self._owner.complain(self, reason)
+        self.abort()
+
+    def protocol_error(self, error: RemoteProtocolError) -> None:
+        """Close because of malformed input: one log line per peer and minute, no traceback."""
+        if isinstance(error, TlsHelloError):
+            _log.debug("connection closed peer=%s: %s", self.peer, error)
+        else:
+            self._owner.complain(self, f"malformed input: {error}")
+        self.close()
+
+    def sweep(self, now_s: float, limits: RemotingLimits, *, expects_frames: bool) -> None:
+        """Close the connection if it broke one of the time limits."""
+        if self._active_since_sweep:
+            self._active_since_sweep = False
+            self._idle_since_s = now_s
+        paused_s = self._write_paused_s
+        if paused_s is not None and now_s - paused_s >= limits.write_drain_timeout_s:
+            self.drop("its answers stay unread")
+        elif now_s - self._idle_since_s >= limits.idle_timeout_s:
+            _log.debug("connection closed peer=%s: idle", self.peer)
+            # An idle peer may be gone without a trace, so nothing is waited for.
+            self.abort()
+        elif paused_s is None and self._is_frame_late(now_s, limits):
+            self.drop("an unfinished frame took too long")
+        elif (
+            expects_frames
+            and self._decoder.completed_frames == 0
+            and now_s - self._opened_s >= limits.first_frame_timeout_s
+        ):
+            self.drop("no frame arrived in time")
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; called by the event loop."""
+        # uvloop's transports are no subclasses of asyncio's.
+        self._transport = cast(asyncio.Transport, transport)
+        self._loop = asyncio.get_running_loop()
+        peername = transport.get_extra_info("peername")
+        if peername is None:  # closed by the peer before it was accepted
+            self._transport.abort()
+            return
+        self.peer_host = encode_host(peername[0], peername[1])
+        self.peer = format_host(self.peer_host)
+        self._transport.set_write_buffer_limits(high=self._owner.limits.write_high_water_bytes)
+        if not self._owner.add(self):
+            self._transport.abort()
+            return
+        self.is_closed = False
+        self._handler.connection_opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames out of what was read and hand them on; called by the event loop."""
+        if self.is_closed:
+            return
+        self._active_since_sweep = True
+        self.reads += 1
+        decoder = self._decoder
+        try:
+            frames = decoder.feed(data)
+        except RemoteProtocolError as error:
+            self.protocol_error(error)
+            return
+        if frames:
+            if self._postponed is None:
+                self._handler.frames_received(self, frames)
+            else:
+                self._postponed += frames
+            if decoder.failure is not None and not self.is_closed:
+                self.protocol_error(decoder.failure)
+
+    def eof_received(self) -> bool:
+        """Close once the answers are sent; called by the event loop when the peer stops sending."""
+        self.close()
+        return False
+
+    def pause_writing(self) -> None:
+        """Stop reading from a peer that does not read; called by the event loop."""
+        self._write_paused_s = time.monotonic()
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+        self._owner.writing_paused(self)
+
+    def resume_writing(self) -> None:
+        """Go on with the frames that waited, then with reading; called by the event loop."""
+        self._write_paused_s = None
+        self._owner.writing_resumed(self)
+        while self._postponed and not self.is_closed and self._write_paused_s is None:
+            frames, self._postponed = self._postponed, None
+            self._handler.frames_received(self, frames)
+        transport = self._transport
+        if self._write_paused_s is None and transport is not None and not transport.is_closing():
+            self._active_since_sweep = True
+            transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End; called once by the event loop."""
+        was_opened = self._owner.discard(self)
+        self.is_closed = True
+        self._transport = None
+        self._postponed = None
+        pending, self._pending = self._pending, {}
+        for future in pending.values():
+            if not future.done():
+                future.set_exception(
+                    ConnectionLostError(f"{self.peer} closed the connection before it answered")
+                )
+        if was_opened:
+            self._handler.connection_closed(self)
+
+    def _take_opaque(self) -> int:
+        self._next_opaque = opaque = (self._next_opaque + 1) & _OPAQUE_MASK
+        return opaque
+
+    def _is_frame_late(self, now_s: float, limits: RemotingLimits) -> bool:
+        """Whether the frame that is unfinished now was already unfinished a frame timeout ago."""
+        decoder = self._decoder
+        if not decoder.buffered_bytes:
+            self._frames_at_sweep = -1
+            return False
+        if self._frames_at_sweep != decoder.completed_frames:
+            self._frames_at_sweep = decoder.completed_frames
+            self._frame_started_s = now_s
+        return now_s - self._frame_started_s >= limits.frame_timeout_s
+
+
+class ConnectionSet:
+    """The open connections of one server or client, and the timer that enforces their limits."""
+
+    def __init__(
+        self, limits: RemotingLimits, *, name: str, capacity: int | None, expects_frames: bool
+    ) -> None:
+        """Hold at most `capacity` connections; `expects_frames` asks each for a first frame."""
+        self.limits = limits
+        self._name = name
+        self._capacity = capacity
+        self._expects_frames = expects_frames
+        self._connections: set[Connection] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._complaints: dict[str, tuple[float, int]] = {}
+        self._write_paused: dict[Connection, None] = {}  # the longest paused first
+        self._empty = asyncio.Event()
+        self._empty.set()
+
+    def __len__(self) -> int:
+        """Return how many connections are open."""
+        return len(self._connections)
+
+    def __iter__(self) -> Iterator[Connection]:
+        """Iterate over a copy: closing a connection changes the set."""
+        return iter(list(self._connections))
+
+    def add(self, connection: Connection) -> bool:
+        """Take a new connection in, or return False when there are too many."""
+        if self._capacity is not None and len(self._connections) >= self._capacity:
+            self.complain(connection, f"more than {self._capacity} connections")
+            return False
+        self._connections.add(connection)
+        self._empty.clear()
+        if self._timer is None:
+            self._arm()
+        return True
+
+    def discard(self, connection: Connection) -> bool:
+        """Forget a connection; return whether it was in the set."""
+        if connection not in self._connections:
+            return False
+        self._connections.remove(connection)
+        self._write_paused.pop(connection, None)
+        if not self._connections:
+            self._empty.set()
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        return True
+
+    def writing_paused(self, connection: Connection) -> None:
+        """Keep the unsent answers of all connections within their budget."""
+        self._write_paused[connection] = None
+        unsent_bytes = sum(paused.unsent_bytes() for paused in self._write_paused)
+        while unsent_bytes > self.limits.unsent_budget_bytes:
+            longest_paused = next(iter(self._write_paused))
+            del self._write_paused[longest_paused]
+            unsent_bytes -= longest_paused.unsent_bytes()
+            longest_paused.drop("its answers stay unread and memory for them is short")
+
+    def writing_resumed(self, connection: Connection) -> None:
+        """Forget that a connection was slow."""
+        self._write_paused.pop(connection, None)
+
+    def complain(self, connection: Connection, reason: str) -> None:
+        """Log why a peer is closed, at most one line per peer and minute."""
+        peer_ip = connection.peer.rpartition(":")[0]
+        now_s = time.monotonic()
+        last_s, suppressed = self._complaints.get(peer_ip, (-_COMPLAINT_INTERVAL_S, 0))
+        if now_s - last_s < _COMPLAINT_INTERVAL_S:
+            self._complaints[peer_ip] = (last_s, suppressed + 1)
+            return
+        if len(self._complaints) >= _COMPLAINT_PEERS:
+            self._complaints.clear()
+        self._complaints[peer_ip] = (now_s, 0)
+        _log.warning(
+            "connection closed server=%s peer=%s suppressed=%d: %s",
+            self._name,
+            connection.peer,
+            suppressed,
+            reason,
+        )
+
+    async def close_all(self, drain_s: float) -> None:
+        """Close every connection; what is written may drain for `drain_s`, then it is dropped."""
+        for connection in self:
+            connection.close()
+        try:
+            async with asyncio.timeout(drain_s):
+                await self._empty.wait()
+        except TimeoutError:
+            for connection in self:
+                connection.abort()
+            await self._empty.wait()
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self.limits.sweep_interval_s, self._sweep)
+
+    def _sweep(self) -> None:
+        self._arm()
+        now_s = time.monotonic()
+        for connection in self:
+            connection.sweep(now_s, self.limits, expects_frames=self._expects_frames)

@@ -1,0 +1,150 @@
+"""What is known to be durable: RocketMQ's checkpoint file and mailboat's two own.
+
+`checkpoint`, 4096 bytes, int64 big-endian, epoch milliseconds but the last two:
+
+    0 physicMsgTimestamp   8 logicsMsgTimestamp   16 indexMsgTimestamp
+    24 masterFlushedOffset 32 confirmPhyOffset
+
+`mailboat/flushed`, two slots of 32 bytes written in turn, so that one is always whole:
+
+    0 sequence (int64)   8 flushed physical offset (int64)   16 CRC32 of bytes 0-15 (uint32)
+
+`mailboat/progress.json`: the physical offset below which ConsumeQueues and IndexFiles are durable
+and complete, and the entry count of the newest IndexFile at that point. Written only after all
+that it claims has been synced.
+
+Source: apache/rocketmq store/StoreCheckpoint.java.
+"""
+
+import struct
+import zlib
+from typing import Final
+
+import msgspec
+
+from mailboat.disk import Disk, read_file, replace_file, sync, write_fully
+
+CHECKPOINT_BYTES: Final = 4096
+_LONGS: Final = struct.Struct(">5q")
+_MARK: Final = struct.Struct(">qqI")
+_SLOT_BYTES: Final = 32
+
+
+class CheckpointTimes(msgspec.Struct):
+    """The five numbers of RocketMQ's checkpoint."""
+
+    physic_ms: int = 0
+    logics_ms: int = 0
+    index_ms: int = 0
+    master_flushed_offset: int = 0
+    confirm_physical_offset: int = 0
+
+
+def read_checkpoint(disk: Disk, path: str) -> CheckpointTimes:
+    """Return the checkpoint, zeros where there is none."""
+    if not disk.exists(path):
+        return CheckpointTimes()
+    data = read_file(disk, path)
+    return CheckpointTimes(*_LONGS.unpack_from(data)) if len(data) >= 40 else CheckpointTimes()
+
+
+def write_checkpoint(disk: Disk, path: str, times: CheckpointTimes) -> None:
+    """Replace the checkpoint, durably.
+
+    Raises:
+        OSError: the old one may still be in place.
+    """
+    longs = _LONGS.pack(
+        times.physic_ms,
+        times.logics_ms,
+        times.index_ms,
+        times.master_flushed_offset,
+        times.confirm_physical_offset,
+    )
+    replace_file(disk, path, longs.ljust(CHECKPOINT_BYTES, b"\0"))
+
+
+class Progress(msgspec.Struct, rename="camel"):
+    """How far the derived files are durable and complete."""
+
+    commit_log_offset: int = 0
+    index_file: str = ""
+    index_entry_count: int = 0
+    queue_units: int = 0
+    clean: bool = False
+
+
+def read_progress(disk: Disk, path: str) -> Progress | None:
+    """Return the progress, None where it is missing or damaged (then everything is rebuilt)."""
+    if not disk.exists(path):
+        return None
+    text, _, crc = read_file(disk, path).rpartition(b"\n")
+    if not crc.isdigit() or int(crc) != zlib.crc32(text):
+        return None
+    try:
+        return msgspec.json.decode(text, type=Progress)
+    except msgspec.MsgspecError:
+        return None
+
+
+def write_progress(disk: Disk, path: str, progress: Progress) -> None:
+    """Replace the progress, durably; everything it claims must have been synced before.
+
+    Raises:
+        OSError: the old one may still be in place.
+    """
+    text = msgspec.json.encode(progress)
+    replace_file(disk, path, text + b"\n%d" % zlib.crc32(text))
+
+
+class FlushedMark:
+    """The physical offset below which the CommitLog was once durable.
+
+    The mark itself reaches the page cache after each flush and the disk with `sync`; it may lag
+    behind the truth, never run ahead of it.
+    """
+
+    __slots__ = ("_disk", "_fd", "_sequence", "flushed_offset")
+
+    def __init__(self, disk: Disk, fd: int, sequence: int, flushed_offset: int) -> None:
+        """Take over an open mark file."""
+        self._disk = disk
+        self._fd = fd
+        self._sequence = sequence
+        self.flushed_offset = flushed_offset
+
+    def advance(self, flushed_offset: int) -> None:
+        """Note a finished flush.
+
+        Raises:
+            OSError: the mark stays where it was.
+        """
+        self._sequence += 1
+        data = struct.pack(">qq", self._sequence, flushed_offset)
+        slot = data + zlib.crc32(data).to_bytes(4, "big")
+        write_fully(self._disk, self._fd, slot, self._sequence % 2 * _SLOT_BYTES)
+        self.flushed_offset = flushed_offset
+
+    def sync(self) -> None:
+        """Make the mark durable."""
+        sync(self._disk, self._fd)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._disk.close(self._fd)
+
+
+def open_flushed_mark(disk: Disk, path: str) -> FlushedMark:
+    """Open the mark, creating it at 0; of two whole slots the newer one counts."""
+    if not disk.exists(path):
+        replace_file(disk, path, bytes(2 * _SLOT_BYTES))
+    fd = disk.open(path)
+    data = disk.pread(fd, 2 * _SLOT_BYTES, 0)
+    best = (0, 0)
+    for position in (0, _SLOT_BYTES):
+        if len(data) < position + _MARK.size:
+            continue
+        sequence, flushed_offset, crc = _MARK.unpack_from(data, position)
+        if crc == zlib.crc32(data[position : position + 16]):
+            best = max(best, (sequence, flushed_offset))
+    return FlushedMark(disk, fd, *best)

@@ -1,0 +1,471 @@
+"""The CommitLog: every message of every topic, one after the other, in segments of fixed size.
+
+A segment ends with a filler record; a message never crosses segments and the messages of a client
+batch never do either. A write that fails is wiped, so that no later recovery finds the bytes of a
+refused message; where even that fails, the log takes nothing more until it is reopened.
+
+Source: apache/rocketmq store/CommitLog.java @ rocketmq-all-5.3.3.
+"""
+
+import logging
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any, Final
+
+from isal.isal_zlib import crc32
+
+from mailboat.config import MessageStoreConfig
+from mailboat.disk import Disk
+from mailboat.model.names import MAX_RETRY_TOPIC_LENGTH, MAX_TOPIC_LENGTH, is_retry_or_dlq
+from mailboat.model.properties import MAX_PROPERTIES_BYTES
+from mailboat.model.record import (
+    BLANK_MAGIC,
+    CRC_PROPERTY_BYTES,
+    FILLER,
+    FILLER_BYTES,
+    FIXED_BYTES,
+    HEAD,
+    HEAD_V4,
+    IPV6_EXTRA_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+    TAIL,
+    crc_property,
+)
+from mailboat.model.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+from mailboat.store.consume_queue import ConsumeQueue
+from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus
+from mailboat.store.segment import Segment, create_segment
+
+log = logging.getLogger(__name__)
+
+_CRC_MASK: Final = 0x7FFFFFFF
+_PROPERTY_END: Final = 0x02
+_LENGTHS: Final = [length.to_bytes(2, "big") for length in range(MAX_PROPERTIES_BYTES + 1)]
+# A new try for a segment costs file-system calls: once in this time is enough while a disk is full.
+RETRY_CREATE_S: Final = 0.2
+_EXTRA_RECORD_BYTES: Final = 64 * 1024
+_SURELY_LEGAL_BYTES: Final = 8192
+
+
+class CommitLog:
+    """The segments and the write position; `append` is the hot path.
+
+    `end` is the physical offset after the last record. `failure` is a sentence once a write or a
+    flush has failed in a way that only a reopen can mend. `no_room` is a sentence while there is no
+    room for the next segment.
+    """
+
+    def __init__(
+        self,
+        config: MessageStoreConfig,
+        disk: Disk,
+        directory: str,
+        store_host: bytes,
+        run_blocking: BlockingRunner,
+    ) -> None:
+        """Build an empty log; recovery fills `segments` and `end`."""
+        self._disk = disk
+        self._directory = directory
+        self._segment_bytes = config.mapped_file_size_commit_log
+        self._append_crc = config.enabled_append_prop_crc
+        self._run_blocking = run_blocking
+        self._topics: dict[str, tuple[int, bytes]] = {}
+        # Held while a segment is made: by the blocking runner ahead of need, or by a roll that the
+        # runner did not come in time for.
+        self._create_lock = threading.Lock()
+        self._prepared: Segment | None = None
+        self._is_preparing = False
+        self._next_create_try_s = 0.0
+        self.max_body_bytes = config.max_message_size
+        self.store_host = store_host
+        self.segments: list[Segment] = []
+        self.end = 0
+        self.last_store_timestamp_ms = 0
+        self.failure: str | None = None
+        self.no_room: str | None = None
+
+    @property
+    def start(self) -> int:
+        """The physical offset of the oldest segment still there."""
+        return self.segments[0].start if self.segments else self.end
+
+    def find(self, physical_offset: int) -> Segment | None:
+        """Return the segment that holds a physical offset."""
+        index = bisect_right(self.segments, physical_offset, key=lambda segment: segment.start) - 1
+        if index < 0 or physical_offset >= self.segments[index].end:
+            return None
+        return self.segments[index]
+
+    # -- the hot path ---------------------------------------------------------------------------
+
+    def append(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> int:
+        """Write messages, each to the queue at its place, and fill in what became of them.
+
+        On return the records are in the page cache. Messages that could not be written have
+        another status than PUT_OK, nothing of them is in the log, and their queues are unchanged.
+
+        Returns:
+            The number of messages written; refused ones are not always the last.
+        """
+        if self._has_illegal(batch):
+            return self._append_legal(batch, queues)
+        written = 0
+        position = 0
+        while position < len(batch):
+            segment = self._writable_segment()
+            if segment is None:
+                _refuse(batch[position:], self._refusal_status())
+                break
+            parts, stop, end = self._encode(batch, queues, position, segment)
+            if stop == position:
+                if not self._roll(segment):
+                    _refuse(batch[position:], self._refusal_status())
+                    break
+                continue
+            if not self._write(segment, parts, end, batch[position:stop], queues[position:stop]):
+                _refuse(batch[stop:], PutStatus.SERVICE_NOT_AVAILABLE)
+                break
+            written += stop - position
+            position = stop
+        return written
+
+    def append_together(self, batch: list[MessageInner], queue: ConsumeQueue) -> int:
+        """Write the messages of one client batch, all of them or none, into one segment."""
+        total = sum(self._size(message) for message in batch)
+        if total + FILLER_BYTES > self._segment_bytes or self._has_illegal(batch):
+            _refuse(batch, PutStatus.MESSAGE_ILLEGAL)
+            return 0
+        segment = self._writable_segment()
+        if segment is not None and self.end + total + FILLER_BYTES > segment.end:
+            segment = self.segments[-1] if self._roll(segment) else None
+        if segment is None:
+            _refuse(batch, self._refusal_status())
+            return 0
+        queues = [queue] * len(batch)
+        parts, _, end = self._encode(batch, queues, 0, segment)
+        return len(batch) if self._write(segment, parts, end, batch, queues) else 0
+
+    def _encode(
+        self, batch: list[MessageInner], queues: list[ConsumeQueue], start: int, segment: Segment
+    ) -> tuple[list[bytes], int, int]:
+        """Encode from `start` on what fits into the segment; give out queue offsets.
+
+        Returns:
+            The pieces to write at `self.end`, the index after the last message, and the end.
+        """
+        parts: list[bytes] = []
+        add = parts.append
+        pack = HEAD_V4.pack
+        topics = self._topics
+        store_host = self.store_host
+        is_plain_host = len(store_host) == 8
+        physical_offset = self.end
+        limit = segment.end - FILLER_BYTES
+        now_ms = self.last_store_timestamp_ms = max(
+            self._disk.wall_ms(), self.last_store_timestamp_ms
+        )
+        crc_bytes = CRC_PROPERTY_BYTES if self._append_crc else 0
+        index = start
+        for index in range(start, len(batch)):
+            message = batch[index]
+            body = message.body
+            properties = message.properties
+            if crc_bytes and properties and properties[-1] != _PROPERTY_END:
+                properties += b"\x02"
+            try:
+                magic, topic = topics[message.topic]
+            except KeyError:
+                magic, topic = self._add_topic(message.topic)
+            size = 90 + len(body) + len(topic) + len(properties) + crc_bytes
+            if not is_plain_host or len(message.born_host) != 8:
+                size += self._extra_host_bytes(message.born_host)
+            if physical_offset + size > limit:
+                break
+            queue = queues[index]
+            queue_offset = queue.next_offset
+            queue.next_offset = queue_offset + 1
+            message.queue_offset = queue_offset
+            message.physical_offset = physical_offset
+            message.size_bytes = size
+            sized = (
+                size,
+                magic,
+                crc32(body) & _CRC_MASK,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                physical_offset,
+            )
+            if is_plain_host and len(message.born_host) == 8:
+                head = pack(
+                    *sized,
+                    message.sys_flag,
+                    message.born_timestamp_ms,
+                    message.born_host,
+                    now_ms,
+                    store_host,
+                    message.reconsume_times,
+                    message.prepared_transaction_offset,
+                    len(body),
+                )
+            else:
+                head = self._generic_head(sized, message, now_ms)
+            record = b"".join(
+                (head, body, topic, _LENGTHS[len(properties) + crc_bytes], properties)
+            )
+            add(record)
+            if crc_bytes:
+                add(crc_property(record))
+            physical_offset += size
+        else:
+            index = len(batch)
+        return parts, index, physical_offset
+
+    def _write(
+        self,
+        segment: Segment,
+        parts: list[bytes],
+        end: int,
+        messages: list[MessageInner],
+        queues: list[ConsumeQueue],
+    ) -> bool:
+        try:
+            segment.write(b"".join(parts), self.end - segment.start)
+        except OSError as exc:
+            for queue in queues:
+                queue.next_offset -= 1
+            self._undo_write(segment, exc)
+            # Where the bytes could not be wiped either, they may come back after a restart: the
+            # outcome is unknown, and an unknown outcome is what FLUSH_DISK_TIMEOUT says.
+            unknown = self.failure is not None
+            status = PutStatus.FLUSH_DISK_TIMEOUT if unknown else PutStatus.SERVICE_NOT_AVAILABLE
+            _refuse(messages, status)
+            return False
+        self.end = end
+        segment.last_store_timestamp_ms = self.last_store_timestamp_ms
+        for message in messages:
+            message.status = PutStatus.PUT_OK
+        return True
+
+    # -- shapes ---------------------------------------------------------------------------------
+
+    def _has_illegal(self, batch: list[MessageInner]) -> bool:
+        # Only what is near a limit is looked at closely.
+        return any(
+            len(message.body) + len(message.properties) > _SURELY_LEGAL_BYTES
+            and not self._is_legal(message)
+            for message in batch
+        )
+
+    def _append_legal(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> int:
+        pairs = list(zip(batch, queues, strict=True))
+        legal = [pair for pair in pairs if self._is_legal(pair[0])]
+        _refuse([m for m in batch if not self._is_legal(m)], PutStatus.MESSAGE_ILLEGAL)
+        return self.append([pair[0] for pair in legal], [pair[1] for pair in legal])
+
+    def _add_topic(self, topic: str) -> tuple[int, bytes]:
+        data = topic.encode()
+        if len(data) <= MAX_TOPIC_LENGTH:
+            entry = (MAGIC_V1, bytes((len(data),)) + data)
+        else:
+            # Version 2 has one length byte more; `size` counts the field as a whole.
+            entry = (MAGIC_V2, len(data).to_bytes(2, "big") + data)
+        self._topics[topic] = entry
+        return entry
+
+    def _extra_host_bytes(self, born_host: bytes) -> int:
+        extra = IPV6_EXTRA_BYTES if len(born_host) != 8 else 0
+        return extra + (IPV6_EXTRA_BYTES if len(self.store_host) != 8 else 0)
+
+    def _generic_head(self, sized: tuple[int, ...], message: MessageInner, now_ms: int) -> bytes:
+        flags = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+        if len(message.born_host) != 8:
+            flags |= BORN_HOST_V6
+        if len(self.store_host) != 8:
+            flags |= STORE_HOST_V6
+        return b"".join(
+            (
+                HEAD.pack(*sized, flags, message.born_timestamp_ms),
+                message.born_host,
+                now_ms.to_bytes(8, "big"),
+                self.store_host,
+                TAIL.pack(
+                    message.reconsume_times,
+                    message.prepared_transaction_offset,
+                    len(message.body),
+                ),
+            )
+        )
+
+    def _size(self, message: MessageInner) -> int:
+        crc_bytes = CRC_PROPERTY_BYTES + 1 if self._append_crc else 0
+        topic = self._topics.get(message.topic) or self._add_topic(message.topic)
+        return (
+            FIXED_BYTES
+            + len(message.body)
+            + len(topic[1])
+            + len(message.properties)
+            + crc_bytes
+            + self._extra_host_bytes(message.born_host)
+        )
+
+    def _is_legal(self, message: MessageInner) -> bool:
+        topic = self._topics.get(message.topic) or self._add_topic(message.topic)
+        limit = MAX_RETRY_TOPIC_LENGTH if is_retry_or_dlq(message.topic) else MAX_TOPIC_LENGTH
+        crc_bytes = CRC_PROPERTY_BYTES + 1 if self._append_crc else 0
+        size = self._size(message)
+        return (
+            len(message.body) <= self.max_body_bytes
+            and len(message.properties) + crc_bytes <= MAX_PROPERTIES_BYTES
+            and len(topic[1]) - 1 <= limit
+            and size <= self.max_body_bytes + _EXTRA_RECORD_BYTES
+            and size + FILLER_BYTES <= self._segment_bytes
+        )
+
+    # -- segments -------------------------------------------------------------------------------
+
+    def _writable_segment(self) -> Segment | None:
+        if self.failure is not None:
+            return None
+        if not self.segments or self.end >= self.segments[-1].end:
+            start = self.segments[-1].end if self.segments else self.end
+            if not self._create(start - start % self._segment_bytes):
+                return None
+        return self.segments[-1]
+
+    def _refusal_status(self) -> int:
+        if self.failure is not None:
+            return PutStatus.SERVICE_NOT_AVAILABLE
+        return PutStatus.CREATE_MAPPED_FILE_FAILED
+
+    def _roll(self, segment: Segment) -> bool:
+        """Close a segment with a filler and begin the next one; the next is made first."""
+        start = self.end
+        if not self._create(segment.end):
+            return False
+        remaining = segment.end - start
+        try:
+            segment.write(FILLER.pack(remaining, BLANK_MAGIC), start - segment.start)
+        except OSError as exc:
+            # The next segment exists and is empty: keep it for the next try.
+            self._prepared = self.segments.pop()
+            self._undo_write(segment, exc)
+            return False
+        self.end = segment.end
+        return True
+
+    def _create(self, start: int) -> bool:
+        now_s = self._disk.monotonic()
+        with self._create_lock:
+            prepared, self._prepared = self._prepared, None
+            if prepared is None:
+                if now_s < self._next_create_try_s:
+                    return False
+                try:
+                    prepared = create_segment(
+                        self._disk, self._directory, start, self._segment_bytes
+                    )
+                except OSError as exc:
+                    self._next_create_try_s = now_s + RETRY_CREATE_S
+                    self.no_room = (
+                        f"no room for the CommitLog segment at {start} in {self._directory}: "
+                        f"{exc.strerror}"
+                    )
+                    log.warning("refused physical_offset=%d reason=%s", start, self.no_room)
+                    return False
+        assert prepared.start == start
+        self.segments.append(prepared)
+        self.no_room = None
+        return True
+
+    def prepare_next(self) -> None:
+        """Make the next segment ahead of need once this one is half full."""
+        if not self.segments or self._prepared is not None or self._is_preparing or self.failure:
+            return
+        last = self.segments[-1]
+        if self.end - last.start < self._segment_bytes // 2:
+            return
+        if self._disk.monotonic() < self._next_create_try_s:
+            return
+        self._is_preparing = True
+        start = last.end
+
+        def create() -> None:
+            with self._create_lock:
+                if self.segments[-1].end == start and self._prepared is None:
+                    self._prepared = create_segment(
+                        self._disk, self._directory, start, self._segment_bytes
+                    )
+
+        self._run_blocking(create, self._prepare_done)
+
+    def _prepare_done(self, _: Any, error: BaseException | None) -> None:
+        self._is_preparing = False
+        if error is None:
+            self.no_room = None
+            return
+        if not isinstance(error, OSError):
+            raise error
+        self._next_create_try_s = self._disk.monotonic() + RETRY_CREATE_S
+        log.warning("could not prepare the next segment: %s", error)
+
+    @property
+    def is_preparing(self) -> bool:
+        """A segment is being made by the blocking runner."""
+        return self._is_preparing
+
+    def drop_prepared(self) -> None:
+        """Remove the segment made ahead, so that a closed store has only segments with records."""
+        prepared, self._prepared = self._prepared, None
+        if prepared is not None:
+            prepared.close()
+            self._disk.unlink(prepared.path)
+            self._disk.fsync_dir(self._directory)
+
+    def remove_oldest(self) -> Callable[[], None]:
+        """Take the oldest segment out of the log; the returned job removes its file."""
+        segment = self.segments.pop(0)
+        segment.close()
+
+        def unlink() -> None:
+            self._disk.unlink(segment.path)
+            self._disk.fsync_dir(self._directory)
+
+        return unlink
+
+    # -- failures -------------------------------------------------------------------------------
+
+    def poison(self, reason: str) -> None:
+        """Take no more messages until the store is reopened."""
+        if self.failure is None:
+            self.failure = reason
+            log.error("the store is read-only from now on: %s", reason)
+
+    def _undo_write(self, segment: Segment, exc: OSError) -> None:
+        """Wipe what a failed write may have left at the end of the log."""
+        log.error("write failed path=%s physical_offset=%d: %s", segment.path, self.end, exc)
+        try:
+            segment.cut(self.end - segment.start)
+        except OSError as second:
+            self.poison(
+                f"a write to {segment.path} failed ({exc}) and could not be undone ({second}); "
+                "restart the broker once the disk is well"
+            )
+
+    def refusal(self) -> str | None:
+        """Say why messages are refused, None while they are taken."""
+        return self.failure or self.no_room
+
+    def close(self) -> None:
+        """Close all files."""
+        for segment in self.segments:
+            segment.close()
+        self.segments = []
+
+
+def _refuse(messages: list[MessageInner], status: int) -> None:
+    for message in messages:
+        message.status = status
+        message.queue_offset = message.physical_offset = -1

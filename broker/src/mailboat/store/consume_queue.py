@@ -1,0 +1,348 @@
+"""ConsumeQueues: for each queue of each topic, where its messages lie in the CommitLog.
+
+A unit has 20 bytes, big-endian; its index in the queue is the queue offset:
+
+    offset  size  field
+    0       8     physical offset
+    8       4     record size
+    12      8     tagsCode
+
+Files have a fixed size (300,000 units by default), are sparse, and are named by their first byte in
+the queue. A unit {0, 0x7FFFFFFF, 0} is a blank: it stands for a message that is not there.
+
+New units gather in memory and go to the file in larger pieces; a reader sees both. They are
+derived: what a crash takes is rebuilt from the CommitLog.
+
+Source: apache/rocketmq store/ConsumeQueue.java @ rocketmq-all-5.3.3.
+"""
+
+import struct
+from bisect import bisect_right
+from collections import OrderedDict
+from typing import Final
+
+from mailboat.disk import Disk, read_fully, sync, write_fully
+from mailboat.store.layout import segment_name
+
+UNIT: Final = struct.Struct(">qiq")
+UNIT_BYTES: Final = 20
+assert UNIT.size == UNIT_BYTES
+BLANK_SIZE: Final = 0x7FFFFFFF
+BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
+
+
+class FilePool:
+    """Keeps the most recently used files open, so that many queues need few descriptors."""
+
+    __slots__ = ("_disk", "_limit", "_open")
+
+    def __init__(self, disk: Disk, limit: int) -> None:
+        """Keep at most `limit` files open."""
+        self._disk = disk
+        self._limit = limit
+        self._open: OrderedDict[str, int] = OrderedDict()
+
+    def get(self, path: str) -> int:
+        """Return the descriptor of an existing file.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        fd = self._open.get(path)
+        if fd is None:
+            return self.add(path, self._disk.open(path))
+        self._open.move_to_end(path)
+        return fd
+
+    def add(self, path: str, fd: int) -> int:
+        """Take over an open file."""
+        self._open[path] = fd
+        if len(self._open) > self._limit:
+            self._disk.close(self._open.popitem(last=False)[1])
+        return fd
+
+    def drop(self, path: str) -> None:
+        """Close one file if it is open."""
+        fd = self._open.pop(path, None)
+        if fd is not None:
+            self._disk.close(fd)
+
+    def close(self) -> None:
+        """Close all files."""
+        for fd in self._open.values():
+            self._disk.close(fd)
+        self._open.clear()
+
+
+class ConsumeQueue:
+    """One queue.
+
+    `next_offset` is the queue offset of the next message; `max_offset` (exclusive) and `min_offset`
+    bound what readers may see. `max_offset` trails `next_offset` while messages wait for a flush.
+    """
+
+    __slots__ = (
+        "_disk",
+        "_file_bytes",
+        "_files",
+        "_pending",
+        "_pool",
+        "_written",
+        "directory",
+        "is_dirty",
+        "last_physical_end",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "queue_id",
+        "topic",
+    )
+
+    def __init__(
+        self, disk: Disk, pool: FilePool, directory: str, topic: str, queue_id: int, file_bytes: int
+    ) -> None:
+        """Build an empty queue whose files lie in `directory`."""
+        self._disk = disk
+        self._pool = pool
+        self._file_bytes = file_bytes
+        self._files: list[int] = []
+        self._pending = bytearray()
+        self._written = 0
+        self.directory = directory
+        self.topic = topic
+        self.queue_id = queue_id
+        self.min_offset = 0
+        self.max_offset = 0
+        self.next_offset = 0
+        self.last_physical_end = 0
+        self.is_dirty = False
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def append(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
+        """Make the next message visible; reaches memory only."""
+        self._pending += UNIT.pack(physical_offset, size_bytes, tags_code)
+        self.max_offset += 1
+        self.last_physical_end = physical_offset + size_bytes
+
+    def append_unit(self, unit: bytes, physical_end: int) -> None:
+        """Make the next message visible from a packed unit; reaches memory only."""
+        self._pending += unit
+        self.max_offset += 1
+        self.last_physical_end = physical_end
+
+    def begin_at(self, queue_offset: int) -> None:
+        """Start an empty queue at a queue offset other than 0: what comes before is gone."""
+        assert self.max_offset == self.min_offset == 0
+        first_unit = queue_offset * UNIT_BYTES // self._file_bytes * self._file_bytes // UNIT_BYTES
+        self._written = first_unit * UNIT_BYTES
+        self._pending += BLANK_UNIT * (queue_offset - first_unit)
+        self.min_offset = self.max_offset = self.next_offset = queue_offset
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of units that are only in memory."""
+        return len(self._pending)
+
+    def write_pending(self) -> bool:
+        """Write the units in memory to the page cache; tell whether a file was created.
+
+        Raises:
+            OSError: some or all units are still only in memory; the call may be repeated.
+        """
+        created = False
+        while self._pending:
+            file_start = self._written // self._file_bytes * self._file_bytes
+            if file_start not in self._files:
+                self._create(file_start)
+                created = True
+            count = min(len(self._pending), file_start + self._file_bytes - self._written)
+            fd = self._pool.get(self._path(file_start))
+            write_fully(self._disk, fd, self._pending[:count], self._written - file_start)
+            del self._pending[:count]
+            self._written += count
+        return created
+
+    def _create(self, file_start: int) -> None:
+        self._disk.make_dirs(self.directory)
+        path = self._path(file_start)
+        fd = self._disk.open(path) if self._disk.exists(path) else None
+        if fd is None:
+            fd = self._disk.open(path, create=True)
+        try:
+            self._disk.ftruncate(fd, self._file_bytes)
+        except OSError:
+            self._disk.close(fd)
+            raise
+        self._pool.add(path, fd)
+        self._files.append(file_start)
+
+    def sync(self, since_bytes: int) -> None:
+        """Make the files that hold bytes from `since_bytes` on durable, names included.
+
+        Raises:
+            OSError: nothing is known to be durable.
+        """
+        for file_start in self._files:
+            if file_start + self._file_bytes > since_bytes:
+                # Opened anew: the pool belongs to the store's thread, and this may run elsewhere.
+                fd = self._disk.open(self._path(file_start))
+                try:
+                    sync(self._disk, fd)
+                finally:
+                    self._disk.close(fd)
+        if self._files:
+            self._disk.fsync_dir(self.directory)
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of units handed to the operating system, counted from the queue's start."""
+        return self._written
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def read_units(self, queue_offset: int, count: int) -> bytes:
+        """Return up to `count` packed units from `queue_offset` on, bounded by `max_offset`.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        count = min(count, self.max_offset - queue_offset)
+        if count <= 0 or queue_offset < self.min_offset:
+            return b""
+        position = queue_offset * UNIT_BYTES
+        end = position + count * UNIT_BYTES
+        if position >= self._written:
+            begin = position - self._written
+            return bytes(self._pending[begin : begin + count * UNIT_BYTES])
+        file_start = position // self._file_bytes * self._file_bytes
+        in_file = min(end, self._written, file_start + self._file_bytes) - position
+        fd = self._pool.get(self._path(file_start))
+        data = read_fully(self._disk, fd, in_file, position - file_start)
+        if in_file == count * UNIT_BYTES or len(data) < in_file:
+            return data
+        return data + self.read_units(
+            queue_offset + in_file // UNIT_BYTES, count - in_file // UNIT_BYTES
+        )
+
+    def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
+        """Return (physical offset, size, tagsCode) at a queue offset, None outside the queue."""
+        data = self.read_units(queue_offset, 1)
+        return UNIT.unpack(data) if data else None
+
+    def is_pending(self, queue_offset: int) -> bool:
+        """Tell whether a unit is still only in memory."""
+        return queue_offset * UNIT_BYTES >= self._written
+
+    # -- opening, cutting, expiry -----------------------------------------------------------------
+
+    def load(self) -> bool:
+        """Find the queue's files; `cut_from` then finds its end.
+
+        Returns:
+            Whether the files fit together; if not, the queue must be rebuilt from the CommitLog.
+        """
+        intact = True
+        for name in self._disk.listdir(self.directory):
+            is_file_name = len(name) == 20 and name.isdigit()
+            path = f"{self.directory}/{name}"
+            if not is_file_name or self._disk.size(path) != self._file_bytes:
+                self._disk.unlink(path)
+                intact = False
+            else:
+                self._files.append(int(name))
+        if not self._files:
+            return intact
+        starts = range(self._files[0], self._files[-1] + 1, self._file_bytes)
+        return intact and self._files == list(starts)
+
+    def cut_from(self, physical_offset: int) -> None:
+        """Keep the leading units whose records lie whole below a physical offset; zero the rest.
+
+        Everything behind the first unit that is empty or out of order goes too, as does everything
+        beyond, so that no later recovery takes it for new.
+
+        Raises:
+            OSError: the cut may be incomplete; the call may be repeated.
+        """
+        if not self._files:
+            return
+        first = self._files[0] // UNIT_BYTES
+        self._written = self._files[-1] + self._file_bytes
+        self.max_offset = self._written // UNIT_BYTES
+        self.min_offset = first
+        low, high = first, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            if self._holds_below(middle, physical_offset):
+                low = middle + 1
+            else:
+                high = middle
+        self.max_offset = self.next_offset = low
+        self._written = low * UNIT_BYTES
+        unit = self.unit(low - 1) if low > first else None
+        self.last_physical_end = unit[0] + unit[1] if unit and unit[1] != BLANK_SIZE else 0
+        self._zero_after(low * UNIT_BYTES)
+
+    def _holds_below(self, queue_offset: int, physical_offset: int) -> bool:
+        position = queue_offset * UNIT_BYTES
+        file_start = position // self._file_bytes * self._file_bytes
+        fd = self._pool.get(self._path(file_start))
+        start, size, _ = UNIT.unpack(read_fully(self._disk, fd, UNIT_BYTES, position - file_start))
+        if size == BLANK_SIZE:
+            return True
+        return bool(size > 0 and start + size <= physical_offset)
+
+    def _zero_after(self, position: int) -> None:
+        for file_start in [f for f in self._files if f >= position and f != self._files[0]]:
+            self._remove_file(file_start)
+            self._files.remove(file_start)
+        last = self._files[-1]
+        fd = self._pool.get(self._path(last))
+        self._disk.ftruncate(fd, max(position - last, 0))
+        self._disk.ftruncate(fd, self._file_bytes)
+
+    def _remove_file(self, file_start: int) -> None:
+        path = self._path(file_start)
+        self._pool.drop(path)
+        self._disk.unlink(path)
+
+    def raise_min(self, physical_offset: int) -> None:
+        """Move `min_offset` to the first unit at or above the CommitLog's start; drop old files.
+
+        Raises:
+            OSError: a file could not be read or removed; the call may be repeated.
+        """
+        low, high = self.min_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.unit(middle)
+            if unit is None or (unit[1] != BLANK_SIZE and unit[0] >= physical_offset):
+                high = middle
+            else:
+                low = middle + 1
+        self.min_offset = low
+        while len(self._files) > 1 and self._files[1] <= low * UNIT_BYTES <= self._written:
+            self._remove_file(self._files[0])
+            self._files.pop(0)
+
+    def remove(self) -> None:
+        """Delete the queue's files and directory.
+
+        Raises:
+            OSError: some of them are still there.
+        """
+        for file_start in self._files:
+            self._remove_file(file_start)
+        self._files = []
+        self._pending.clear()
+        self._written = 0
+        if self._disk.exists(self.directory):
+            self._disk.rmdir(self.directory)
+
+    def file_index(self, queue_offset: int) -> int:
+        """Return the place of a queue offset's file among the files."""
+        return bisect_right(self._files, queue_offset * UNIT_BYTES) - 1
+
+    def _path(self, file_start: int) -> str:
+        return f"{self.directory}/{segment_name(file_start)}"

@@ -1,0 +1,162 @@
+"""From stored records to what is derived from them: ConsumeQueue units and index keys.
+
+While the store runs, the writer hands over what it already knows (`dispatch_put`); after a crash
+the records are read again (`dispatch_record`). A message becomes visible here. With SYNC_FLUSH that
+happens only once it is flushed, so that no consumer sees what a power cut could take back.
+
+Source: apache/rocketmq store/DefaultMessageStore.java (ReputMessageService, CommitLogDispatcher).
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from mailboat.model.properties import PropertyName, decode_properties
+from mailboat.model.record import RecordParts
+from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from mailboat.model.tags import tags_code
+from mailboat.store.consume_queue import BLANK_UNIT, UNIT_BYTES, ConsumeQueue
+from mailboat.store.index_service import IndexedRecord, IndexService
+from mailboat.store.message_inner import MessageInner
+from mailboat.store.queue_table import QueueTable
+
+log = logging.getLogger(__name__)
+
+ArrivalListener = Callable[[set[ConsumeQueue]], None]
+
+
+class _Waiting(NamedTuple):
+    end: int
+    messages: list[MessageInner]
+    queues: list[ConsumeQueue]
+    store_timestamp_ms: int
+
+
+class Dispatch:
+    """Builds the derived files; `dispatched_offset` is how far they are complete in memory."""
+
+    def __init__(
+        self, queues: QueueTable, index: IndexService, *, index_enabled: bool, wait_for_flush: bool
+    ) -> None:
+        """Build for one store; `wait_for_flush` holds messages back until `release`."""
+        self._queues = queues
+        self._index = index
+        self._index_enabled = index_enabled
+        self._wait_for_flush = wait_for_flush
+        self._waiting: deque[_Waiting] = deque()
+        self.on_arrival: ArrivalListener | None = None
+        self.dispatched_offset = 0
+        self.last_store_timestamp_ms = 0
+        # Physical offset of the first record whose keys are missing because of a failed call.
+        self.index_gap: int | None = None
+
+    def dispatch_put(
+        self,
+        messages: list[MessageInner],
+        queues: list[ConsumeQueue],
+        end: int,
+        store_timestamp_ms: int,
+    ) -> None:
+        """Take over freshly written messages; `end` is the physical offset after the last."""
+        if self._wait_for_flush:
+            self._waiting.append(_Waiting(end, messages, queues, store_timestamp_ms))
+        else:
+            self._publish(messages, queues, end, store_timestamp_ms)
+
+    def release(self, flushed_offset: int) -> None:
+        """Make messages below a flushed physical offset visible."""
+        waiting = self._waiting
+        while waiting and waiting[0].end <= flushed_offset:
+            item = waiting.popleft()
+            self._publish(item.messages, item.queues, item.end, item.store_timestamp_ms)
+
+    def _publish(
+        self,
+        messages: list[MessageInner],
+        queues: list[ConsumeQueue],
+        end: int,
+        store_timestamp_ms: int,
+    ) -> None:
+        for message, queue in zip(messages, queues, strict=True):
+            queue.append(message.physical_offset, message.size_bytes, message.tags_code)
+        touched = set(queues)
+        for queue in touched:
+            self._queues.mark_dirty(queue)
+        if self._index_enabled and self.index_gap is None:
+            try:
+                self._index.put_messages(messages, store_timestamp_ms)
+            except OSError as exc:
+                self.index_gap = messages[0].physical_offset
+                log.warning("index stops physical_offset=%d: %s", self.index_gap, exc)
+        self.dispatched_offset = end
+        self.last_store_timestamp_ms = store_timestamp_ms
+        if self.on_arrival is not None:
+            self.on_arrival(touched)
+
+    # -- from the CommitLog ---------------------------------------------------------------------
+
+    def dispatch_record(self, buffer: memoryview, parts: RecordParts) -> None:
+        """Build the derived entries of one record; what is there already is left alone.
+
+        Raises:
+            OSError: a file could not be written.
+        """
+        header = parts.header
+        transaction = header.sys_flag & TRANSACTION_MASK
+        topic = str(buffer[parts.topic_at : parts.topic_end], "utf-8", "replace")
+        text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
+        properties = decode_properties(text)
+        if transaction not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+            queue = self._queues.get_or_add(topic, header.queue_id)
+            self._restore_unit(queue, parts, tags_code(properties.get(PropertyName.TAGS)))
+        if self._index_enabled and transaction != TRANSACTION_ROLLBACK:
+            self._index_keys(topic, properties, parts)
+        self.dispatched_offset = header.physical_offset + header.size_bytes
+        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, parts.store_timestamp_ms)
+
+    def index_record(self, buffer: memoryview, parts: RecordParts) -> None:
+        """Add only the keys of one record.
+
+        Raises:
+            OSError: a file could not be written.
+        """
+        if parts.header.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
+            return
+        topic = str(buffer[parts.topic_at : parts.topic_end], "utf-8", "replace")
+        text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
+        self._index_keys(topic, decode_properties(text), parts)
+
+    def _index_keys(self, topic: str, properties: dict[str, str], parts: RecordParts) -> None:
+        record = IndexedRecord(
+            topic,
+            properties.get(PropertyName.UNIQ_KEY),
+            properties.get(PropertyName.KEYS),
+            parts.header.physical_offset,
+        )
+        self._index.put_messages((record,), parts.store_timestamp_ms)
+
+    def _restore_unit(self, queue: ConsumeQueue, parts: RecordParts, code: int) -> None:
+        header = parts.header
+        if header.queue_offset < queue.max_offset:
+            # RocketMQ skips what it has built already; a log can hold an offset twice only if
+            # its own writer did wrong.
+            log.warning(
+                "skipped a second queue_offset=%d topic=%s queue_id=%d physical_offset=%d",
+                header.queue_offset,
+                queue.topic,
+                queue.queue_id,
+                header.physical_offset,
+            )
+            return
+        if header.queue_offset > queue.max_offset:
+            if queue.max_offset == queue.min_offset == 0:
+                queue.begin_at(header.queue_offset)
+            else:
+                while queue.max_offset < header.queue_offset:
+                    queue.append_unit(BLANK_UNIT, queue.last_physical_end)
+        queue.append(header.physical_offset, header.size_bytes, code)
+        queue.next_offset = queue.max_offset
+        self._queues.mark_dirty(queue)
+        if queue.pending_bytes > 4096 * UNIT_BYTES:
+            self._queues.write_some(1 << 30)

@@ -1,0 +1,286 @@
+"""One IndexFile: from a key to the physical offsets of the messages that carry it.
+
+    offset       size             field (big-endian)
+    0            8                begin store timestamp, ms
+    8            8                end store timestamp, ms
+    16           8                begin physical offset
+    24           8                end physical offset
+    32           4                slots in use
+    36           4                entry count + 1 (entry 0 is never used)
+    40           4 x slots        slot: number of its newest entry, 0 when empty
+    40+4*slots   20 x entries     entry: key hash (4), physical offset (8), seconds since
+                                  the file's begin (4), number of the previous entry (4)
+
+The key is `topic#key`; its hash is the absolute value of Java's hash. Slots and header live in
+memory while the file is written (RocketMQ keeps them in the mapping), entries gather and are
+written in pieces; `write` puts all of it into the page cache. What was not written is rebuilt from
+the CommitLog.
+
+Source: apache/rocketmq store/index/IndexFile.java, IndexHeader.java @ rocketmq-all-5.3.3.
+"""
+
+import mmap
+import struct
+import sys
+from array import array
+from typing import Final
+
+from mailboat.disk import Disk, read_fully, sync, write_fully
+
+HEADER: Final = struct.Struct(">qqqqii")
+HEADER_BYTES: Final = 40
+SLOT_BYTES: Final = 4
+ENTRY: Final = struct.Struct(">iqii")
+ENTRY_BYTES: Final = 20
+assert HEADER.size == HEADER_BYTES
+assert ENTRY.size == ENTRY_BYTES
+_MAX_SECONDS: Final = 0x7FFFFFFF
+
+
+def index_hash(unsigned_hash: int) -> int:
+    """Return the absolute value that IndexFiles use, 0 for the one int that has none."""
+    if unsigned_hash & 0x80000000:
+        return (0x100000000 - unsigned_hash) & 0x7FFFFFFF
+    return unsigned_hash
+
+
+class IndexFile:
+    """One index file, open for writing or only for look-ups.
+
+    `entry_count` counts used entries (RocketMQ's header stores one more).
+    """
+
+    __slots__ = (
+        "_begin_timestamp_ms",
+        "_disk",
+        "_entries",
+        "_fd",
+        "_is_dirty",
+        "_max_entries",
+        "_slot_count",
+        "_slots",
+        "_used_slots",
+        "_written_entries",
+        "begin_physical_offset",
+        "end_physical_offset",
+        "end_timestamp_ms",
+        "entry_count",
+        "path",
+    )
+
+    def __init__(self, disk: Disk, path: str, fd: int, slot_count: int, max_entries: int) -> None:
+        """Take over an open file of the right size that holds nothing yet."""
+        self._disk = disk
+        self._fd = fd
+        self._slot_count = slot_count
+        self._max_entries = max_entries
+        self._slots: memoryview | None = None
+        self._entries = bytearray()
+        self._written_entries = 0
+        self._used_slots = 0
+        self._begin_timestamp_ms = 0
+        self._is_dirty = False
+        self.path = path
+        self.begin_physical_offset = 0
+        self.end_physical_offset = 0
+        self.end_timestamp_ms = 0
+        self.entry_count = 0
+
+    @property
+    def begin_timestamp_ms(self) -> int:
+        """Store time of the first message."""
+        return self._begin_timestamp_ms
+
+    def put_all(self, keys: list[tuple[int, int]], store_timestamp_ms: int) -> None:
+        """Add (key hash, physical offset) pairs of one store time; there must be room for all."""
+        slots = self._slots
+        if slots is None:
+            slots = self._load_slots()
+        number = self.entry_count
+        if not number:
+            self.begin_physical_offset = keys[0][1]
+            self._begin_timestamp_ms = store_timestamp_ms
+        seconds = (store_timestamp_ms - self._begin_timestamp_ms) // 1000
+        if not 0 <= seconds <= _MAX_SECONDS:
+            seconds = 0 if seconds < 0 else _MAX_SECONDS
+        slot_count = self._slot_count
+        entries = self._entries
+        pack = ENTRY.pack
+        for key_hash, physical_offset in keys:
+            number += 1
+            slot = key_hash % slot_count
+            previous = slots[slot]
+            slots[slot] = number
+            entries += pack(key_hash, physical_offset, seconds, previous)
+            if not previous:
+                self._used_slots += 1
+        self.entry_count = number
+        self.end_physical_offset = keys[-1][1]
+        self.end_timestamp_ms = store_timestamp_ms
+        self._is_dirty = True
+
+    @property
+    def room(self) -> int:
+        """How many more entries fit."""
+        return self._max_entries - 1 - self.entry_count
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of entries that are only in memory."""
+        return len(self._entries)
+
+    def write_entries(self) -> None:
+        """Write the gathered entries to the page cache; header and slots stay in memory.
+
+        Raises:
+            OSError: some entries are still only in memory; the call may be repeated.
+        """
+        if self._entries:
+            write_fully(
+                self._disk, self._fd, self._entries, self._entry_at(self._written_entries + 1)
+            )
+            self._written_entries = self.entry_count
+            self._entries.clear()
+
+    def write(self) -> bool:
+        """Write everything to the page cache; tell whether there was anything.
+
+        Raises:
+            OSError: the file is not complete; the call may be repeated.
+        """
+        if not self._is_dirty:
+            return False
+        self.write_entries()
+        slots = array("i", self._slots or self._load_slots())
+        if sys.byteorder == "little":
+            slots.byteswap()
+        write_fully(self._disk, self._fd, memoryview(slots).cast("B"), HEADER_BYTES)
+        header = HEADER.pack(
+            self._begin_timestamp_ms,
+            self.end_timestamp_ms,
+            self.begin_physical_offset,
+            self.end_physical_offset,
+            self._used_slots,
+            self.entry_count + 1,
+        )
+        write_fully(self._disk, self._fd, header, 0)
+        self._is_dirty = False
+        return True
+
+    def sync(self) -> None:
+        """Make what was written durable.
+
+        Raises:
+            OSError: nothing is known to be durable.
+        """
+        sync(self._disk, self._fd)
+
+    def seal(self) -> None:
+        """Write everything for the last time and give the memory of the slots back.
+
+        Raises:
+            OSError: the file is not complete; the call may be repeated.
+        """
+        self.write()
+        self._slots = None
+
+    def load(self) -> None:
+        """Read the header of an existing file; the slots follow when they are needed."""
+        data = read_fully(self._disk, self._fd, HEADER_BYTES, 0)
+        (
+            self._begin_timestamp_ms,
+            self.end_timestamp_ms,
+            self.begin_physical_offset,
+            self.end_physical_offset,
+            self._used_slots,
+            stored_count,
+        ) = HEADER.unpack(data)
+        self.entry_count = self._written_entries = min(max(stored_count - 1, 0), self._max_entries)
+
+    def _load_slots(self) -> memoryview:
+        # Anonymous memory: only the pages that slots fall into cost anything.
+        memory = memoryview(mmap.mmap(-1, self._slot_count * SLOT_BYTES)).cast("i")
+        if self._written_entries:
+            memory[:] = memoryview(self._stored_slots())
+        self._slots = memory
+        return memory
+
+    def _stored_slots(self) -> "array[int]":
+        size = SLOT_BYTES * self._slot_count
+        slots = array("i", read_fully(self._disk, self._fd, size, HEADER_BYTES))
+        if sys.byteorder == "little":
+            slots.byteswap()
+        return slots
+
+    def rewind(self, entry_count: int) -> bool:
+        """Go back to the state in which the file had `entry_count` entries.
+
+        Returns:
+            False when a crash has left header, slots or entries that do not allow it.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if self.entry_count < entry_count:
+            return False
+        stored = self._stored_slots()
+        slots = memoryview(mmap.mmap(-1, self._slot_count * SLOT_BYTES)).cast("i")
+        if min(stored) < 0:
+            return False
+        slots[:] = memoryview(stored)
+        if max(stored) > entry_count:
+            for slot, newest in enumerate(stored):
+                number = newest
+                while number > entry_count:
+                    if number > self.entry_count or (previous := self._entry(number)[3]) >= number:
+                        return False
+                    number = previous
+                if number != newest:
+                    slots[slot] = number
+        self._slots = slots
+        self.entry_count = self._written_entries = entry_count
+        self._is_dirty = True
+        return True
+
+    def find(self, key_hash: int, limit: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Return physical offsets of entries with a hash and a time in range, newest first."""
+        found: list[int] = []
+        number = self._slot(key_hash % self._slot_count)
+        while 0 < number <= self.entry_count and len(found) < limit:
+            stored_hash, physical_offset, seconds, previous = self._entry(number)
+            # Entries are exact to the second: the last one of a second counts as well.
+            time_ms = self._begin_timestamp_ms + seconds * 1000
+            if time_ms + 999 < begin_ms:
+                break
+            if stored_hash == key_hash and time_ms <= end_ms:
+                found.append(physical_offset)
+            if not previous < number:
+                break
+            number = previous
+        return found
+
+    def _slot(self, slot: int) -> int:
+        if self._slots is not None:
+            return int(self._slots[slot])
+        position = HEADER_BYTES + slot * SLOT_BYTES
+        return int.from_bytes(
+            read_fully(self._disk, self._fd, SLOT_BYTES, position), "big", signed=True
+        )
+
+    def _entry(self, number: int) -> tuple[int, int, int, int]:
+        if number > self._written_entries:
+            at = (number - self._written_entries - 1) * ENTRY_BYTES
+            return ENTRY.unpack_from(self._entries, at)
+        return ENTRY.unpack(read_fully(self._disk, self._fd, ENTRY_BYTES, self._entry_at(number)))
+
+    def _entry_at(self, number: int) -> int:
+        return HEADER_BYTES + self._slot_count * SLOT_BYTES + number * ENTRY_BYTES
+
+    def close(self) -> None:
+        """Close the file; what is only in memory is dropped."""
+        self._disk.close(self._fd)
+
+
+def index_file_bytes(slot_count: int, max_entries: int) -> int:
+    """Return the size of a file."""
+    return HEADER_BYTES + slot_count * SLOT_BYTES + max_entries * ENTRY_BYTES

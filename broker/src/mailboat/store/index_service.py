@@ -1,0 +1,249 @@
+"""The IndexFiles of a store: adding keys, finding messages by key, dropping old files.
+
+Source: apache/rocketmq store/index/IndexService.java @ rocketmq-all-5.3.3.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from mailboat.disk import Disk
+from mailboat.model.tags import unsigned_key_hash, unsigned_text_hash
+from mailboat.store.index_file import IndexFile, index_file_bytes, index_hash
+
+# Entries kept in memory before they go to the file: enough to make one call worth it.
+_WRITE_BYTES: Final = 256 * 1024
+
+
+class Indexed(Protocol):
+    """What the index wants to know of a message."""
+
+    @property
+    def topic(self) -> str:
+        """The topic."""
+        ...
+
+    @property
+    def unique_key(self) -> str | None:
+        """The producer's id."""
+        ...
+
+    @property
+    def keys(self) -> str | None:
+        """Further keys, joined by spaces."""
+        ...
+
+    @property
+    def physical_offset(self) -> int:
+        """Where the record lies."""
+        ...
+
+
+class IndexedRecord(NamedTuple):
+    """A record read back from the CommitLog."""
+
+    topic: str
+    unique_key: str | None
+    keys: str | None
+    physical_offset: int
+
+
+class IndexService:
+    """All index files, oldest first; the last one takes new keys."""
+
+    def __init__(self, disk: Disk, directory: str, slot_count: int, max_entries: int) -> None:
+        """Build an empty index in `directory`."""
+        self._disk = disk
+        self._directory = directory
+        self._slot_count = slot_count
+        self._max_entries = max_entries
+        self._topic_hashes: dict[str, int] = {}
+        self._unsynced: list[IndexFile] = []
+        self.files: list[IndexFile] = []
+
+    def put_messages(self, messages: Sequence[Indexed], store_timestamp_ms: int) -> None:
+        """Index messages of one store time under their unique keys and their other keys.
+
+        Raises:
+            OSError: a new file could not be created; the keys of the last messages are missing.
+        """
+        seeds = self._topic_hashes
+        keys: list[tuple[int, int]] = []
+        for message in messages:
+            try:
+                seed = seeds[message.topic]
+            except KeyError:
+                seed = seeds[message.topic] = unsigned_text_hash(message.topic + "#")
+            unique_key = message.unique_key
+            if unique_key:
+                h = unsigned_key_hash(unique_key, seed)
+                if h & 0x80000000:
+                    h = index_hash(h)
+                keys.append((h, message.physical_offset))
+            if message.keys:
+                for key in message.keys.split(" "):
+                    if key:
+                        h = index_hash(unsigned_text_hash(key, seed))
+                        keys.append((h, message.physical_offset))
+        while keys:
+            file = self._current()
+            room = file.room
+            file.put_all(keys[:room], store_timestamp_ms)
+            keys = keys[room:]
+
+    def _current(self) -> IndexFile:
+        if self.files:
+            last = self.files[-1]
+            if last.room > 0:
+                return last
+            last.seal()
+            if last not in self._unsynced:
+                self._unsynced.append(last)
+        return self._create()
+
+    def _create(self) -> IndexFile:
+        self._disk.make_dirs(self._directory)
+        stamp_ms = self._disk.wall_ms()
+        while True:
+            seconds, millis = divmod(stamp_ms, 1000)
+            name = time.strftime("%Y%m%d%H%M%S", time.localtime(seconds)) + f"{millis:03d}"
+            path = f"{self._directory}/{name}"
+            newest = self.files[-1].path if self.files else ""
+            if path > newest and not self._disk.exists(path):
+                break
+            stamp_ms += 1
+        fd = self._disk.open(path, create=True)
+        try:
+            self._disk.ftruncate(fd, index_file_bytes(self._slot_count, self._max_entries))
+        except OSError:
+            self._disk.close(fd)
+            self._disk.unlink(path)
+            raise
+        file = IndexFile(self._disk, path, fd, self._slot_count, self._max_entries)
+        self.files.append(file)
+        self._unsynced.append(file)
+        return file
+
+    def write_some(self) -> None:
+        """Write gathered entries once there are enough of them.
+
+        Raises:
+            OSError: they are still in memory; the call may be repeated.
+        """
+        if self.files and self.files[-1].pending_bytes >= _WRITE_BYTES:
+            self.files[-1].write_entries()
+
+    def write(self) -> list[IndexFile]:
+        """Write everything to the page cache; return the files that must be synced.
+
+        Raises:
+            OSError: the call may be repeated.
+        """
+        if self.files and self.files[-1].write() and self.files[-1] not in self._unsynced:
+            self._unsynced.append(self.files[-1])
+        unsynced, self._unsynced = self._unsynced, []
+        return unsynced
+
+    def mark_unsynced(self, files: list[IndexFile]) -> None:
+        """Take back files whose sync failed."""
+        self._unsynced += files
+
+    @property
+    def newest_name(self) -> str:
+        """Name of the file that takes new keys, empty when there is none."""
+        return self.files[-1].path.rpartition("/")[2] if self.files else ""
+
+    @property
+    def newest_entry_count(self) -> int:
+        """Entries of the file that takes new keys."""
+        return self.files[-1].entry_count if self.files else 0
+
+    @property
+    def end_timestamp_ms(self) -> int:
+        """Store time of the newest indexed message."""
+        return self.files[-1].end_timestamp_ms if self.files else 0
+
+    @property
+    def end_physical_offset(self) -> int:
+        """Physical offset of the newest indexed message."""
+        return self.files[-1].end_physical_offset if self.files else 0
+
+    def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Return physical offsets of messages that may carry a key, newest first.
+
+        Only the hash is compared: the caller checks topic and key in the record.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        key_hash = index_hash(unsigned_text_hash(f"{topic}#{key}"))
+        found: list[int] = []
+        for file in reversed(self.files):
+            if len(found) >= limit or (found and file.end_timestamp_ms < begin_ms):
+                break
+            if file.begin_timestamp_ms <= end_ms and file.end_timestamp_ms >= begin_ms:
+                found += file.find(key_hash, limit - len(found), begin_ms, end_ms)
+        return found
+
+    def load(self, newest_name: str, newest_entry_count: int, *, check_slots: bool) -> bool:
+        """Open the files; tell whether they are what was durable at the given point.
+
+        Files newer than `newest_name` are dropped: their keys are indexed anew. `check_slots` looks
+        through the newest file's slots, which a crash may have left half written.
+        """
+        if not self._disk.exists(self._directory):
+            return not newest_name
+        size = index_file_bytes(self._slot_count, self._max_entries)
+        intact = True
+        for name in self._disk.listdir(self._directory):
+            path = f"{self._directory}/{name}"
+            if name > newest_name or len(name) != 17 or not name.isdigit():
+                self._disk.unlink(path)
+                continue
+            if self._disk.size(path) != size:
+                intact = False
+                continue
+            fd = self._disk.open(path)
+            file = IndexFile(self._disk, path, fd, self._slot_count, self._max_entries)
+            file.load()
+            self.files.append(file)
+        if not intact or self.newest_name != newest_name:
+            return False
+        if not self.files:
+            return True
+        newest = self.files[-1]
+        if newest.entry_count == newest_entry_count and not check_slots:
+            return True
+        return newest.rewind(newest_entry_count)
+
+    def clear(self) -> None:
+        """Delete all files.
+
+        Raises:
+            OSError: some of them are still there.
+        """
+        self.close()
+        if self._disk.exists(self._directory):
+            for name in self._disk.listdir(self._directory):
+                self._disk.unlink(f"{self._directory}/{name}")
+
+    def drop_below(self, physical_offset: int) -> int:
+        """Delete files whose every message lies below the CommitLog's start; return how many.
+
+        Raises:
+            OSError: a file is still there; the call may be repeated.
+        """
+        count = 0
+        while len(self.files) > 1 and self.files[0].end_physical_offset < physical_offset:
+            file = self.files.pop(0)
+            file.close()
+            self._disk.unlink(file.path)
+            count += 1
+        return count
+
+    def close(self) -> None:
+        """Close the files; what is only in memory is dropped."""
+        for file in self.files:
+            file.close()
+        self.files = []
+        self._unsynced = []

@@ -1,0 +1,84 @@
+"""Where the files of a store lie.
+
+    <root>/commitlog/<20 digits>                     segments, named by their first physical offset
+    <root>/consumequeue/<topic>/<queue>/<20 digits>  named by their first byte in the queue's file
+    <root>/index/<yyyyMMddHHmmssSSS>                 named by creation time
+    <root>/checkpoint, abort, lock                   as RocketMQ has them
+    <root>/config/*.json                             the broker's tables
+    <root>/mailboat/progress.json                    ours: how far the derived files are durable
+    <root>/mailboat/flushed                          ours: how far the CommitLog is durable
+    <root>/mailboat/quarantine/                      ours: copies of damaged bytes
+
+Source: apache/rocketmq store/config/StorePathConfigHelper.java.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class StorePaths:
+    """Paths of one store directory."""
+
+    root: str
+    commit_log: str
+
+    @property
+    def consume_queue(self) -> str:
+        """Directory of the ConsumeQueues."""
+        return f"{self.root}/consumequeue"
+
+    @property
+    def index(self) -> str:
+        """Directory of the IndexFiles."""
+        return f"{self.root}/index"
+
+    @property
+    def config(self) -> str:
+        """Directory of the broker's JSON tables."""
+        return f"{self.root}/config"
+
+    @property
+    def checkpoint(self) -> str:
+        """RocketMQ's checkpoint file."""
+        return f"{self.root}/checkpoint"
+
+    @property
+    def abort(self) -> str:
+        """Present while a broker runs, and after it died."""
+        return f"{self.root}/abort"
+
+    @property
+    def lock(self) -> str:
+        """Held by the running broker."""
+        return f"{self.root}/lock"
+
+    @property
+    def own(self) -> str:
+        """Directory of the files that only mailboat has."""
+        return f"{self.root}/mailboat"
+
+    @property
+    def progress(self) -> str:
+        """How far the derived files are durable."""
+        return f"{self.own}/progress.json"
+
+    @property
+    def flushed(self) -> str:
+        """How far the CommitLog is durable."""
+        return f"{self.own}/flushed"
+
+    @property
+    def quarantine(self) -> str:
+        """Copies of damaged bytes."""
+        return f"{self.own}/quarantine"
+
+
+def store_paths(root: str, commit_log: str | None = None) -> StorePaths:
+    """Return the paths below `root`; `commit_log` moves the CommitLog elsewhere."""
+    root = root.rstrip("/")
+    return StorePaths(root, (commit_log or f"{root}/commitlog").rstrip("/"))
+
+
+def segment_name(start: int) -> str:
+    """Return the 20-digit file name for a first byte."""
+    return f"{start:020d}"

@@ -1,0 +1,299 @@
+"""Finding messages: by queue offset, physical offset, key and time.
+
+Every record that leaves the store has been checked against its checksum and against the place it
+was asked for.
+
+Source: apache/rocketmq store/DefaultMessageStore.java (getMessage, queryMessage,
+lookMessageByOffset) and store/ConsumeQueue.java (binarySearchInQueueByTime).
+"""
+
+import struct
+from typing import Final, NamedTuple
+
+from isal.isal_zlib import crc32
+
+from mailboat.model.properties import PropertyName, decode_properties
+from mailboat.model.record import CRC_PROPERTY_BYTES, CRC_PROPERTY_HEAD, RecordParts
+from mailboat.store.commit_log import CommitLog
+from mailboat.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from mailboat.store.index_service import IndexService
+from mailboat.store.recovery import read_record
+from mailboat.store.segment import Segment
+
+_PLACE: Final = struct.Struct(">i16xqq")
+# Units looked at in one call when most of them may be filtered out.
+_SCAN_UNITS: Final = 800
+_CRC_MASK: Final = 0x7FFFFFFF
+
+
+class GetStatus:
+    """Outcome of a read by queue offset."""
+
+    FOUND: Final = 0
+    NO_MATCHED_MESSAGE: Final = 1
+    NO_MESSAGE_IN_QUEUE: Final = 2
+    OFFSET_OVERFLOW_ONE: Final = 3
+    OFFSET_OVERFLOW_BADLY: Final = 4
+    OFFSET_TOO_SMALL: Final = 5
+    DAMAGED: Final = 6
+
+
+class GetResult(NamedTuple):
+    """Messages of one queue.
+
+    `slices` are views of the CommitLog (whole records, in order): join them before the next call
+    into the store. `next_offset` is where to go on.
+    """
+
+    status: int
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    slices: list[memoryview]
+    message_count: int
+    size_bytes: int
+
+
+class QueryResult(NamedTuple):
+    """Records found by key, oldest first, and how far the index reaches."""
+
+    records: list[bytes]
+    index_last_update_timestamp_ms: int
+    index_last_update_physical_offset: int
+
+
+class Lookup:
+    """Reads of one store."""
+
+    def __init__(
+        self, commit_log: CommitLog, index: IndexService, *, skip_corrupt: bool, check_crc: bool
+    ) -> None:
+        """Read from `commit_log` and `index`; `skip_corrupt` steps over damaged messages."""
+        self._commit_log = commit_log
+        self._index = index
+        self._skip_corrupt = skip_corrupt
+        self._check_crc = check_crc
+        self.corrupt_records = 0
+
+    def get_message(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+    ) -> GetResult:
+        """Return messages from a queue offset on, the first one whatever its size.
+
+        Args:
+            queue: the queue to read.
+            queue_offset: where to begin.
+            max_messages: at most so many messages.
+            max_bytes: stop before the record that would exceed this sum.
+            tags_codes: only messages with one of these tagsCodes; None takes all.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        low, high = queue.min_offset, queue.max_offset
+        if queue_offset < low or queue_offset >= high or high == 0:
+            return _outside(queue_offset, low, high)
+        wanted = max_messages if tags_codes is None else max(max_messages, _SCAN_UNITS)
+        units = queue.read_units(queue_offset, wanted)
+        slices: list[memoryview] = []
+        at = queue_offset
+        count = total = 0
+        extent_start = extent_end = -1
+        segment: Segment | None = None
+        segment_start = segment_end = 0
+        holds = self._holds
+        for physical_offset, size, code in UNIT.iter_unpack(units):
+            if tags_codes is not None and code not in tags_codes:
+                at += 1
+                continue
+            if count and (count >= max_messages or total + size > max_bytes):
+                break
+            if not segment_start <= physical_offset < segment_end:
+                if extent_end > extent_start and segment is not None:
+                    slices.append(
+                        segment.view[extent_start - segment_start : extent_end - segment_start]
+                    )
+                    extent_start = extent_end = -1
+                segment = self._commit_log.find(physical_offset)
+                segment_start, segment_end = (
+                    (segment.start, segment.end) if segment is not None else (0, 0)
+                )
+            if segment is None or not holds(segment, physical_offset, size, at):
+                self.corrupt_records += 1
+                if self._skip_corrupt:
+                    at += 1
+                    continue
+                break
+            if physical_offset != extent_end:
+                if extent_end > extent_start:
+                    slices.append(
+                        segment.view[extent_start - segment_start : extent_end - segment_start]
+                    )
+                extent_start = physical_offset
+            extent_end = physical_offset + size
+            count += 1
+            total += size
+            at += 1
+        if extent_end > extent_start and segment is not None:
+            slices.append(segment.view[extent_start - segment_start : extent_end - segment_start])
+        if count:
+            return GetResult(GetStatus.FOUND, at, low, high, slices, count, total)
+        status = GetStatus.NO_MATCHED_MESSAGE if at > queue_offset else GetStatus.DAMAGED
+        return GetResult(status, at, low, high, [], 0, 0)
+
+    def _holds(self, segment: Segment, physical_offset: int, size: int, queue_offset: int) -> bool:
+        """Check that the record asked for lies whole and unchanged at its place."""
+        view = segment.view
+        start = physical_offset - segment.start
+        end = start + size
+        if size == BLANK_SIZE or end > segment.size_bytes or size < _PLACE.size:
+            return False
+        if _PLACE.unpack_from(view, start) != (size, queue_offset, physical_offset):
+            return False
+        if not self._check_crc:
+            return True
+        tail = bytes(view[end - CRC_PROPERTY_BYTES : end])
+        if tail.startswith(CRC_PROPERTY_HEAD):
+            crc = crc32(view[start : end - CRC_PROPERTY_BYTES]) & _CRC_MASK
+            return tail[9:19] == (b"%010d" % crc)[::-1]
+        return self._record(segment, physical_offset) is not None
+
+    def _record(self, segment: Segment, physical_offset: int) -> RecordParts | None:
+        try:
+            return read_record(
+                segment.view, physical_offset - segment.start, physical_offset, check_crc=True
+            )
+        except ValueError:
+            return None
+
+    def extents(self, queue: ConsumeQueue, queue_offset: int, count: int) -> list[tuple[int, int]]:
+        """Return (physical offset, size) of up to `count` messages, adjacent ones joined.
+
+        Raises:
+            OSError: the queue's file cannot be read.
+        """
+        joined: list[tuple[int, int]] = []
+        for physical_offset, size, _ in UNIT.iter_unpack(queue.read_units(queue_offset, count)):
+            if size == BLANK_SIZE:
+                continue
+            if joined and sum(joined[-1]) == physical_offset:
+                joined[-1] = (joined[-1][0], joined[-1][1] + size)
+            else:
+                joined.append((physical_offset, size))
+        return joined
+
+    def record_at(self, physical_offset: int) -> bytes | None:
+        """Return the record that begins at a physical offset, None when none does.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        segment = self._commit_log.find(physical_offset)
+        if segment is None or physical_offset >= self._commit_log.end:
+            return None
+        parts = self._record(segment, physical_offset)
+        if parts is None:
+            return None
+        start = physical_offset - segment.start
+        return bytes(segment.view[start : start + parts.header.size_bytes])
+
+    def store_timestamp_ms(self, queue: ConsumeQueue, queue_offset: int) -> int:
+        """Return a message's store time, -1 when it is not there.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        unit = queue.unit(queue_offset)
+        if unit is None or unit[1] == BLANK_SIZE:
+            return -1
+        return self._timestamp_at(unit[0])
+
+    def _timestamp_at(self, physical_offset: int) -> int:
+        segment = self._commit_log.find(physical_offset)
+        if segment is None:
+            return -1
+        parts = self._record(segment, physical_offset)
+        return parts.store_timestamp_ms if parts is not None else -1
+
+    def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
+        """Return the first queue offset stored at or after a time, `max_offset` when none was.
+
+        With `upper` the last queue offset stored at or before the time, `min_offset` when none was.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        low, high = queue.min_offset, queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            found, time_ms = self._readable_time(queue, middle, high)
+            is_before = time_ms <= timestamp_ms if upper else time_ms < timestamp_ms
+            if found < high and is_before:
+                low = found + 1
+            else:
+                high = middle
+        if upper:
+            return max(low - 1, queue.min_offset)
+        return low
+
+    def _readable_time(self, queue: ConsumeQueue, queue_offset: int, limit: int) -> tuple[int, int]:
+        """Return the next message with a readable time and the time, `limit` when there is none."""
+        while queue_offset < limit:
+            time_ms = self.store_timestamp_ms(queue, queue_offset)
+            if time_ms >= 0:
+                return queue_offset, time_ms
+            queue_offset += 1
+        return limit, 0
+
+    def query(
+        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
+    ) -> QueryResult:
+        """Return messages of a topic that carry a key and were stored in [begin, end].
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        # The same hash may belong to other keys, and a record may be indexed twice: ask for more.
+        candidates = self._index.find(topic, key, 4 * max_messages, begin_ms, end_ms)
+        records: list[bytes] = []
+        for physical_offset in sorted(set(candidates), reverse=True):
+            segment = self._commit_log.find(physical_offset)
+            parts = self._record(segment, physical_offset) if segment is not None else None
+            if segment is None or parts is None:
+                continue
+            if begin_ms <= parts.store_timestamp_ms <= end_ms and _carries(
+                segment.view, parts, topic, key
+            ):
+                start = physical_offset - segment.start
+                records.append(bytes(segment.view[start : parts.properties_end]))
+            if len(records) == max_messages:
+                break
+        records.reverse()
+        return QueryResult(records, self._index.end_timestamp_ms, self._index.end_physical_offset)
+
+
+def _carries(view: memoryview, parts: RecordParts, topic: str, key: str) -> bool:
+    if bytes(view[parts.topic_at : parts.topic_end]) != topic.encode():
+        return False
+    text = str(view[parts.properties_at : parts.properties_end], "utf-8", "replace")
+    properties = decode_properties(text)
+    if properties.get(PropertyName.UNIQ_KEY) == key:
+        return True
+    return key in properties.get(PropertyName.KEYS, "").split(" ")
+
+
+def _outside(queue_offset: int, low: int, high: int) -> GetResult:
+    if high == 0:
+        status, next_offset = GetStatus.NO_MESSAGE_IN_QUEUE, 0
+    elif queue_offset < low:
+        status, next_offset = GetStatus.OFFSET_TOO_SMALL, low
+    elif queue_offset == high:
+        status, next_offset = GetStatus.OFFSET_OVERFLOW_ONE, high
+    else:
+        status, next_offset = GetStatus.OFFSET_OVERFLOW_BADLY, high
+    return GetResult(status, next_offset, low, high, [], 0, 0)

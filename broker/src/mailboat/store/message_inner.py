@@ -1,0 +1,69 @@
+"""A message on its way into the store, and what became of it.
+
+Source: apache/rocketmq store/MessageExtBrokerInner.java and base/PutMessageStatus.java.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import msgspec
+
+
+class PutStatus:
+    """What became of a message."""
+
+    PUT_OK: Final = 0
+    FLUSH_DISK_TIMEOUT: Final = 1
+    SERVICE_NOT_AVAILABLE: Final = 2
+    CREATE_MAPPED_FILE_FAILED: Final = 3
+    MESSAGE_ILLEGAL: Final = 4
+    UNKNOWN_ERROR: Final = 5
+    NOT_TRIED: Final = 6
+
+
+class MessageInner(msgspec.Struct, gc=False):
+    """One message to store; `put_messages` fills in the last four fields.
+
+    `body` and `properties` are stored as they are (the store adds the checksum property);
+    `born_host` has the 8 or 20 bytes of `mailboat.model.hosts`; `unique_key` and `keys` are
+    indexed.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    tags_code: int
+    unique_key: str | None
+    keys: str | None
+    flag: int
+    sys_flag: int
+    born_timestamp_ms: int
+    born_host: bytes
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+    wait_store_ok: bool = True
+    status: int = PutStatus.NOT_TRIED
+    queue_offset: int = -1
+    physical_offset: int = -1
+    size_bytes: int = 0
+
+
+class BlockingRunner(Protocol):
+    """Runs file-system calls that may block, away from the caller where it can."""
+
+    def __call__(
+        self, job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]
+    ) -> None:
+        """Run `job`, then call `done(result, error)` on the store's own thread."""
+        ...
+
+
+def run_inline(job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+    """Run the job at once; for tools and tests."""
+    try:
+        result = job()
+    except OSError as exc:
+        done(None, exc)
+        return
+    done(result, None)

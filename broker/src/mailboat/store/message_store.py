@@ -1,0 +1,614 @@
+"""The store as the broker sees it.
+
+Opens a directory (recovering what a crash left), takes messages, finds them, makes them durable,
+expires them. All calls come from one thread; what may block for long goes through the runner that
+the owner gives. The owner calls `background` every few tens of milliseconds, and drives flushes
+with `begin_flush` and `finish_flush`.
+
+Source: apache/rocketmq store/DefaultMessageStore.java @ rocketmq-all-5.3.3.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from mailboat.config import MessageStoreConfig
+from mailboat.disk import Disk
+from mailboat.errors import StoreBusyError, StoreClosedError
+from mailboat.store import opening
+from mailboat.store.checkpoint import (
+    CheckpointTimes,
+    FlushedMark,
+    Progress,
+    write_checkpoint,
+    write_progress,
+)
+from mailboat.store.commit_log import CommitLog
+from mailboat.store.consume_queue import ConsumeQueue
+from mailboat.store.dispatch import ArrivalListener, Dispatch
+from mailboat.store.flush import Flusher, FlushJob
+from mailboat.store.index_service import IndexService
+from mailboat.store.layout import StorePaths, store_paths
+from mailboat.store.lookup import GetResult, GetStatus, Lookup, QueryResult
+from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus, run_inline
+from mailboat.store.queue_table import QueueTable
+from mailboat.store.recovery import RecoveryReport, read_record
+from mailboat.store.retention import Retention
+
+log = logging.getLogger(__name__)
+
+# A restart reads at most about this much of the log again.
+CHECKPOINT_BYTES: Final = 256 * 1024 * 1024
+CHECKPOINT_INTERVAL_S: Final = 10.0
+_WRITE_QUEUES_A_SLICE: Final = 256
+_NO_QUEUE: Final = GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0, 0)
+
+
+@dataclass(slots=True)
+class SegmentState:
+    """One CommitLog segment for people and dashboards."""
+
+    physical_offset: int
+    size_bytes: int
+    last_store_timestamp_ms: int
+
+
+@dataclass(slots=True)
+class StoreState:
+    """Condition of a store: `refusal` says why sends are refused, `failed` what needs a restart."""
+
+    min_physical_offset: int
+    max_physical_offset: int
+    flushed_physical_offset: int
+    unflushed_bytes: int
+    unflushed_age_seconds: float
+    dispatch_behind_bytes: int
+    commit_log_bytes: int
+    disk_used_percent: int | None
+    refusal: str | None
+    failed: str | None
+    corrupt_records: int
+    recovered_records: int
+    recovered_tail_bytes: int
+    damaged_bytes: int
+    queue_count: int
+    segments: list[SegmentState] = field(default_factory=list)
+
+
+class MessageStore:
+    """One store directory, open."""
+
+    def __init__(
+        self,
+        config: MessageStoreConfig,
+        disk: Disk,
+        *,
+        store_host: bytes,
+        run_blocking: BlockingRunner = run_inline,
+    ) -> None:
+        """Describe a store; `open` touches the disk.
+
+        Args:
+            config: sizes, limits and intervals.
+            disk: the file system.
+            store_host: this broker's address as records carry it (`mailboat.model.hosts`).
+            run_blocking: runs calls that may block for long.
+        """
+        self._config = config
+        self._disk = disk
+        self._run_blocking = run_blocking
+        self.paths: StorePaths = store_paths(
+            os.path.expanduser(config.store_path_root_dir), config.store_path_commit_log or None
+        )
+        self.commit_log = CommitLog(config, disk, self.paths.commit_log, store_host, run_blocking)
+        self.queues = QueueTable(
+            disk, self.paths.consume_queue, config.mapped_file_size_consume_queue
+        )
+        self.index = IndexService(
+            disk, self.paths.index, config.max_hash_slot_num, config.max_index_num
+        )
+        self.is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self.dispatch = Dispatch(
+            self.queues,
+            self.index,
+            index_enabled=config.message_index_enable,
+            wait_for_flush=self.is_sync_flush,
+        )
+        self.lookup = Lookup(
+            self.commit_log,
+            self.index,
+            skip_corrupt=config.skip_corrupt,
+            check_crc=config.check_crc_on_recover,
+        )
+        self.retention = Retention(config, disk, [self.paths.commit_log, self.paths.root])
+        self.recovery = RecoveryReport(end=0)
+        self._flusher: Flusher | None = None
+        self._mark: FlushedMark | None = None
+        self._release_lock: opening.Release | None = None
+        self._derived_refusal: str | None = None
+        self._checkpoint_offset = 0
+        self._checkpoint_s = 0.0
+        self._checkpoint_due = False
+        self._is_checkpointing = False
+        self._synced_progress: Progress | None = None
+        self._next_clean_s = 0.0
+        self._is_open = False
+
+    @property
+    def is_open(self) -> bool:
+        """Messages can be read, and written unless something refuses them."""
+        return self._is_open
+
+    # -- life cycle -----------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Lock the directory, recover it, and get ready to take messages.
+
+        Raises:
+            StoreBusyError: another process holds the directory.
+            DamagedStoreError: the directory is not a store, or not with these settings.
+            OSError: the file system refuses.
+        """
+        disk, paths = self._disk, self.paths
+        for directory in (paths.root, paths.commit_log, paths.config, paths.own):
+            disk.make_dirs(directory)
+        is_foreign = opening.was_used_by_another_broker(disk, paths)
+        try:
+            self._release_lock = disk.lock(paths.lock, f"mailboat {os.getpid()}")
+        except BlockingIOError as exc:
+            raise StoreBusyError(
+                f"{paths.root} is in use by another broker; stop it or choose another directory"
+            ) from exc
+        opened = opening.recover(
+            disk=disk,
+            paths=paths,
+            config=self._config,
+            commit_log=self.commit_log,
+            queues=self.queues,
+            index=self.index,
+            dispatch=self.dispatch,
+            is_foreign=is_foreign,
+        )
+        self._mark = opened.mark
+        self.recovery = opened.report
+        self._flusher = Flusher(disk, self.commit_log, opened.mark)
+        opening.write_abort(disk, paths)
+        self._checkpoint_offset = self.dispatch.dispatched_offset
+        self._checkpoint_s = disk.monotonic()
+        self._checkpoint_due = opened.report.records > 0
+        # RocketMQ waits a minute before it first cleans, so that a start is not slowed down.
+        self._next_clean_s = disk.monotonic() + min(60.0, self._clean_interval_s)
+        self._is_open = True
+        self.retention.look()
+
+    def close(self) -> None:
+        """Flush everything and leave the clean marker; where the store has failed, leave none.
+
+        Raises:
+            OSError: the store is not cleanly closed; the next open recovers it.
+        """
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            if self.commit_log.failure is None:
+                self._close_cleanly()
+        finally:
+            self.queues.close()
+            self.index.close()
+            self.commit_log.close()
+            if self._mark is not None:
+                self._mark.close()
+            if self._release_lock is not None:
+                self._release_lock()
+
+    def _close_cleanly(self) -> None:
+        self.commit_log.drop_prepared()
+        job = self.begin_flush()
+        if job is not None:
+            try:
+                job.run()
+            except OSError as exc:
+                self.finish_flush(job, exc)
+                raise
+            self.finish_flush(job, None)
+        self._catch_up_index()
+        progress = self._write_derived()
+        for queue, since_bytes in self._queue_syncs:
+            queue.sync(since_bytes)
+        for file in self._index_syncs:
+            file.sync()
+        if self._disk.exists(self.paths.index):
+            self._disk.fsync_dir(self.paths.index)
+        write_checkpoint(self._disk, self.paths.checkpoint, self._checkpoint_times())
+        progress.clean = True
+        write_progress(self._disk, self.paths.progress, progress)
+        opening.remove_abort(self._disk, self.paths)
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def refusal(self) -> str | None:
+        """Say why messages are refused, None while they are taken."""
+        if not self._is_open:
+            return "the store is closed"
+        return self.commit_log.failure or self.retention.refusal or self._derived_refusal
+
+    def put_messages(self, batch: list[MessageInner]) -> None:
+        """Store messages, each on its own, and fill in what became of each.
+
+        PUT_OK means that the record is in the page cache; it is durable once `flushed_offset`
+        reaches its end. Messages with another status left nothing behind, but FLUSH_DISK_TIMEOUT,
+        whose outcome is unknown.
+        """
+        if self.refusal() is not None:
+            _refuse(batch)
+            return
+        get_or_add = self.queues.get_or_add
+        queues = [get_or_add(message.topic, message.queue_id) for message in batch]
+        written = self.commit_log.append(batch, queues)
+        if written != len(batch):
+            pairs = [
+                (message, queue)
+                for message, queue in zip(batch, queues, strict=True)
+                if message.status == PutStatus.PUT_OK
+            ]
+            batch = [message for message, _ in pairs]
+            queues = [queue for _, queue in pairs]
+        if written:
+            self._note_put(batch, queues)
+
+    def put_batch(self, batch: list[MessageInner]) -> None:
+        """Store the messages of one client batch, all or none; they share topic and queue."""
+        if self.refusal() is not None:
+            _refuse(batch)
+            return
+        queue = self.queues.get_or_add(batch[0].topic, batch[0].queue_id)
+        if self.commit_log.append_together(batch, queue):
+            self._note_put(batch, [queue] * len(batch))
+
+    def _note_put(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> None:
+        log_ = self.commit_log
+        self.flusher.note_write()
+        self.dispatch.dispatch_put(batch, queues, log_.end, log_.last_store_timestamp_ms)
+
+    # -- flushing -------------------------------------------------------------------------------
+
+    @property
+    def flusher(self) -> Flusher:
+        """The flush state of an open store.
+
+        Raises:
+            StoreClosedError: the store was never opened.
+        """
+        if self._flusher is None:
+            raise StoreClosedError(f"the store at {self.paths.root} is not open")
+        return self._flusher
+
+    @property
+    def flushed_offset(self) -> int:
+        """The physical offset below which everything is durable."""
+        return self.flusher.flushed_offset
+
+    def begin_flush(self) -> FlushJob | None:
+        """Make a job that flushes all that is written, None when there is nothing to do now."""
+        return self.flusher.begin()
+
+    def finish_flush(self, job: FlushJob, error: BaseException | None) -> None:
+        """Take a flush job back: what it made durable becomes visible with SYNC_FLUSH."""
+        self.flusher.finish(job, error)
+        if error is None:
+            self.dispatch.release(self.flusher.flushed_offset)
+
+    # -- background -----------------------------------------------------------------------------
+
+    @property
+    def _clean_interval_s(self) -> float:
+        return self._config.clean_resource_interval / 1000
+
+    def background(self) -> None:
+        """Do a slice of what goes on beside requests: a few milliseconds."""
+        if not self._is_open or self.commit_log.failure is not None:
+            return
+        self.commit_log.prepare_next()
+        try:
+            self._catch_up_index()
+            self.queues.write_some(_WRITE_QUEUES_A_SLICE)
+            self.index.write_some()
+            self._derived_refusal = None
+        except OSError as exc:
+            if self._derived_refusal is None:
+                log.warning("derived files cannot be written: %s", exc)
+            self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
+            return
+        now_s = self._disk.monotonic()
+        if now_s >= self._next_clean_s:
+            self._next_clean_s = now_s + self._clean_interval_s
+            self.clean()
+        self._checkpoint_slice(now_s)
+
+    def _catch_up_index(self) -> None:
+        gap = self.dispatch.index_gap
+        if gap is not None:
+            opening.index_from(self.commit_log, self.dispatch, gap)
+
+    def _checkpoint_slice(self, now_s: float) -> None:
+        progress = self._synced_progress
+        if progress is not None:
+            if self.flushed_offset >= progress.commit_log_offset:
+                self._synced_progress = None
+                self._run_blocking(lambda: self._save_progress(progress), self._progress_saved)
+            return
+        behind = self.dispatch.dispatched_offset - self._checkpoint_offset
+        is_time = now_s - self._checkpoint_s >= CHECKPOINT_INTERVAL_S and behind > 0
+        if not self._is_checkpointing and (
+            is_time or behind >= CHECKPOINT_BYTES or self._checkpoint_due
+        ):
+            self._begin_checkpoint(now_s)
+
+    def _begin_checkpoint(self, now_s: float) -> None:
+        try:
+            progress = self._write_derived()
+        except OSError as exc:
+            self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
+            return
+        self._checkpoint_s = now_s
+        self._checkpoint_due = False
+        self._is_checkpointing = True
+        queue_syncs, index_syncs = self._queue_syncs, self._index_syncs
+        index_directory = self.paths.index
+
+        def sync_all() -> Progress:
+            for queue, since_bytes in queue_syncs:
+                queue.sync(since_bytes)
+            for file in index_syncs:
+                file.sync()
+            if index_syncs:
+                self._disk.fsync_dir(index_directory)
+            return progress
+
+        self._run_blocking(sync_all, self._derived_synced)
+
+    def _write_derived(self) -> Progress:
+        self._queue_syncs = self.queues.write()
+        self._index_syncs = self.index.write()
+        return Progress(
+            commit_log_offset=self.dispatch.dispatched_offset,
+            index_file=self.index.newest_name,
+            index_entry_count=self.index.newest_entry_count,
+            queue_units=self.queues.total_units(),
+        )
+
+    def _derived_synced(self, progress: Any, error: BaseException | None) -> None:
+        if self._checkpoint_failed(error):
+            return
+        self._synced_progress = progress
+
+    def _save_progress(self, progress: Progress) -> Progress:
+        write_checkpoint(self._disk, self.paths.checkpoint, self._checkpoint_times())
+        write_progress(self._disk, self.paths.progress, progress)
+        return progress
+
+    def _progress_saved(self, progress: Any, error: BaseException | None) -> None:
+        if self._checkpoint_failed(error):
+            return
+        self._is_checkpointing = False
+        self._checkpoint_offset = progress.commit_log_offset
+
+    def _checkpoint_failed(self, error: BaseException | None) -> bool:
+        if error is None:
+            return False
+        self._is_checkpointing = False
+        if isinstance(error, FileNotFoundError):
+            # A topic was deleted meanwhile: its queues need no sync any more.
+            self._checkpoint_due = True
+        elif isinstance(error, OSError):
+            self.commit_log.poison(f"derived files could not be made durable: {error}")
+        else:
+            raise error
+        return True
+
+    def _checkpoint_times(self) -> CheckpointTimes:
+        return CheckpointTimes(
+            physic_ms=self.commit_log.last_store_timestamp_ms,
+            logics_ms=self.dispatch.last_store_timestamp_ms,
+            index_ms=self.index.end_timestamp_ms,
+            master_flushed_offset=self.flushed_offset,
+            confirm_physical_offset=self.dispatch.dispatched_offset,
+        )
+
+    def clean(self) -> int:
+        """Look at the disk and delete the segments that may go; return how many went."""
+        decision = self.retention.look()
+        deleted = 0
+        segments = self.commit_log.segments
+        while (
+            len(segments) > 1
+            and deleted < self._config.delete_file_batch_max
+            and segments[0].end <= min(self.flushed_offset, self._checkpoint_offset)
+            and (
+                decision.delete_oldest
+                or (decision.delete_expired and self._is_expired(segments[0].end))
+            )
+        ):
+            log.info("expired path=%s", segments[0].path)
+            self._run_blocking(self.commit_log.remove_oldest(), _raise_unless_io)
+            deleted += 1
+        if deleted:
+            self.queues.raise_min(self.commit_log.start)
+            self.index.drop_below(self.commit_log.start)
+            self.retention.look()
+        return deleted
+
+    def _is_expired(self, next_start: int) -> bool:
+        """Judge a segment by the first record behind it: everything in it is at least as old."""
+        segment = self.commit_log.find(next_start)
+        if segment is None or next_start >= self.commit_log.end:
+            return False
+        try:
+            parts = read_record(segment.view, 0, segment.start, check_crc=True)
+        except ValueError:
+            return False
+        return self.retention.is_expired(parts.store_timestamp_ms)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def has_queue(self, topic: str, queue_id: int) -> bool:
+        """Tell whether a queue has ever held a message."""
+        queue = self.queues.get(topic, queue_id)
+        return queue is not None and queue.max_offset > 0
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Return the ids of a topic's queues that the store knows."""
+        return [queue.queue_id for queue in self.queues.of_topic(topic)]
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first queue offset that is still there, 0 for an unknown queue."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.min_offset if queue is not None else 0
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset after the last visible message, 0 for an unknown queue."""
+        queue = self.queues.get(topic, queue_id)
+        return queue.max_offset if queue is not None else 0
+
+    def get_message(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None = None,
+    ) -> GetResult:
+        """Return messages of a queue; see `Lookup.get_message`."""
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return _NO_QUEUE
+        return self.lookup.get_message(queue, queue_offset, max_messages, max_bytes, tags_codes)
+
+    def is_hot(self, topic: str, queue_id: int, queue_offset: int) -> bool:
+        """Estimate whether a message is in memory: it lies near the end of the log."""
+        if self.commit_log.end - self.commit_log.start <= self._hot_bytes:
+            return True
+        queue = self.queues.get(topic, queue_id)
+        unit = queue.unit(queue_offset) if queue is not None else None
+        if unit is None:
+            return True
+        return self.commit_log.end - unit[0] <= self._hot_bytes
+
+    def prefetch(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        done: Callable[[], None],
+    ) -> None:
+        """Bring messages from the disk into memory with the blocking runner, then call `done`."""
+        queue = self.queues.get(topic, queue_id)
+        extents = self.lookup.extents(queue, queue_offset, max_messages) if queue else []
+        reads: list[tuple[int, int, int]] = []
+        budget = self._config.max_transfer_bytes_on_message_in_memory
+        for physical_offset, size in extents:
+            segment = self.commit_log.find(physical_offset)
+            if segment is not None and budget > 0:
+                reads.append((segment.fd, size, physical_offset - segment.start))
+                budget -= size
+
+        def read() -> None:
+            for fd, size, position in reads:
+                self._disk.pread(fd, size, position)
+
+        # A read that fails here fails again, and is answered, when the message itself is read.
+        self._run_blocking(read, lambda _, error: done())
+
+    @property
+    def _hot_bytes(self) -> int:
+        return _RAM_BYTES * self._config.access_message_in_memory_max_ratio // 100
+
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
+    ) -> int:
+        """Return a queue offset by store time; see `Lookup.offset_by_time`."""
+        queue = self.queues.get(topic, queue_id)
+        return self.lookup.offset_by_time(queue, timestamp_ms, upper=upper) if queue else 0
+
+    def earliest_message_time(self, topic: str, queue_id: int) -> int:
+        """Return the store time of the first message still there, -1 for none."""
+        return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
+
+    def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        """Return the store time of a message, -1 when it is not there."""
+        queue = self.queues.get(topic, queue_id)
+        return self.lookup.store_timestamp_ms(queue, queue_offset) if queue else -1
+
+    def look_message_by_offset(self, physical_offset: int) -> bytes | None:
+        """Return the record that begins at a physical offset, None when none does."""
+        return self.lookup.record_at(physical_offset)
+
+    def query_message(
+        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
+    ) -> QueryResult:
+        """Return messages by key; see `Lookup.query`."""
+        return self.lookup.query(topic, key, max_messages, begin_ms, end_ms)
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic's queues; its records expire with the CommitLog.
+
+        Raises:
+            OSError: some files are still there; the call may be repeated.
+        """
+        self.queues.delete_topic(topic)
+        self._checkpoint_due = True
+
+    @property
+    def on_arrival(self) -> ArrivalListener | None:
+        """Called with the queues that have new messages."""
+        return self.dispatch.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, listener: ArrivalListener | None) -> None:
+        self.dispatch.on_arrival = listener
+
+    def state(self) -> StoreState:
+        """Return the store's condition."""
+        log_ = self.commit_log
+        return StoreState(
+            min_physical_offset=log_.start,
+            max_physical_offset=log_.end,
+            flushed_physical_offset=self.flushed_offset,
+            unflushed_bytes=self.flusher.unflushed_bytes,
+            unflushed_age_seconds=self.flusher.unflushed_age_s,
+            dispatch_behind_bytes=log_.end - self.dispatch.dispatched_offset,
+            commit_log_bytes=log_.end - log_.start,
+            disk_used_percent=self.retention.used_percent,
+            refusal=self.refusal() or log_.no_room,
+            failed=log_.failure,
+            corrupt_records=self.lookup.corrupt_records,
+            recovered_records=self.recovery.records,
+            recovered_tail_bytes=self.recovery.torn_bytes,
+            damaged_bytes=sum(item.size_bytes for item in self.recovery.damaged),
+            queue_count=len(self.queues.by_key),
+            segments=[
+                SegmentState(segment.start, segment.size_bytes, segment.last_store_timestamp_ms)
+                for segment in log_.segments
+            ],
+        )
+
+
+_RAM_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _refuse(batch: list[MessageInner]) -> None:
+    for message in batch:
+        message.status = PutStatus.SERVICE_NOT_AVAILABLE
+
+
+def _raise_unless_io(_: Any, error: BaseException | None) -> None:
+    if error is None:
+        return
+    if not isinstance(error, OSError):
+        raise error
+    log.error("an expired segment could not be removed: %s", error)

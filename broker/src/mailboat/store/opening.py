@@ -1,0 +1,165 @@
+"""Opening a store directory: which files to trust, what to rebuild, where the log ends.
+
+Source: apache/rocketmq store/DefaultMessageStore.java (load, recover).
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mailboat.config import MessageStoreConfig
+from mailboat.disk import Disk, read_file, replace_file
+from mailboat.errors import DamagedStoreError
+from mailboat.model.record import RecordParts
+from mailboat.store.checkpoint import (
+    FlushedMark,
+    Progress,
+    open_flushed_mark,
+    read_checkpoint,
+    read_progress,
+)
+from mailboat.store.commit_log import CommitLog
+from mailboat.store.dispatch import Dispatch
+from mailboat.store.index_service import IndexService
+from mailboat.store.layout import StorePaths
+from mailboat.store.queue_table import QueueTable
+from mailboat.store.recovery import RecoveryReport, Scanner, cut_log, quarantine
+from mailboat.store.segment import open_segments
+
+log = logging.getLogger(__name__)
+
+Release = Callable[[], None]
+
+
+@dataclass(slots=True)
+class Opened:
+    """A recovered directory."""
+
+    mark: FlushedMark
+    report: RecoveryReport
+
+
+def was_used_by_another_broker(disk: Disk, paths: StorePaths) -> bool:
+    """Tell whether RocketMQ had the directory last: then our own files say nothing about it."""
+    if not disk.exists(paths.lock):
+        return True
+    return not read_file(disk, paths.lock).startswith(b"mailboat")
+
+
+def recover(
+    *,
+    disk: Disk,
+    paths: StorePaths,
+    config: MessageStoreConfig,
+    commit_log: CommitLog,
+    queues: QueueTable,
+    index: IndexService,
+    dispatch: Dispatch,
+    is_foreign: bool,
+) -> Opened:
+    """Bring log, queues and index into agreement and leave the log's end durable.
+
+    Raises:
+        DamagedStoreError: the directory is not a store, or not with these settings.
+        OSError: the file system refuses; the call may be repeated from a new start.
+    """
+    commit_log.segments = open_segments(disk, paths.commit_log, config.mapped_file_size_commit_log)
+    mark = open_flushed_mark(disk, paths.flushed)
+    progress = None if is_foreign else read_progress(disk, paths.progress)
+    _check_log_is_there(disk, paths, commit_log, progress)
+    is_clean = progress is not None and progress.clean and not disk.exists(paths.abort)
+    start = _load_derived(commit_log, queues, index, progress, is_clean=is_clean)
+    dispatch.dispatched_offset = start
+    trusted_mark = None if is_foreign else mark.flushed_offset
+    scanner = Scanner(commit_log, trusted_mark, check_crc=config.check_crc_on_recover)
+    report = scanner.scan(start, dispatch.dispatch_record)
+    quarantine(disk, paths.quarantine, commit_log, report.damaged)
+    cut_log(disk, commit_log, paths.commit_log, report, force=not is_clean)
+    for segment in commit_log.segments:
+        # What a crash left in the page cache only must be durable before anybody relies on it.
+        if not is_clean and segment.start < report.end:
+            disk.fdatasync(segment.fd)
+    mark.advance(commit_log.end)
+    mark.sync()
+    dispatch.dispatched_offset = commit_log.end
+    commit_log.last_store_timestamp_ms = max(
+        report.last_store_timestamp_ms, read_checkpoint(disk, paths.checkpoint).physic_ms
+    )
+    queues.raise_min(commit_log.start)
+    for queue in queues.by_key.values():
+        queue.next_offset = queue.max_offset
+    if report.records or report.torn_bytes or report.damaged:
+        log.info(
+            "recovered records=%d from=%d end=%d tail_bytes_cut=%d damaged_ranges=%d",
+            report.records,
+            start,
+            report.end,
+            report.torn_bytes,
+            len(report.damaged),
+        )
+    return Opened(mark, report)
+
+
+def _check_log_is_there(
+    disk: Disk, paths: StorePaths, commit_log: CommitLog, progress: Progress | None
+) -> None:
+    end = commit_log.segments[-1].end if commit_log.segments else 0
+    if progress is not None and progress.commit_log_offset > end:
+        raise DamagedStoreError(
+            f"{paths.commit_log} ends at {end}, but {progress.commit_log_offset} bytes were "
+            f"written; restore the missing segments, or remove {paths.progress} to go on "
+            "without them"
+        )
+
+
+def _load_derived(
+    commit_log: CommitLog,
+    queues: QueueTable,
+    index: IndexService,
+    progress: Progress | None,
+    *,
+    is_clean: bool,
+) -> int:
+    """Load queues and index as far as they are trusted; return where the scan begins."""
+    log_start = commit_log.segments[0].start if commit_log.segments else 0
+    if progress is not None and progress.commit_log_offset >= log_start:
+        offset = progress.commit_log_offset
+        intact = queues.load(offset) and queues.total_units() == progress.queue_units
+        if intact and index.load(
+            progress.index_file, progress.index_entry_count, check_slots=not is_clean
+        ):
+            commit_log.end = offset
+            return offset
+        log.warning("queues or index do not fit the CommitLog: rebuilding them from it")
+    queues.clear()
+    index.clear()
+    commit_log.end = log_start
+    return log_start
+
+
+def write_abort(disk: Disk, paths: StorePaths) -> None:
+    """Leave the mark that says: a broker runs here, or died."""
+    replace_file(disk, paths.abort, str(os.getpid()).encode())
+
+
+def remove_abort(disk: Disk, paths: StorePaths) -> None:
+    """Take the mark away, durably, after a clean stop."""
+    disk.unlink(paths.abort)
+    disk.fsync_dir(paths.root)
+
+
+def index_from(commit_log: CommitLog, dispatch: Dispatch, physical_offset: int) -> None:
+    """Add the keys that are missing from a physical offset on.
+
+    Raises:
+        OSError: the index still stops; the call may be repeated.
+    """
+
+    def add(buffer: memoryview, parts: RecordParts) -> None:
+        if parts.header.physical_offset < dispatch.dispatched_offset:
+            dispatch.index_gap = parts.header.physical_offset
+            dispatch.index_record(buffer, parts)
+
+    Scanner(commit_log, commit_log.end, check_crc=False).scan(physical_offset, add)
+    dispatch.index_gap = None

@@ -1,0 +1,174 @@
+"""All ConsumeQueues of a store.
+
+Source: apache/rocketmq store/queue/ConsumeQueueStore.java @ rocketmq-all-5.3.3.
+"""
+
+from typing import Final, NamedTuple
+
+from mailboat.disk import Disk
+from mailboat.store.consume_queue import UNIT_BYTES, ConsumeQueue, FilePool
+
+_OPEN_FILES: Final = 512
+
+
+class QueueSync(NamedTuple):
+    """A queue whose files from `since_bytes` on must be synced."""
+
+    queue: ConsumeQueue
+    since_bytes: int
+
+
+class QueueTable:
+    """The queues by topic and queue id, and which of them have something to write or sync."""
+
+    def __init__(self, disk: Disk, directory: str, file_bytes: int) -> None:
+        """Build an empty table over `directory`."""
+        self._disk = disk
+        self._directory = directory
+        self._file_bytes = file_bytes
+        self._pool = FilePool(disk, _OPEN_FILES)
+        self._dirty: dict[ConsumeQueue, None] = {}
+        self._unsynced: dict[ConsumeQueue, int] = {}
+        self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        """Return a queue that exists."""
+        return self.by_key.get((topic, queue_id))
+
+    def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """Return a queue, a new and empty one where there was none; touches no file."""
+        queue = self.by_key.get((topic, queue_id))
+        if queue is None:
+            directory = f"{self._directory}/{topic}/{queue_id}"
+            queue = ConsumeQueue(
+                self._disk, self._pool, directory, topic, queue_id, self._file_bytes
+            )
+            self.by_key[(topic, queue_id)] = queue
+        return queue
+
+    def of_topic(self, topic: str) -> list[ConsumeQueue]:
+        """Return the queues of a topic, by queue id."""
+        queues = [queue for queue in self.by_key.values() if queue.topic == topic]
+        return sorted(queues, key=lambda queue: queue.queue_id)
+
+    def mark_dirty(self, queue: ConsumeQueue) -> None:
+        """Note that a queue has units that are only in memory."""
+        if not queue.is_dirty:
+            queue.is_dirty = True
+            self._dirty[queue] = None
+
+    def mark_unsynced(self, queue: ConsumeQueue, since_bytes: int) -> None:
+        """Note that a queue's bytes from `since_bytes` on are not durable."""
+        self._unsynced[queue] = min(since_bytes, self._unsynced.get(queue, since_bytes))
+
+    def write_some(self, limit: int) -> int:
+        """Write the pending units of up to `limit` queues; return how many queues were written.
+
+        Raises:
+            OSError: the queue that failed and the rest keep their units in memory.
+        """
+        count = 0
+        while self._dirty and count < limit:
+            queue = next(iter(self._dirty))
+            since_bytes = queue.written_bytes
+            queue.write_pending()
+            self.mark_unsynced(queue, since_bytes)
+            queue.is_dirty = False
+            del self._dirty[queue]
+            count += 1
+        return count
+
+    def write(self) -> list[QueueSync]:
+        """Write the pending units of all queues; return what must be synced.
+
+        Raises:
+            OSError: the call may be repeated.
+        """
+        self.write_some(len(self._dirty))
+        syncs = [QueueSync(queue, since) for queue, since in self._unsynced.items()]
+        self._unsynced = {}
+        return syncs
+
+    @property
+    def dirty_count(self) -> int:
+        """Queues with units that are only in memory."""
+        return len(self._dirty)
+
+    def total_units(self) -> int:
+        """Return the sum of all queues' ends: a check that no queue is missing."""
+        return sum(queue.max_offset for queue in self.by_key.values())
+
+    def load(self, physical_offset: int) -> bool:
+        """Open the queues as far as their records lie below a physical offset.
+
+        Returns:
+            Whether the files fit together; if not, they must be rebuilt from the CommitLog.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        if not self._disk.exists(self._directory):
+            return True
+        intact = True
+        for topic in self._disk.listdir(self._directory):
+            topic_directory = f"{self._directory}/{topic}"
+            for name in self._disk.listdir(topic_directory):
+                if not name.isdigit():
+                    continue
+                queue = self.get_or_add(topic, int(name))
+                if not queue.load():
+                    intact = False
+                    continue
+                queue.cut_from(physical_offset)
+                self.mark_unsynced(queue, queue.max_offset * UNIT_BYTES)
+        return intact
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete the queues of a topic.
+
+        Raises:
+            OSError: some files are still there; the call may be repeated.
+        """
+        for queue in self.of_topic(topic):
+            queue.remove()
+            self._dirty.pop(queue, None)
+            self._unsynced.pop(queue, None)
+            del self.by_key[(topic, queue.queue_id)]
+        directory = f"{self._directory}/{topic}"
+        if self._disk.exists(directory) and not self._disk.listdir(directory):
+            self._disk.rmdir(directory)
+            self._disk.fsync_dir(self._directory)
+
+    def clear(self) -> None:
+        """Delete all queues.
+
+        Raises:
+            OSError: some files are still there; the call may be repeated.
+        """
+        self._pool.close()
+        self.by_key = {}
+        self._dirty = {}
+        self._unsynced = {}
+        if not self._disk.exists(self._directory):
+            return
+        for topic in self._disk.listdir(self._directory):
+            topic_directory = f"{self._directory}/{topic}"
+            for name in self._disk.listdir(topic_directory):
+                directory = f"{topic_directory}/{name}"
+                for file in self._disk.listdir(directory):
+                    self._disk.unlink(f"{directory}/{file}")
+                self._disk.rmdir(directory)
+            self._disk.rmdir(topic_directory)
+
+    def raise_min(self, physical_offset: int) -> None:
+        """Adjust all queues to the CommitLog's start.
+
+        Raises:
+            OSError: the call may be repeated.
+        """
+        for queue in self.by_key.values():
+            queue.raise_min(physical_offset)
+
+    def close(self) -> None:
+        """Close the files; what is only in memory is dropped."""
+        self._pool.close()

@@ -1,0 +1,328 @@
+"""The JSON API for administration: topics, groups with their lag, the store, the cluster.
+
+Lists come in name order and in pages: `limit` names at most, the next page starts behind `next`.
+"""
+
+import heapq
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from mailboat.broker.controller import BrokerController
+from mailboat.config import MessageStoreConfig
+from mailboat.model.topic import TopicConfig
+from mailboat.store.message_store import StoreState
+from mailboat.web.context import WebContext
+from mailboat.web.replies import reply
+
+PAGE_DEFAULT: Final = 100
+PAGE_MAX: Final = 1_000
+"""Most entries of one page."""
+
+
+class QueueBody(msgspec.Struct):
+    """One queue; `max_offset` is that of the next message."""
+
+    queue_id: int
+    min_offset: int
+    max_offset: int
+
+
+class TopicBody(msgspec.Struct, omit_defaults=True):
+    """One topic on this broker; `queues` and `groups` only where one topic was asked for."""
+
+    topic: str
+    perm: int
+    read_queue_nums: int
+    write_queue_nums: int
+    is_system: bool
+    message_count: int
+    attributes: dict[str, str] = {}
+    queues: list[QueueBody] | None = None
+    groups: list[str] | None = None
+
+
+class TopicsBody(msgspec.Struct):
+    """One page of topics."""
+
+    topics: list[TopicBody]
+    next: str | None
+
+
+class QueueLagBody(msgspec.Struct):
+    """One queue as a group sees it; `committed_offset` is null where the group has none."""
+
+    queue_id: int
+    committed_offset: int | None
+    max_offset: int
+    lag: int
+
+
+class TopicLagBody(msgspec.Struct):
+    """What a group has not consumed of one topic."""
+
+    topic: str
+    lag: int
+    queues: list[QueueLagBody]
+
+
+class MemberBody(msgspec.Struct):
+    """One connected member of a group."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+class GroupBody(msgspec.Struct):
+    """One consumer group; `lag` is the number of messages it has not consumed."""
+
+    group: str
+    message_model: str | None
+    lag: int
+    members: list[MemberBody]
+    topics: list[TopicLagBody]
+
+
+class GroupsBody(msgspec.Struct):
+    """One page of groups."""
+
+    groups: list[GroupBody]
+    next: str | None
+
+
+class RetentionBody(msgspec.Struct):
+    """The rules by which old messages go."""
+
+    file_reserved_time_hours: int
+    delete_when: str
+    disk_max_used_space_ratio: int
+    disk_space_clean_forcibly_ratio: int
+    disk_space_warning_level_ratio: int
+
+
+class StoreBody(msgspec.Struct):
+    """The store's condition; `writable` is false while sends are refused, `state.refusal` says
+    why."""
+
+    root: str
+    flush_disk_type: str
+    writable: bool
+    retention: RetentionBody
+    state: StoreState
+
+
+class BrokerBody(msgspec.Struct):
+    """The brokers that share one name, by broker id; 0 is the master."""
+
+    cluster: str
+    addresses: dict[int, str]
+
+
+class ClusterBody(msgspec.Struct, omit_defaults=True):
+    """What is known of the cluster: a name server knows the brokers, a broker its name servers.
+
+    `name_servers` tells by address whether the last registration there succeeded.
+    """
+
+    clusters: dict[str, list[str]]
+    brokers: dict[str, BrokerBody]
+    name_servers: dict[str, bool] | None = None
+
+
+def add_routes(app: web.Application, context: WebContext) -> None:
+    """Serve the API."""
+    api = AdminApi(context)
+    app.router.add_get("/api/v1/cluster", api.cluster)
+    if context.settings.role != "namesrv":
+        app.router.add_get("/api/v1/topics", api.topics)
+        app.router.add_get("/api/v1/topics/{topic}", api.topic)
+        app.router.add_get("/api/v1/groups", api.groups)
+        app.router.add_get("/api/v1/groups/{group}", api.group)
+        app.router.add_get("/api/v1/store", api.store)
+
+
+class AdminApi:
+    """The handlers."""
+
+    def __init__(self, context: WebContext) -> None:
+        """Show one process."""
+        self._context = context
+
+    async def topics(self, request: web.Request) -> web.Response:
+        """List topics."""
+        broker = serving_broker(self._context)
+        names, following = page_of(broker.topics.table, request)
+        bodies = [_topic(broker, broker.topics.table[name]) for name in names]
+        return reply(TopicsBody(bodies, following))
+
+    async def topic(self, request: web.Request) -> web.Response:
+        """Show one topic with its queues and the groups that consume it."""
+        broker = serving_broker(self._context)
+        name = request.match_info["topic"]
+        config = broker.topics.select(name)
+        if config is None:
+            raise web.HTTPNotFound(text=f"there is no topic {name}")
+        body = _topic(broker, config)
+        body.queues = [
+            QueueBody(
+                queue_id,
+                broker.store.min_offset(name, queue_id),
+                broker.store.max_offset(name, queue_id),
+            )
+            for queue_id in queue_ids(broker, name)
+        ]
+        online = broker.consumers.groups_on_topic(name)
+        body.groups = sorted(broker.offsets.groups_of(name).union(online))
+        return reply(body)
+
+    async def groups(self, request: web.Request) -> web.Response:
+        """List consumer groups with their lag in every queue."""
+        broker = serving_broker(self._context)
+        names, following = page_of(_group_names(broker), request)
+        return reply(GroupsBody([_group(broker, name) for name in names], following))
+
+    async def group(self, request: web.Request) -> web.Response:
+        """Show one consumer group with its lag in every queue."""
+        broker = serving_broker(self._context)
+        name = request.match_info["group"]
+        if name not in _group_names(broker):
+            raise web.HTTPNotFound(text=f"there is no consumer group {name}")
+        return reply(_group(broker, name))
+
+    async def store(self, _: web.Request) -> web.Response:
+        """Show the store's condition."""
+        broker = serving_broker(self._context)
+        state, config = broker.store.state(), self._context.settings.store
+        body = StoreBody(
+            root=str(config.root_dir),
+            flush_disk_type=config.flush_disk_type,
+            writable=state.refusal is None,
+            retention=_retention(config),
+            state=state,
+        )
+        return reply(body)
+
+    async def cluster(self, _: web.Request) -> web.Response:
+        """Show brokers and name servers."""
+        body = ClusterBody({}, {})
+        namesrv, broker = self._context.namesrv, self._context.broker
+        if broker is not None:
+            config = broker.settings.broker
+            body.clusters[config.broker_cluster_name] = [config.broker_name]
+            addresses = {config.broker_id: broker.address}
+            body.brokers[config.broker_name] = BrokerBody(config.broker_cluster_name, addresses)
+            body.name_servers = broker.registration.name_servers
+        if namesrv is not None:
+            info = namesrv.routes.cluster_info()
+            body.clusters.update(info.cluster_addr_table)
+            for name, data in info.broker_addr_table.items():
+                body.brokers[name] = BrokerBody(data.cluster, data.broker_addrs)
+        return reply(body)
+
+
+def serving_broker(context: WebContext) -> BrokerController:
+    """Return the broker once its store is open.
+
+    Raises:
+        HTTPServiceUnavailable: it is not, or no longer.
+    """
+    broker = context.broker
+    if broker is None or not broker.store.is_open:
+        raise web.HTTPServiceUnavailable(text=f"the broker is {context.phase}; try again later")
+    return broker
+
+
+def page_of(names: Iterable[str], request: web.Request) -> tuple[list[str], str | None]:
+    """Return one page of names in order, and where the next one starts.
+
+    Raises:
+        HTTPBadRequest: `limit` is not a number from 1 to PAGE_MAX.
+    """
+    limit_text = request.query.get("limit", str(PAGE_DEFAULT))
+    is_number = limit_text.isascii() and limit_text.isdigit() and len(limit_text) < 6
+    if not is_number or not 1 <= int(limit_text) <= PAGE_MAX:
+        raise web.HTTPBadRequest(text=f"limit must be a number from 1 to {PAGE_MAX}")
+    limit, after = int(limit_text), request.query.get("after", "")
+    page = heapq.nsmallest(limit + 1, (name for name in names if name > after))
+    return page[:limit], page[limit - 1] if len(page) > limit else None
+
+
+def queue_ids(broker: BrokerController, topic: str) -> list[int]:
+    """Return the ids of a topic's queues: those that are configured and those that hold
+    messages."""
+    config = broker.topics.select(topic)
+    configured = 0
+    if config is not None:
+        configured = max(config.read_queue_nums, config.write_queue_nums)
+    return sorted({*range(configured), *broker.store.queue_ids(topic)})
+
+
+def topic_lag(broker: BrokerController, group: str, topic: str) -> TopicLagBody:
+    """Count what a group has not consumed of a topic; without an offset that is all there is."""
+    store, committed = broker.store, broker.offsets.queues(group, topic)
+    queues = []
+    for queue_id in queue_ids(broker, topic):
+        max_offset = store.max_offset(topic, queue_id)
+        offset = committed.get(queue_id)
+        unread_from = max(store.min_offset(topic, queue_id), offset or 0)
+        queues.append(QueueLagBody(queue_id, offset, max_offset, max(max_offset - unread_from, 0)))
+    return TopicLagBody(topic, sum(queue.lag for queue in queues), queues)
+
+
+def group_topics(broker: BrokerController, group: str) -> set[str]:
+    """Return the topics that a group consumes: by its offsets, and by what its members
+    subscribe."""
+    info = broker.consumers.groups.get(group)
+    topics = broker.offsets.topics_of(group)
+    return topics if info is None else topics.union(info.subscriptions)
+
+
+def _topic(broker: BrokerController, config: TopicConfig) -> TopicBody:
+    name, store = config.topic_name, broker.store
+    count = sum(
+        store.max_offset(name, queue_id) - store.min_offset(name, queue_id)
+        for queue_id in store.queue_ids(name)
+    )
+    return TopicBody(
+        topic=name,
+        perm=config.perm,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        is_system=broker.topics.is_system(name),
+        message_count=count,
+        attributes=config.attributes,
+    )
+
+
+def _group_names(broker: BrokerController) -> set[str]:
+    return {*broker.groups.table, *broker.offsets.groups(), *broker.consumers.groups}
+
+
+def _group(broker: BrokerController, group: str) -> GroupBody:
+    info = broker.consumers.groups.get(group)
+    topics = [topic_lag(broker, group, topic) for topic in sorted(group_topics(broker, group))]
+    return GroupBody(
+        group=group,
+        message_model=None if info is None else info.message_model,
+        lag=sum(topic.lag for topic in topics),
+        members=[
+            MemberBody(member.client_id, member.connection.peer, member.language, member.version)
+            for member in islice(info.members if info is not None else (), PAGE_MAX)
+        ],
+        topics=topics,
+    )
+
+
+def _retention(config: MessageStoreConfig) -> RetentionBody:
+    return RetentionBody(
+        file_reserved_time_hours=config.file_reserved_time,
+        delete_when=config.delete_when,
+        disk_max_used_space_ratio=config.disk_max_used_space_ratio,
+        disk_space_clean_forcibly_ratio=config.disk_space_clean_forcibly_ratio,
+        disk_space_warning_level_ratio=config.disk_space_warning_level_ratio,
+    )

@@ -1,0 +1,261 @@
+"""`/metrics`: what the process counts, in Prometheus' text format.
+
+One page is made at most once a second, however often it is asked for. Names that users choose
+(topics, groups) become labels of a bounded number of series, so a million topics are not a million
+series; no label holds a client id, an address or a key.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
+from mailboat import __version__
+from mailboat.broker.controller import BrokerController
+from mailboat.broker.stats import FlowCounter
+from mailboat.namesrv.controller import NamesrvController
+from mailboat.web.api import group_topics, topic_lag
+from mailboat.web.context import WebContext
+
+TOPIC_SERIES_MAX: Final = 200
+"""Topics with series of their own; the others only show in the sum of all."""
+
+LAG_SERIES_MAX: Final = 200
+CACHE_S: Final = 1.0
+
+_LAG_CANDIDATES: Final = 2_000  # Each costs a look at every queue of a topic.
+
+_STORE_GAUGES: Final = (
+    (
+        "mailboat_unflushed_bytes",
+        "Bytes of the log not known to be on disk.",
+        "unflushed_bytes",
+    ),
+    (
+        "mailboat_unflushed_age_seconds",
+        "Age of the oldest byte not known to be on disk.",
+        "unflushed_age_seconds",
+    ),
+    (
+        "mailboat_dispatch_behind_bytes",
+        "Bytes of the log not yet visible to consumers.",
+        "dispatch_behind_bytes",
+    ),
+    ("mailboat_commit_log_bytes", "Bytes of the log that are kept.", "commit_log_bytes"),
+    ("mailboat_commit_log_min_offset", "First physical offset.", "min_physical_offset"),
+    ("mailboat_commit_log_max_offset", "Physical offset of the end.", "max_physical_offset"),
+    (
+        "mailboat_commit_log_flushed_offset",
+        "Physical offset below which all is on disk.",
+        "flushed_physical_offset",
+    ),
+    ("mailboat_queues", "Queues that hold or held messages.", "queue_count"),
+    ("mailboat_damaged_bytes", "Bytes that recovery set aside as damaged.", "damaged_bytes"),
+)
+"""Name, text, and field of `StoreState`."""
+
+
+def add_routes(app: web.Application, context: WebContext) -> None:
+    """Serve the metrics."""
+    app.router.add_get("/metrics", MetricsPage(context).answer)
+
+
+class MetricsPage:
+    """The page and its age."""
+
+    def __init__(self, context: WebContext, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Show one process; `clock` counts seconds."""
+        self._clock = clock
+        self._registry = CollectorRegistry()
+        self._registry.register(ProcessMetrics(context))
+        ProcessCollector(registry=self._registry)
+        self._page = b""
+        self._made_s = float("-inf")
+
+    async def answer(self, _: web.Request) -> web.Response:
+        """Answer with a page that is a second old at most."""
+        return web.Response(body=self.render(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+
+    def render(self) -> bytes:
+        """Return the page, made anew when it is too old."""
+        now = self._clock()
+        if now - self._made_s >= CACHE_S:
+            self._page = generate_latest(self._registry)
+            self._made_s = now
+        return self._page
+
+
+class ProcessMetrics(Collector):
+    """Reads the parts of one process when a page is made."""
+
+    def __init__(self, context: WebContext) -> None:
+        """Look at one process."""
+        self._context = context
+        self._topics = BoundedFlows(TOPIC_SERIES_MAX)
+
+    def describe(self) -> list[Metric]:
+        """Name no metric beforehand: the parts are not there yet."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric with its present value."""
+        context = self._context
+        yield InfoMetricFamily(
+            "mailboat_build",
+            "Version and role.",
+            {"version": __version__, "role": context.settings.role},
+        )
+        yield _gauge("mailboat_serving", "1 while clients are served.", context.phase == "serving")
+        if context.namesrv is not None:
+            yield from _namesrv_metrics(context.namesrv)
+        broker = context.broker
+        if broker is not None and broker.store.is_open:
+            yield from _message_metrics(broker)
+            yield from self._topics.metrics(broker.stats.topic_flows())
+            yield from _client_metrics(broker)
+            yield from _store_metrics(broker)
+            yield _lag_metric(broker)
+
+
+class BoundedFlows:
+    """Counters by topic for a bounded number of topics, which keep their series for good.
+
+    The first topics that send get the series. A counter never goes back: what a deleted topic
+    counted stays in its series.
+    """
+
+    def __init__(self, series_max: int) -> None:
+        """Give at most `series_max` topics series of their own."""
+        self._series_max = series_max
+        self._series: dict[str, _Series] = {}
+
+    def metrics(self, flows: dict[str, FlowCounter]) -> Iterator[Metric]:
+        """Yield messages and bytes by topic."""
+        free = self._series_max - len(self._series)
+        for topic in islice((name for name in flows if name not in self._series), free):
+            self._series[topic] = _Series()
+        messages = CounterMetricFamily(
+            "mailboat_topic_messages_in", "Messages stored, by topic.", labels=["topic"]
+        )
+        size = CounterMetricFamily(
+            "mailboat_topic_bytes_in", "Bytes of stored records, by topic.", labels=["topic"]
+        )
+        for topic, series in self._series.items():
+            series.update(flows.get(topic))
+            messages.add_metric([topic], series.messages)
+            size.add_metric([topic], series.size_bytes)
+        yield messages
+        yield size
+
+
+class _Series:
+    """The count of one topic over all its lives."""
+
+    __slots__ = ("_flow", "_messages_before", "_size_before", "messages", "size_bytes")
+
+    def __init__(self) -> None:
+        self._flow: FlowCounter | None = None
+        self._messages_before = 0
+        self._size_before = 0
+        self.messages = 0
+        self.size_bytes = 0
+
+    def update(self, flow: FlowCounter | None) -> None:
+        if flow is not self._flow:
+            self._flow = flow
+            self._messages_before, self._size_before = self.messages, self.size_bytes
+        if flow is not None:
+            self.messages = self._messages_before + flow.messages
+            self.size_bytes = self._size_before + flow.size_bytes
+
+
+def _namesrv_metrics(namesrv: NamesrvController) -> Iterator[Metric]:
+    yield _gauge("mailboat_namesrv_connections", "Open connections.", namesrv.connection_count)
+    yield _gauge(
+        "mailboat_namesrv_brokers", "Registered broker processes.", namesrv.routes.broker_count()
+    )
+    yield _gauge("mailboat_namesrv_topics", "Topics with a route.", namesrv.routes.topic_count())
+
+
+def _message_metrics(broker: BrokerController) -> Iterator[Metric]:
+    stats = broker.stats
+    yield _counter("mailboat_messages_in", "Messages stored.", stats.put_messages)
+    yield _counter("mailboat_bytes_in", "Bytes of stored records.", stats.put_bytes)
+    yield _counter("mailboat_sends_refused", "Messages that the store refused.", stats.put_failed)
+    yield _counter("mailboat_messages_out", "Messages handed to consumers.", stats.get_messages)
+    yield _counter("mailboat_bytes_out", "Bytes of records handed to consumers.", stats.get_bytes)
+    yield _counter("mailboat_pulls_found", "Pulls that returned messages.", stats.get_found)
+    yield _counter("mailboat_pulls_empty", "Pulls that found nothing.", stats.get_missed)
+
+
+def _client_metrics(broker: BrokerController) -> Iterator[Metric]:
+    yield _gauge("mailboat_connections", "Open connections.", broker.connection_count)
+    yield _gauge("mailboat_topics", "Topics, also the broker's own.", len(broker.topics.table))
+    yield _gauge("mailboat_groups", "Consumer groups.", len(broker.groups.table))
+    yield _gauge(
+        "mailboat_groups_online", "Consumer groups with members.", len(broker.consumers.groups)
+    )
+    yield _counter(
+        "mailboat_offset_commits_backward",
+        "Commits that moved an offset back.",
+        broker.offsets.backward_commits,
+    )
+    name_servers = broker.registration.name_servers
+    yield _gauge("mailboat_name_servers", "Name servers of this broker.", len(name_servers))
+    yield _gauge(
+        "mailboat_name_servers_registered",
+        "Name servers where the last registration succeeded.",
+        sum(name_servers.values()),
+    )
+
+
+def _store_metrics(broker: BrokerController) -> Iterator[Metric]:
+    state = broker.store.state()
+    yield _gauge("mailboat_store_writable", "1 while sends are taken.", state.refusal is None)
+    yield _gauge("mailboat_store_failed", "1 when only a restart helps.", state.failed is not None)
+    yield _gauge("mailboat_segments", "Files of the CommitLog.", len(state.segments))
+    if state.disk_used_percent is not None:
+        used = state.disk_used_percent / 100
+        yield _gauge("mailboat_disk_used_ratio", "Used part of the disk.", used)
+    yield _counter(
+        "mailboat_corrupt_records",
+        "Reads of records that fail their checks.",
+        state.corrupt_records,
+    )
+    for name, text, attribute in _STORE_GAUGES:
+        yield _gauge(name, text, getattr(state, attribute))
+
+
+def _lag_metric(broker: BrokerController) -> Metric:
+    """Show the largest lags; behind a bounded number of groups nobody looks."""
+    pairs = (
+        (group, topic)
+        for group in broker.offsets.groups().union(broker.consumers.groups)
+        for topic in group_topics(broker, group)
+    )
+    lags = [
+        (topic_lag(broker, group, topic).lag, group, topic)
+        for group, topic in islice(pairs, _LAG_CANDIDATES)
+    ]
+    metric = GaugeMetricFamily(
+        "mailboat_group_lag_messages",
+        "Messages that a group has not consumed.",
+        labels=["group", "topic"],
+    )
+    for lag, group, topic in sorted(lags, reverse=True)[:LAG_SERIES_MAX]:
+        metric.add_metric([group, topic], lag)
+    return metric
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=float(value))
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=float(value))

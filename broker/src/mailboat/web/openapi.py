@@ -1,0 +1,177 @@
+"""The OpenAPI document of the HTTP API, made from the types that the handlers answer with."""
+
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from mailboat import __version__
+from mailboat.web import api, probes, produce, replies
+
+_JSON: Final = "application/json"
+_PAGE: Final = [
+    {
+        "name": "limit",
+        "in": "query",
+        "description": "Most entries of the page.",
+        "schema": {
+            "type": "integer",
+            "minimum": 1,
+            "maximum": api.PAGE_MAX,
+            "default": api.PAGE_DEFAULT,
+        },
+    },
+    {
+        "name": "after",
+        "in": "query",
+        "description": "Name behind which the page starts: `next` of the page before.",
+        "schema": {"type": "string"},
+    },
+]
+
+
+class _Operation(msgspec.Struct):
+    """One path with one method."""
+
+    path: str
+    summary: str
+    answer: type[msgspec.Struct] | None
+    errors: dict[int, str] = {}
+    parameters: list[dict[str, Any]] = []
+    body: type[msgspec.Struct] | None = None
+    error_type: type[msgspec.Struct] = replies.ErrorBody
+
+
+_NOT_STARTED: Final = {503: "The broker is not started, or stopping."}
+_OPERATIONS: Final = [
+    _Operation(
+        "/livez",
+        "Whether the process can go on.",
+        probes.ProbeBody,
+        {503: "Only a restart helps."},
+        error_type=probes.ProbeBody,
+    ),
+    _Operation(
+        "/readyz",
+        "Whether clients are served; a full disk is not unready.",
+        probes.ProbeBody,
+        {503: "Clients are not served; the body says why."},
+        error_type=probes.ProbeBody,
+    ),
+    _Operation(
+        "/startupz",
+        "How far the start is.",
+        probes.StartupBody,
+        {503: "The start is not finished."},
+        error_type=probes.StartupBody,
+    ),
+    _Operation("/metrics", "Metrics in Prometheus' text format.", None),
+    _Operation("/api/v1/cluster", "Brokers, clusters and name servers.", api.ClusterBody),
+    _Operation(
+        "/api/v1/topics",
+        "Topics of this broker, in name order.",
+        api.TopicsBody,
+        {400: "The page is not one.", **_NOT_STARTED},
+        _PAGE,
+    ),
+    _Operation(
+        "/api/v1/topics/{topic}",
+        "One topic with its queues and consumer groups.",
+        api.TopicBody,
+        {404: "There is no such topic.", **_NOT_STARTED},
+    ),
+    _Operation(
+        "/api/v1/topics/{topic}/messages",
+        "Store messages in one queue, all of them or none.",
+        produce.ProducedBody,
+        {
+            400: "A message is not legal; nothing is stored.",
+            403: "The topic takes no messages.",
+            404: "There is no such topic.",
+            413: "The request is too large.",
+            429: "The broker is overloaded; nothing is stored.",
+            503: "The broker takes no messages now, for example because its disk is full.",
+            504: "There was no answer in time: the outcome is unknown.",
+        },
+        body=produce.ProduceBody,
+    ),
+    _Operation(
+        "/api/v1/groups",
+        "Consumer groups with their lag by queue, in name order.",
+        api.GroupsBody,
+        {400: "The page is not one.", **_NOT_STARTED},
+        _PAGE,
+    ),
+    _Operation(
+        "/api/v1/groups/{group}",
+        "One consumer group with its lag by queue.",
+        api.GroupBody,
+        {404: "There is no such group.", **_NOT_STARTED},
+    ),
+    _Operation("/api/v1/store", "The store's condition.", api.StoreBody, _NOT_STARTED),
+]
+
+
+def add_routes(app: web.Application) -> None:
+    """Serve the document; it lists what this application serves."""
+    paths = {
+        resource.canonical for resource in app.router.resources() if resource.canonical is not None
+    }
+    document = replies.reply(build_document(paths)).body
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=document, content_type=_JSON)
+
+    app.router.add_get("/openapi.json", answer)
+
+
+def build_document(paths: set[str]) -> dict[str, Any]:
+    """Return the document of the operations whose paths are served."""
+    operations = [operation for operation in _OPERATIONS if operation.path in paths]
+    types = {
+        found
+        for operation in operations
+        for found in (operation.answer, operation.body, operation.error_type)
+        if found is not None
+    }
+    ordered = sorted(types, key=lambda found: found.__name__)
+    _, schemas = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "mailboat", "version": __version__},
+        "paths": {operation.path: _path(operation) for operation in operations},
+        "components": {"schemas": schemas},
+    }
+
+
+def _path(operation: _Operation) -> dict[str, Any]:
+    answer: dict[str, Any] = {"description": "Done."}
+    if operation.answer is None:
+        answer["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    else:
+        answer["content"] = _content(operation.answer)
+    responses = {"200": answer}
+    for status, description in operation.errors.items():
+        responses[str(status)] = {
+            "description": description,
+            "content": _content(operation.error_type),
+        }
+    method: dict[str, Any] = {"summary": operation.summary, "responses": responses}
+    parameters = [*_path_parameters(operation.path), *operation.parameters]
+    if parameters:
+        method["parameters"] = parameters
+    if operation.body is not None:
+        method["requestBody"] = {"required": True, "content": _content(operation.body)}
+    return {"get" if operation.body is None else "post": method}
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    return [
+        {"name": part[1:-1], "in": "path", "required": True, "schema": {"type": "string"}}
+        for part in path.split("/")
+        if part.startswith("{")
+    ]
+
+
+def _content(body: type[msgspec.Struct]) -> dict[str, Any]:
+    return {_JSON: {"schema": {"$ref": f"#/components/schemas/{body.__name__}"}}}

@@ -1,0 +1,100 @@
+"""Probes for Kubernetes: is the process alive, does it serve, has it started.
+
+/livez     503 once a background task died or stalled: only a restart helps
+/readyz    503 while clients are not served, or when the store has failed; a full disk is *not*
+unready,
+           since consumers still read and make room
+/startupz  503 until the start is finished; the body says how far it is
+"""
+
+import msgspec
+from aiohttp import web
+
+from mailboat.web.context import WebContext
+from mailboat.web.replies import reply
+
+
+class ProbeBody(msgspec.Struct, omit_defaults=True):
+    """What a probe says; `reason` is there when the status is not good."""
+
+    status: str
+    reason: str | None = None
+
+
+class RecoveryBody(msgspec.Struct):
+    """What the store found when it was opened."""
+
+    records: int
+    torn_tail_bytes: int
+    damaged_bytes: int
+
+
+class StartupBody(msgspec.Struct, omit_defaults=True):
+    """How far the start is."""
+
+    status: str
+    phase: str
+    uptime_seconds: float
+    recovery: RecoveryBody | None = None
+
+
+def add_routes(app: web.Application, context: WebContext) -> None:
+    """Serve the probes."""
+    probes = Probes(context)
+    app.router.add_get("/livez", probes.livez)
+    app.router.add_get("/readyz", probes.readyz)
+    app.router.add_get("/startupz", probes.startupz)
+
+
+class Probes:
+    """The handlers."""
+
+    def __init__(self, context: WebContext) -> None:
+        """Look at one process."""
+        self._context = context
+
+    async def livez(self, _: web.Request) -> web.Response:
+        """Say whether the process can go on; that it answers shows that its loop runs."""
+        failure = self._failure()
+        if failure is not None:
+            return reply(ProbeBody("failed", failure), status=503)
+        return reply(ProbeBody("alive"))
+
+    async def readyz(self, _: web.Request) -> web.Response:
+        """Say whether clients are served."""
+        reason = self._unready()
+        if reason is not None:
+            return reply(ProbeBody("unready", reason), status=503)
+        return reply(ProbeBody("ready"))
+
+    async def startupz(self, _: web.Request) -> web.Response:
+        """Say how far the start is."""
+        context, broker = self._context, self._context.broker
+        started = context.phase != "starting"
+        recovery = None
+        if broker is not None and broker.store.is_open:
+            report = broker.store.recovery
+            damaged = sum(item.size_bytes for item in report.damaged)
+            recovery = RecoveryBody(report.records, report.torn_bytes, damaged)
+        body = StartupBody(
+            status="started" if started else "starting",
+            phase=broker.phase if broker is not None and not started else context.phase,
+            uptime_seconds=round(context.uptime_s, 3),
+            recovery=recovery,
+        )
+        return reply(body, status=200 if started else 503)
+
+    def _failure(self) -> str | None:
+        broker = self._context.broker
+        if self._context.failure is not None or broker is None:
+            return self._context.failure
+        return broker.supervisor.failure
+
+    def _unready(self) -> str | None:
+        context = self._context
+        if context.phase != "serving":
+            return f"the process is {context.phase}"
+        failure = self._failure()
+        if failure is not None or context.broker is None:
+            return failure
+        return context.broker.store.commit_log.failure

@@ -1,0 +1,82 @@
+"""How answers look: JSON of typed values, and one sentence in `{"error": ...}` for every
+refusal."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import msgspec
+from aiohttp import web
+
+from mailboat.errors import BrokerError, IllegalMessageError, MailboatError, RemotingError
+from mailboat.protocol.codes import ResponseCode
+
+_encode: Final = msgspec.json.Encoder().encode
+_T = TypeVar("_T")
+_STATUS_BY_CODE: Final = {
+    ResponseCode.MESSAGE_ILLEGAL: 400,
+    ResponseCode.INVALID_PARAMETER: 400,
+    ResponseCode.NO_PERMISSION: 403,
+    ResponseCode.TOPIC_NOT_EXIST: 404,
+    ResponseCode.SYSTEM_BUSY: 429,
+    ResponseCode.FLOW_CONTROL: 429,
+    ResponseCode.SERVICE_NOT_AVAILABLE: 503,
+}
+
+logger = logging.getLogger(__name__)
+
+
+class ErrorBody(msgspec.Struct):
+    """Why a request was refused."""
+
+    error: str
+
+
+def reply(value: object, *, status: int = 200) -> web.Response:
+    """Answer with a typed value as JSON."""
+    return web.Response(body=_encode(value), status=status, content_type="application/json")
+
+
+def refuse(status: int, sentence: str) -> web.Response:
+    """Answer with one sentence that says what is wrong."""
+    return reply(ErrorBody(sentence), status=status)
+
+
+async def read_json(request: web.Request, decoder: msgspec.json.Decoder[_T]) -> _T:
+    """Read and check the body of a request.
+
+    Raises:
+        HTTPBadRequest: it is not what the decoder wants; the text says where.
+    """
+    body = await request.read()
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
+        raise web.HTTPBadRequest(text=f"the body cannot be taken: {exc}") from exc
+
+
+@web.middleware
+async def answer_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn every error into a JSON answer; only a fault of ours is a 500, and it is logged."""
+    try:
+        return await handler(request)
+    except web.HTTPException as exc:
+        if exc.status < 400:
+            raise
+        answer = refuse(exc.status, exc.text or exc.reason)
+        if "Allow" in exc.headers:
+            answer.headers["Allow"] = exc.headers["Allow"]
+        return answer
+    except IllegalMessageError as exc:
+        return refuse(400, str(exc))
+    except BrokerError as exc:
+        return refuse(_STATUS_BY_CODE.get(exc.code, 500), exc.remark)
+    except RemotingError as exc:
+        return refuse(504, f"{exc}; the outcome is unknown")
+    except MailboatError as exc:
+        return refuse(503, str(exc))
+    except Exception as exc:
+        logger.exception("request failed: %s %s", request.method, request.path)
+        return refuse(500, f"internal error: {type(exc).__name__}")

@@ -1,0 +1,80 @@
+"""The asyncio client behind Spark's blocking calls: one event loop in a thread of its own.
+
+Spark reuses a worker process for many tasks, so the thread and its connections live as long as the
+process and are shared by all readers of the same name servers. Spark also forks workers: what was made
+before a fork belongs to the parent, so the table is keyed by process id.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from mailboat_spark.broker_client import BrokerClient
+
+_Result = TypeVar("_Result")
+
+_lock = threading.Lock()
+_threads: Final[dict[tuple[int, str], "ClientThread"]] = {}
+
+
+class ClientThread:
+    """Runs coroutines of one `BrokerClient` for callers that are not asynchronous."""
+
+    def __init__(self, namesrv: str) -> None:
+        """Start the thread and the client; nothing is connected yet.
+
+        Raises:
+            ConfigError: `namesrv` is not a list of addresses.
+        """
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="mailboat client", daemon=True
+        )
+        self._thread.start()
+        self.client = self.run(_open(namesrv))
+
+    def submit(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
+        """Start `work` on the loop; the future gives its result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def run(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Run `work` on the loop and wait for its result."""
+        return self.submit(work).result()
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        self.run(self.client.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+def shared_client(namesrv: str) -> ClientThread:
+    """Return this process's client of some name servers, made at the first call.
+
+    Raises:
+        ConfigError: `namesrv` is not a list of addresses.
+    """
+    key = (os.getpid(), namesrv)
+    with _lock:
+        thread = _threads.get(key)
+        if thread is None:
+            thread = _threads[key] = ClientThread(namesrv)
+        return thread
+
+
+def close_shared_clients() -> None:
+    """Close every client of this process."""
+    with _lock:
+        own = [key for key in _threads if key[0] == os.getpid()]
+        for key in own:
+            _threads.pop(key).close()
+
+
+async def _open(namesrv: str) -> BrokerClient:
+    client = BrokerClient(namesrv)
+    await client.start()
+    return client

@@ -1,0 +1,217 @@
+"""The options of the source: names, defaults and checks.
+
+Names are spelled as Spark's Kafka source spells them where it has the same thing, and are matched
+without regard to case. A name that is not in the table is an error that names the nearest one.
+"""
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal, TypeAlias
+
+from mailboat.client.addresses import parse_namesrv
+from mailboat.errors import ConfigError, IllegalMessageError
+from mailboat.model.names import check_group, check_topic
+from mailboat.model.subscription import SUBSCRIBE_ALL, build_subscription
+from mailboat_spark.offsets import VERSION_KEY, StartingOffsets, parse_starting_offsets
+
+Use: TypeAlias = Literal["stream", "batch"]
+SchemaMode: TypeAlias = Literal["kafka", "rocketmq"]
+
+# Pulls of a query without groupId name this group; nothing is committed for it.
+DEFAULT_GROUP: Final = "mailboat-spark"
+_BOOLEANS: Final = {"true": True, "false": False}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceOptions:
+    """Checked options; picklable, because Spark sends them to every worker."""
+
+    namesrv: str
+    topics: tuple[str, ...]
+    group: str = DEFAULT_GROUP
+    commit_group_offsets: bool = False
+    starting_offsets: StartingOffsets
+    ending_offsets: StartingOffsets
+    fail_on_data_loss: bool = True
+    max_offsets_per_trigger: int | None = None
+    min_partitions: int | None = None
+    tags: str = SUBSCRIBE_ALL
+    schema_mode: SchemaMode = "kafka"
+    include_headers: bool = False
+    offset_fetch_interval_ms: int = 200
+    retry_timeout_ms: int = 60_000
+    pull_batch_size: int = 4096
+    pulls_in_flight: int = 4
+    arrow_batch_rows: int = 5000
+    arrow_batch_bytes: int = 8 * 1024 * 1024
+    freeze_worker_objects: bool = True
+
+
+def parse_options(given: Mapping[str, str], use: Use) -> SourceOptions:
+    """Check the options of a query.
+
+    Args:
+        given: the options as Spark hands them over; names in any case.
+        use: `stream` or `batch`; some options exist in one of them only.
+
+    Raises:
+        ConfigError: an option is unknown, missing or wrong; the text names it.
+    """
+    values: dict[str, Any] = {}
+    group_given = False
+    for name, text in given.items():
+        option = _find(name)
+        if option.only not in (None, use):
+            raise ConfigError(option.name, text, f"exists in {option.only} queries only; remove it")
+        try:
+            values[option.field] = option.parse(text)
+        except ValueError as exc:
+            raise ConfigError(option.name, text, str(exc)) from exc
+        group_given |= option.field == "group"
+    for required, hint in (
+        ("namesrv", "name servers as HOST:PORT;HOST:PORT"),
+        ("topics", "topics as TOPIC or TOPIC,TOPIC"),
+    ):
+        if required not in values:
+            name = _NAME_BY_FIELD[required]
+            raise ConfigError(name, "", f"is required; give {hint}")
+    return _with_defaults(values, use, group_given)
+
+
+def _with_defaults(values: dict[str, Any], use: Use, group_given: bool) -> SourceOptions:
+    if values.get("commit_group_offsets") and not group_given:
+        raise ConfigError("commitGroupOffsets", "true", "needs groupId to know whose offsets")
+    values.setdefault("commit_group_offsets", group_given and use == "stream")
+    start = "latest" if use == "stream" else "earliest"
+    values.setdefault("starting_offsets", StartingOffsets(start))
+    values.setdefault("ending_offsets", StartingOffsets("latest"))
+    if values["starting_offsets"].kind == "group" and not group_given:
+        raise ConfigError("startingOffsets", "group", "needs groupId to know whose offsets")
+    options = SourceOptions(**values)
+    for offsets, name in (
+        (options.starting_offsets, "startingOffsets"),
+        (options.ending_offsets, "endingOffsets"),
+    ):
+        for queue in offsets.by_queue:
+            if queue.topic not in options.topics:
+                reason = f"names topic {queue.topic}, which 'subscribe' does not"
+                raise ConfigError(name, offsets.kind, reason)
+    return options
+
+
+# Parsers of single values; each raises ValueError with the reason.
+
+
+def _boolean(text: str) -> bool:
+    try:
+        return _BOOLEANS[text.strip().lower()]
+    except KeyError:
+        raise ValueError("is neither true nor false") from None
+
+
+def _at_least(minimum: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise ValueError("is not a whole number") from None
+        if number < minimum:
+            raise ValueError(f"is less than {minimum}")
+        return number
+
+    return parse
+
+
+def _namesrv(text: str) -> str:
+    try:
+        return ";".join(parse_namesrv(text))
+    except ConfigError as exc:
+        raise ValueError(exc.reason) from exc
+
+
+def _topics(text: str) -> tuple[str, ...]:
+    topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not topics:
+        raise ValueError("names no topic")
+    for topic in topics:
+        if topic == VERSION_KEY:
+            raise ValueError(f"topic {topic} cannot be read, checkpoints use this name themselves")
+        try:
+            check_topic(topic)
+        except IllegalMessageError as exc:
+            raise ValueError(str(exc)) from exc
+    return topics
+
+
+def _group(text: str) -> str:
+    try:
+        check_group(text)
+    except IllegalMessageError as exc:
+        raise ValueError(str(exc)) from exc
+    return text
+
+
+def _tags(text: str) -> str:
+    try:
+        return build_subscription("-", text).sub_string
+    except IllegalMessageError as exc:
+        raise ValueError("names no tag; write tags as 'a || b'") from exc
+
+
+def _schema_mode(text: str) -> str:
+    mode = text.strip().lower()
+    if mode not in ("kafka", "rocketmq"):
+        raise ValueError("is neither kafka nor rocketmq")
+    return mode
+
+
+def _starting(text: str) -> StartingOffsets:
+    return parse_starting_offsets(text, words=("earliest", "latest", "group"))
+
+
+def _ending(text: str) -> StartingOffsets:
+    return parse_starting_offsets(text, words=("latest",))
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    name: str
+    field: str
+    parse: Callable[[str], Any]
+    only: Use | None = None
+
+
+_OPTIONS: Final = (
+    _Option("namesrv", "namesrv", _namesrv),
+    _Option("subscribe", "topics", _topics),
+    _Option("groupId", "group", _group),
+    _Option("commitGroupOffsets", "commit_group_offsets", _boolean, only="stream"),
+    _Option("startingOffsets", "starting_offsets", _starting),
+    _Option("endingOffsets", "ending_offsets", _ending, only="batch"),
+    _Option("failOnDataLoss", "fail_on_data_loss", _boolean),
+    _Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _at_least(1), only="stream"),
+    _Option("minPartitions", "min_partitions", _at_least(1)),
+    _Option("tags", "tags", _tags),
+    _Option("schemaMode", "schema_mode", _schema_mode),
+    _Option("includeHeaders", "include_headers", _boolean),
+    _Option("offsetFetchIntervalMs", "offset_fetch_interval_ms", _at_least(0)),
+    _Option("retryTimeoutMs", "retry_timeout_ms", _at_least(0)),
+    _Option("pullBatchSize", "pull_batch_size", _at_least(1)),
+    _Option("pullsInFlight", "pulls_in_flight", _at_least(1)),
+    _Option("arrowBatchRows", "arrow_batch_rows", _at_least(1)),
+    _Option("arrowBatchBytes", "arrow_batch_bytes", _at_least(1)),
+    _Option("freezeWorkerObjects", "freeze_worker_objects", _boolean),
+)
+_BY_NAME: Final = {option.name.lower(): option for option in _OPTIONS}
+_NAME_BY_FIELD: Final = {option.field: option.name for option in _OPTIONS}
+assert _NAME_BY_FIELD.keys() == {field.name for field in fields(SourceOptions)}
+
+
+def _find(name: str) -> _Option:
+    option = _BY_NAME.get(name.lower())
+    if option is not None:
+        return option
+    nearest = difflib.get_close_matches(name.lower(), _BY_NAME, n=1, cutoff=0.5)
+    hint = f"did you mean {_BY_NAME[nearest[0]].name}?" if nearest else "see the list of options"
+    raise ConfigError(name, "...", f"is not an option of the mailboat source; {hint}")

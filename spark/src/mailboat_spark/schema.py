@@ -1,0 +1,191 @@
+"""The columns of the source.
+
+`schemaMode=kafka` (the default) has the columns of Spark's Kafka source, so that a query changes its
+format name only; `schemaMode=rocketmq` has RocketMQ's. Spark does not tell a Python source which columns
+a query uses, so a schema given by the user (`.schema("value binary, tags string")`) may name any subset
+of both sets: only these columns are built.
+
+Kafka's `partition` is the queue id, `timestamp` the store time, `key` the index keys. Where a topic lies
+on several brokers, queue ids repeat; `broker_name` tells them apart.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from mailboat.errors import ConfigError
+from mailboat.model.message_queue import MessageQueue
+from mailboat.model.properties import PropertyName
+from mailboat_spark.options import SchemaMode
+from mailboat_spark.records import RawRows, property_of
+
+# Kafka's number for "the broker's clock when it appended", which a store timestamp is.
+_LOG_APPEND_TIME: Final = 1
+_UTC_MS: Final = pa.timestamp("ms", tz="UTC")
+_HEADER: Final = StructType(
+    [StructField("key", StringType()), StructField("value", BinaryType())]
+)
+
+Build = Callable[[RawRows, MessageQueue, pa.DataType], pa.Array]
+"""Makes one column of the rows of one queue, of the given Arrow type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's Spark type and how it is made."""
+
+    spark_type: DataType
+    build: Build
+
+
+def default_schema(mode: SchemaMode, *, include_headers: bool) -> StructType:
+    """Return the schema of a mode."""
+    names = list(_KAFKA_COLUMNS if mode == "kafka" else _ROCKETMQ_COLUMNS)
+    if include_headers:
+        names.append("headers")
+    return StructType([StructField(name, COLUMNS[name].spark_type) for name in names])
+
+
+def check_schema(schema: StructType) -> None:
+    """Refuse a schema given by the user that holds what the source does not have.
+
+    Raises:
+        ConfigError: a column is unknown, of another type, or said to be never null.
+    """
+    for field in schema.fields:
+        column = COLUMNS.get(field.name)
+        kind = field.dataType.simpleString()
+        if column is None:
+            reason = f"there is no such column; there are {', '.join(COLUMNS)}"
+            raise ConfigError("schema", field.name, reason)
+        if field.dataType != column.spark_type:
+            reason = f"is {kind} here and {column.spark_type.simpleString()} in the source"
+            raise ConfigError("schema", field.name, reason)
+        if not field.nullable:
+            raise ConfigError("schema", field.name, "must be nullable; leave 'not null' out")
+
+
+# Builders.
+
+
+def _payloads(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
+    return pa.array(rows.payloads, arrow_type)
+
+
+def _property(name: str) -> Build:
+    raw_name = name.encode()
+
+    def build(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
+        values: list[Any] = [property_of(text, raw_name) for text in rows.properties]
+        if pa.types.is_string(arrow_type):
+            values = [None if value is None else value.decode("utf-8", "replace") for value in values]
+        return pa.array(values, arrow_type)
+
+    return build
+
+
+def _constant(value: Callable[[MessageQueue], Any]) -> Build:
+    def build(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
+        return pa.repeat(pa.scalar(value(queue), arrow_type), len(rows))
+
+    return build
+
+
+def _numbers(name: str) -> Build:
+    def build(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
+        return pa.array(getattr(rows, name), arrow_type)
+
+    return build
+
+
+def _timestamps(name: str) -> Build:
+    def build(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
+        return pa.array(getattr(rows, name), _UTC_MS).cast(arrow_type)
+
+    return build
+
+
+def _property_entries(rows: RawRows) -> tuple[pa.Array, list[str], list[bytes]]:
+    """Return list offsets, names and values of all properties, the record's checksum left out."""
+    offsets, names, values = [0], [], []
+    for text in rows.properties:
+        seen: dict[str, bytes] = {}
+        for entry in text.split(b"\x02"):
+            name, _, value = entry.partition(b"\x01")
+            if name and value:
+                seen[name.decode("utf-8", "replace")] = value
+        seen.pop(PropertyName.CRC32, None)
+        names += seen
+        values += seen.values()
+        offsets.append(len(names))
+    return pa.array(offsets, pa.int32()), names, values
+
+
+def _properties(rows: RawRows, queue: MessageQueue, arrow_type: pa.MapType) -> pa.Array:
+    offsets, names, values = _property_entries(rows)
+    texts = [value.decode("utf-8", "replace") for value in values]
+    keys = pa.array(names, arrow_type.key_type)
+    items = pa.array(texts, arrow_type.item_type)
+    return pa.MapArray.from_arrays(offsets, keys, items).cast(arrow_type)
+
+
+def _headers(rows: RawRows, queue: MessageQueue, arrow_type: pa.ListType) -> pa.Array:
+    offsets, names, values = _property_entries(rows)
+    entry_type = arrow_type.value_type
+    entries = pa.StructArray.from_arrays(
+        [pa.array(names, pa.string()), pa.array(values, pa.binary())], fields=list(entry_type)
+    )
+    return pa.ListArray.from_arrays(offsets, entries).cast(arrow_type)
+
+
+_KAFKA_COLUMNS: Final = (
+    "key", "value", "topic", "partition", "offset", "timestamp", "timestampType"
+)  # fmt: skip
+_ROCKETMQ_COLUMNS: Final = (
+    "topic", "broker_name", "queue_id", "queue_offset", "keys", "tags", "value", "properties",
+    "message_id", "flag", "reconsume_times", "born_timestamp", "store_timestamp",
+)  # fmt: skip
+
+COLUMNS: Final[dict[str, Column]] = {
+    "key": Column(BinaryType(), _property(PropertyName.KEYS)),
+    "value": Column(BinaryType(), _payloads),
+    "topic": Column(StringType(), _constant(lambda queue: queue.topic)),
+    "partition": Column(IntegerType(), _constant(lambda queue: queue.queue_id)),
+    "offset": Column(LongType(), _numbers("queue_offsets")),
+    "timestamp": Column(TimestampType(), _timestamps("store_timestamps_ms")),
+    "timestampType": Column(IntegerType(), _constant(lambda queue: _LOG_APPEND_TIME)),
+    "headers": Column(ArrayType(_HEADER), _headers),
+    "broker_name": Column(StringType(), _constant(lambda queue: queue.broker_name)),
+    "queue_id": Column(IntegerType(), _constant(lambda queue: queue.queue_id)),
+    "queue_offset": Column(LongType(), _numbers("queue_offsets")),
+    "keys": Column(StringType(), _property(PropertyName.KEYS)),
+    "tags": Column(StringType(), _property(PropertyName.TAGS)),
+    "properties": Column(MapType(StringType(), StringType()), _properties),
+    "message_id": Column(StringType(), _property(PropertyName.UNIQ_KEY)),
+    "flag": Column(IntegerType(), _numbers("flags")),
+    "reconsume_times": Column(IntegerType(), _numbers("reconsume_times")),
+    "born_timestamp": Column(TimestampType(), _timestamps("born_timestamps_ms")),
+    "store_timestamp": Column(TimestampType(), _timestamps("store_timestamps_ms")),
+}
+"""Every column, by name."""
+
+
+def build_columns(
+    names: Sequence[str], rows: RawRows, queue: MessageQueue, arrow_schema: pa.Schema
+) -> list[pa.Array]:
+    """Return the named columns of rows that all belong to `queue`."""
+    return [COLUMNS[name].build(rows, queue, arrow_schema.field(name).type) for name in names]

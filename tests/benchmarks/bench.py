@@ -1,0 +1,201 @@
+"""Measures mailboat, with --peer beside the real Java RocketMQ, and prints the tables.
+
+Run as `python tests/benchmarks/bench.py`; needs Linux, taskset and a C compiler, for --peer also
+Java and Maven. Exit code 1 means that a row failed or had refused requests; a missed bound is
+shown but is no failure, because seconds drift on shared machines.
+"""
+
+import argparse
+import contextlib
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import NoReturn
+
+import bench_java
+from bench_brokers import Mailboat, System
+from bench_machine import CACHE_DIR, BenchError, describe_machine
+from bench_report import (
+    Results,
+    format_value,
+    has_errors,
+    make_console,
+    misses,
+    print_ratios,
+    print_system,
+)
+from bench_rows import ROWS, Result, Row, Session, Timing
+from rich.console import Console
+
+# Bytes a second that the three send rows together write at the speed mailboat aims at.
+_DISK_BYTES_PER_SECOND = 700_000_000
+
+
+def main() -> int:
+    """Run the chosen rows and return the exit code."""
+    arguments = _parse_arguments()
+    console = make_console()
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    try:
+        return _run(arguments, console)
+    except BenchError as error:
+        console.print(f"bench: {error}", markup=False)
+        return 1
+
+
+def _exit_on_signal(number: int, _frame: object) -> NoReturn:
+    """Turn SIGTERM into an orderly end, so that no broker survives."""
+    sys.exit(128 + number)
+
+
+def _run(arguments: argparse.Namespace, console: Console) -> int:
+    rows = _chosen_rows(arguments.rows)
+    timing = Timing(min(5.0, arguments.seconds / 2), arguments.seconds)
+    names = [bench_java.JavaRocketMQ.name_of(version) for version in arguments.peer_versions]
+    peers = names if arguments.peer else []
+    systems = [*([] if arguments.no_mailboat else ["mailboat"]), *peers]
+    _check_machine(timing, arguments.runs * len(systems))
+    machine = describe_machine()
+    console.print("  ".join(f"{key}: {value}" for key, value in machine.items()), markup=False)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=CACHE_DIR)))
+        sessions = [_open_session(stack, name, folder, timing, arguments) for name in systems]
+        results, failures = _measure_rows(rows, sessions, arguments.runs, console)
+    for name in systems:
+        print_system(console, name, results, rows)
+    if peers and not arguments.no_mailboat:
+        print_ratios(console, peers, results, rows)
+    if missed := misses(results):
+        console.print(f"missed: {', '.join(missed)}")
+    if arguments.json:
+        data = {"machine": machine, "results": [vars(result) for result in results.values()]}
+        arguments.json.write_text(json.dumps(data, indent=1) + "\n")
+    return 1 if failures else 0
+
+
+def _open_session(
+    stack: contextlib.ExitStack,
+    name: str,
+    folder: Path,
+    timing: Timing,
+    arguments: argparse.Namespace,
+) -> Session:
+    home = folder / name.replace(" ", "-")
+    system: System = Mailboat()
+    if name != system.name:
+        version = name.split()[1]
+        system = stack.enter_context(bench_java.java_rocketmq(version, home, arguments.peer_warmup))
+    session = Session(system, home, timing)
+    stack.callback(session.close)
+    return session
+
+
+def _measure_rows(
+    rows: list[Row], sessions: list[Session], runs: int, console: Console
+) -> tuple[Results, int]:
+    """Measure each row on all systems in turn; of several runs the median one counts."""
+    results: dict[tuple[str, str], Result] = {}
+    failures = 0
+    for row in rows:
+        collected: dict[str, list[Result]] = {}
+        for _ in range(runs):
+            for session in sessions:
+                try:
+                    result = _measure(row, session, console)
+                except BenchError as error:
+                    failures += 1
+                    session.close()
+                    console.print(f"{row.key} on {session.system.name}: {error}", markup=False)
+                    continue
+                if result is not None:
+                    collected.setdefault(result.system, []).append(result)
+        for system, of_system in collected.items():
+            of_system.sort(key=lambda result: result.value)
+            median = of_system[len(of_system) // 2]
+            median.details["runs"] = [result.value for result in of_system]
+            results[row.key, system] = median
+            # The peers' refusals are their own affair.
+            failures += system == Mailboat.name and any(map(has_errors, of_system))
+    return results, failures
+
+
+def _measure(row: Row, session: Session, console: Console) -> Result | None:
+    system = session.system
+    if row.mailboat_only and system.name != Mailboat.name:
+        return None
+    if row.needs and row.needs not in system.variants():
+        return None
+    value, details = row.measure(session)
+    errors = f"  errors {details['errors']}" if details.get("errors") else ""
+    console.print(f"{system.name}: {row.title}: {format_value(value)} {row.unit}{errors}")
+    return Result(row.key, system.name, value, details)
+
+
+def _chosen_rows(text: str) -> list[Row]:
+    if text == "all":
+        return list(ROWS)
+    if text == "default":
+        return [row for row in ROWS if row.by_default]
+    known = {row.key: row for row in ROWS}
+    if unknown := set(text.split(",")) - known.keys():
+        raise BenchError(f"no row {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return [known[key] for key in known if key in text.split(",")]
+
+
+def _check_machine(timing: Timing, loads: int) -> None:
+    if sys.platform != "linux" or shutil.which("taskset") is None:
+        raise BenchError("the benchmark needs Linux and taskset (package util-linux)")
+    CACHE_DIR.mkdir(parents=True, exist_ok=True)
+    needed = int(_DISK_BYTES_PER_SECOND * (timing.seconds + timing.warmup_s) * loads)
+    free = shutil.disk_usage(CACHE_DIR).free
+    if free < needed:
+        raise BenchError(
+            f"{CACHE_DIR} has {free / 1e9:.0f} GB free and up to {needed / 1e9:.0f} GB are"
+            " needed; take fewer --seconds or --runs"
+        )
+
+
+def _parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--peer", action="store_true", help="also measure the Java broker")
+    parser.add_argument(
+        "--peer-versions",
+        type=lambda text: text.split(","),
+        default=bench_java.VERSIONS,
+        metavar="V,V",
+        help=f"releases of the peer (default {','.join(bench_java.VERSIONS)})",
+    )
+    parser.add_argument(
+        "--peer-warmup",
+        type=float,
+        default=40.0,
+        metavar="S",
+        help="seconds of 16 x 16 sends after each start of a peer's JVM (default 40)",
+    )
+    parser.add_argument(
+        "--no-mailboat", action="store_true", help="measure only the peers (with --peer)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="time of a load (default 10)"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=1, metavar="N", help="times each row is measured (default 1)"
+    )
+    parser.add_argument(
+        "--rows",
+        default="default",
+        metavar="ROW,ROW",
+        help=f"default, all, or some of: {', '.join(row.key for row in ROWS)}",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers here")
+    arguments = parser.parse_args()
+    if arguments.no_mailboat and not arguments.peer:
+        parser.error("--no-mailboat needs --peer")
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

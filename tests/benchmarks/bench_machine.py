@@ -1,0 +1,118 @@
+"""What the benchmarks need to know of the machine: CPUs, CPU time, memory, free ports."""
+
+import contextlib
+import functools
+import importlib.metadata
+import os
+import platform
+import random
+import resource
+import socket
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CACHE_DIR = REPOSITORY / ".cache" / "bench"
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class BenchError(Exception):
+    """A row or the whole benchmark cannot run; the text says why in one sentence."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident memory of a process in megabytes (10^6 bytes); `file_mb` is mapped page cache."""
+
+    rss_mb: float
+    anon_mb: float
+    file_mb: float
+
+
+@functools.cache
+def server_cpu() -> int:
+    """Return the CPU that every measured server is pinned to."""
+    return min(os.sched_getaffinity(0))
+
+
+@functools.cache
+def generator_cpu() -> int:
+    """Return the CPU of the load generator: the server's own when there is no second one."""
+    return sorted(os.sched_getaffinity(0))[:2][-1]
+
+
+def machine_busy_s() -> float:
+    """Return the busy seconds of all CPUs since boot: foreign load shows in its growth."""
+    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    user, nice, system, _idle, _iowait, irq, softirq, steal = map(int, fields[1:9])
+    return (user + nice + system + irq + softirq + steal) / _TICKS_PER_SECOND
+
+
+def process_cpu_s(pid: int) -> float:
+    """Return user and system seconds of a process from /proc/PID/stat (10 ms ticks)."""
+    # The command's name may hold spaces and brackets; fields are counted from its end.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def memory_of(pid: int) -> Memory:
+    """Return the resident memory of a process from /proc/PID/status."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    values = dict(line.split(":", 1) for line in lines)
+
+    def megabytes(name: str) -> float:
+        return int(values[name].split()[0]) * 1024 / 1e6
+
+    return Memory(megabytes("VmRSS"), megabytes("RssAnon"), megabytes("RssFile"))
+
+
+def free_port() -> int:
+    """Return a port that is free together with its neighbours (RocketMQ uses -2 and +1 too).
+
+    It is below the ephemeral ports: a client that retries such a port before the server
+    listens can otherwise be connected to itself.
+    """
+    for _ in range(200):
+        port = random.randrange(12_000, 31_000)
+        with contextlib.ExitStack() as sockets:
+            try:
+                for neighbour in range(port - 2, port + 2):
+                    sockets.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
+            except OSError:
+                continue
+            return port
+    raise BenchError("no four free ports in a row between 12000 and 31000")
+
+
+def raise_open_file_limit(needed: int) -> None:
+    """Let this process and its children open `needed` files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        raise BenchError(f"{needed} open files are needed, the hard limit (ulimit -Hn) is {hard}")
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def describe_machine() -> dict[str, str]:
+    """Return what a reader must know to place the numbers."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    try:
+        uvloop = importlib.metadata.version("uvloop")
+    except importlib.metadata.PackageNotFoundError:
+        uvloop = "not installed (asyncio's own loop)"
+    return {
+        "cpu": f"{os.cpu_count()} x {models[0] if models else platform.machine()}",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "uvloop": uvloop,
+        "server on cpu": str(server_cpu()),
+        "generator on cpu": str(generator_cpu()),
+        "load before": f"{os.getloadavg()[0]:.2f}",
+    }
+
+
+def as_fields(memory: Memory) -> dict[str, float]:
+    """Return a memory reading as plain numbers for a result."""
+    return {name: round(value, 1) for name, value in asdict(memory).items()}

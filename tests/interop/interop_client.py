@@ -1,0 +1,133 @@
+"""The stock Java client in a child process, driven by the tests through text lines.
+
+`java/src/interop/InteropClient.java` is the other end. One JVM serves many tests, since the start
+of a JVM costs more than most of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from interop_jars import client_classpath
+from interop_process import LineProcess
+
+Event = dict[str, Any]
+
+_JVM = ["-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+_START_TIMEOUT_S = 60.0
+_CALL_TIMEOUT_S = 40.0
+
+
+class JavaClientError(Exception):
+    """The Java client threw; `kind` is the exception class, `code` the broker's answer."""
+
+    def __init__(self, event: Event) -> None:
+        """Take the fields of the error event."""
+        super().__init__(f"{event.get('kind')}: {event.get('text')}")
+        self.kind: str | None = event.get("kind")
+        self.code: int | None = event.get("code")
+
+
+class JavaCall:
+    """The events of one command, in the order in which they came."""
+
+    def __init__(self, number: int) -> None:
+        """Begin without events."""
+        self.number = number
+        self._events: list[Event] = []
+        self._changed = threading.Condition()
+
+    def add(self, event: Event) -> None:
+        """Take one event; called on the reading thread."""
+        with self._changed:
+            self._events.append(event)
+            self._changed.notify_all()
+
+    def events(self, name: str) -> list[Event]:
+        """Return the events of one name that have come so far."""
+        with self._changed:
+            return [event for event in self._events if event["event"] == name]
+
+    def wait(self, condition: Callable[[list[Event]], bool], timeout_s: float) -> None:
+        """Wait until the condition holds for all events; an error event is raised."""
+
+        def failed() -> Event | None:
+            return next((event for event in self._events if event["event"] == "error"), None)
+
+        with self._changed:
+            in_time = self._changed.wait_for(
+                lambda: condition(self._events) or failed() is not None, timeout_s
+            )
+            error = failed()
+        if error is not None:
+            raise JavaClientError(error)
+        if not in_time:
+            counts = {name: len(self.events(name)) for name in {e["event"] for e in self._events}}
+            raise TimeoutError(f"command {self.number}: only {counts} after {timeout_s} s")
+
+    def wait_done(self, timeout_s: float = _CALL_TIMEOUT_S) -> list[Event]:
+        """Wait for the end of the command and return what it printed."""
+        self.wait(lambda events: any(e["event"] == "done" for e in events), timeout_s)
+        with self._changed:
+            return [event for event in self._events if event["event"] != "done"]
+
+    def wait_messages(self, count: int, timeout_s: float = _CALL_TIMEOUT_S) -> list[Event]:
+        """Wait until a consumer has printed this many messages and return all it has."""
+        self.wait(
+            lambda events: sum(e["event"] == "message" for e in events) >= count, timeout_s
+        )
+        return self.events("message")
+
+
+class JavaClient:
+    """One JVM with producers, consumers and an admin client of one release line."""
+
+    def __init__(self, line: str, namesrv: str, home: Path) -> None:
+        """Start the JVM and wait until it reads commands."""
+        self.line = line
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, JavaCall] = {}
+        home.mkdir(parents=True, exist_ok=True)
+        options = [f"-Duser.home={home}", f"-Drocketmq.client.localOffsetStoreDir={home}/offsets"]
+        for name in ("rocketmq.client.logRoot", "rocketmq.log.root"):
+            options.append(f"-D{name}={home}/logs")
+        for name in ("rocketmq.client.logLevel", "rocketmq.log.level"):
+            options.append(f"-D{name}=WARN")
+        command = ["java", *_JVM, *options, "-cp", client_classpath(line)]
+        self._process = LineProcess(
+            [*command, "interop.InteropClient", namesrv],
+            home / f"client-{line}.out",
+            on_line=self._take,
+        )
+        self._process.wait_line(lambda text: '"ready"' in text, _START_TIMEOUT_S)
+
+    def _take(self, line: str) -> None:
+        if line.startswith('{"id":'):
+            event = json.loads(line)
+            call = self._calls.get(event["id"])
+            if call is not None:
+                call.add(event)
+
+    def start(self, command: str, **params: object) -> JavaCall:
+        """Start a command and return at once."""
+        number = next(self._numbers)
+        call = self._calls[number] = JavaCall(number)
+        query = urlencode({key: value for key, value in params.items() if value is not None})
+        self._process.write_line(f"{number} {command} {query}")
+        return call
+
+    def call(
+        self, command: str, *, timeout_s: float = _CALL_TIMEOUT_S, **params: object
+    ) -> list[Event]:
+        """Run a command to its end and return the events it printed."""
+        return self.start(command, **params).wait_done(timeout_s)
+
+    def close(self) -> None:
+        """End the JVM: it shuts its clients down when its input ends."""
+        self._process.end_input()

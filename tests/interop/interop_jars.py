@@ -1,0 +1,95 @@
+"""The jars of the real RocketMQ and the compiled Java client, kept in `.cache/interop`.
+
+Maven resolves and copies the jars once; a stamp file over everything that went in says whether a
+folder can be used again. Nothing here is committed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+JAVA_DIR = Path(__file__).parent / "java"
+CACHE_DIR = Path(__file__).parents[2] / ".cache" / "interop"
+
+CLIENT_LINES = ("4.9.8", "5.5.0")
+# The broker and the name server of 4.9.8 were not published as jars.
+SERVER_LINES = ("4.9.7", "5.5.0")
+
+_MAVEN_TIMEOUT_S = 900
+
+
+class InteropUnavailableError(Exception):
+    """Java, Maven or the package index is missing; the text says which and what to do."""
+
+
+def server_classpath(line: str) -> str:
+    """Return the class path of the name server and the broker of a release line."""
+    return _class_path(_jars("server", line))
+
+
+def client_classpath(line: str) -> str:
+    """Return the class path of a release line's client with the compiled InteropClient."""
+    jars = _jars("client", line)
+    sources = sorted((JAVA_DIR / "src").rglob("*.java"))
+    stamp = _digest([line, *(path.read_text() for path in sources)])
+    classes = CACHE_DIR / f"classes-{line}"
+    with _filled(classes, stamp) as folder:
+        if folder is not None:
+            command = ["javac", "-nowarn", "-Xlint:none", "-proc:none", "-encoding", "UTF-8"]
+            command += ["-cp", _class_path(jars), "-d", str(folder)]
+            _run([*command, *map(str, sources)], needs="javac of a JDK 17 or newer")
+    return f"{classes}:{_class_path(jars)}"
+
+
+def _jars(side: str, line: str) -> Path:
+    pom = JAVA_DIR / "pom.xml"
+    target = CACHE_DIR / f"{side}-{line}"
+    with _filled(target, _digest([side, line, pom.read_text()])) as folder:
+        if folder is not None:
+            command = ["mvn", "--batch-mode", "--quiet", "--file", str(pom), f"-P{side}"]
+            command += [f"-Drocketmq.version={line}", f"-DoutputDirectory={folder}"]
+            _run([*command, "dependency:copy-dependencies"], needs="Maven 3.6 or newer")
+    return target
+
+
+@contextlib.contextmanager
+def _filled(target: Path, stamp: str) -> Iterator[Path | None]:
+    """Yield an empty folder that becomes the target, or None when the target is up to date."""
+    CACHE_DIR.mkdir(parents=True, exist_ok=True)
+    with (CACHE_DIR / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp_file = target / "stamp"
+        if stamp_file.exists() and stamp_file.read_text() == stamp:
+            yield None
+            return
+        fresh = target.with_name(f"{target.name}.new")
+        for folder in (fresh, target):
+            if folder.exists():
+                shutil.rmtree(folder)
+        fresh.mkdir()
+        yield fresh
+        (fresh / "stamp").write_text(stamp)
+        fresh.rename(target)
+
+
+def _run(command: list[str], *, needs: str) -> None:
+    if shutil.which(command[0]) is None:
+        raise InteropUnavailableError(f"{command[0]} was not found; interop needs {needs}.")
+    result = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_TIMEOUT_S)
+    if result.returncode != 0:
+        output = (result.stdout + result.stderr)[-2000:]
+        raise InteropUnavailableError(f"{command[0]} ended with {result.returncode}: {output}")
+
+
+def _class_path(folder: Path) -> str:
+    return ":".join(str(jar) for jar in sorted(folder.glob("*.jar")))
+
+
+def _digest(parts: list[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()

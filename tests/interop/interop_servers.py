@@ -1,0 +1,146 @@
+"""The real Java name server and broker as child processes on free ports.
+
+The broker listens on three ports: its own, that minus two (the "fast" one) and the replication
+port; all three are looked for together. Everything a server writes stays below its home folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+from interop_jars import server_classpath
+from interop_process import LineProcess, ProcessFailedError
+
+_JVM = ["-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+_JVM += ["-XX:MaxDirectMemorySize=512m", "-Drocketmq.log.level=WARN"]
+# Release line 4.9 frees mapped files through the JDK's internals: without these its stop is not clean.
+for _package in ("java.nio", "sun.nio.ch", "jdk.internal.ref"):
+    _JVM.append(f"--add-opens=java.base/{_package}=ALL-UNNAMED")
+_BOOT_TIMEOUT_S = 90.0
+
+# Release line 4.9 refuses to start without these files, 5.x has its own in the jars.
+_LOGBACK = """<configuration>
+  <appender name="file" class="ch.qos.logback.core.FileAppender">
+    <file>${user.home}/server.log</file>
+    <encoder><pattern>%d %p %t %c - %m%n</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="file"/></root>
+</configuration>
+"""
+
+
+class JavaServer:
+    """A running Java name server or broker."""
+
+    def __init__(self, process: LineProcess, address: str, name: str) -> None:
+        """Wrap a process that has already reported its start."""
+        self._process = process
+        self.address = address
+        self.name = name
+
+    def stop(self) -> None:
+        """Stop cleanly: SIGTERM runs the server's own shutdown hook."""
+        code = self._process.terminate()
+        # A JVM that ends by SIGTERM after its hooks answers 128 + 15.
+        if code not in (0, 143):
+            tail = self._process.log_tail()
+            raise ProcessFailedError(f"{self.name} ended with {code}:\n{tail}")
+
+    def kill(self) -> None:
+        """Kill the server as `kill -9` does."""
+        self._process.kill()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process still lives."""
+        return self._process.process.poll() is None
+
+
+def start_java_namesrv(line: str, home: Path) -> JavaServer:
+    """Start a name server of the release line and wait until it serves."""
+    port = _free_ports(0)
+    config = _prepare(home, {"listenPort": port, "bindAddress": "127.0.0.1"})
+    return _start(line, "org.apache.rocketmq.namesrv.NamesrvStartup", config, port, "namesrv")
+
+
+def start_java_broker(
+    line: str,
+    home: Path,
+    store_dir: Path,
+    namesrv: str,
+    *,
+    name: str = "broker-java",
+    port: int | None = None,
+    config: Mapping[str, object] | None = None,
+) -> JavaServer:
+    """Start a broker of the release line over a store folder and wait until it serves."""
+    port = port or free_broker_port()
+    settings: dict[str, object] = {
+        "brokerClusterName": "DefaultCluster",
+        "brokerName": name,
+        "brokerId": 0,
+        "brokerIP1": "127.0.0.1",
+        "brokerIP2": "127.0.0.1",
+        "listenPort": port,
+        "haListenPort": port + 1,
+        "namesrvAddr": namesrv,
+        "storePathRootDir": store_dir,
+        "storePathCommitLog": store_dir / "commitlog",
+        "autoCreateTopicEnable": "true",
+    }
+    store_dir.mkdir(parents=True, exist_ok=True)
+    path = _prepare(home, settings | dict(config or {}))
+    return _start(line, "org.apache.rocketmq.broker.BrokerStartup", path, port, name)
+
+
+def _prepare(home: Path, settings: Mapping[str, object]) -> Path:
+    conf = home / "conf"
+    conf.mkdir(parents=True, exist_ok=True)
+    for role in ("broker", "namesrv", "tools"):
+        (conf / f"logback_{role}.xml").write_text(_LOGBACK)
+    path = conf / "server.conf"
+    path.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    return path
+
+
+def _start(line: str, main_class: str, config: Path, port: int, name: str) -> JavaServer:
+    home = config.parent.parent
+    command = ["java", *_JVM, f"-Duser.home={home}", "-cp", server_classpath(line)]
+    process = LineProcess(
+        [*command, main_class, "-c", str(config)],
+        home / f"{name}.out",
+        env={"ROCKETMQ_HOME": str(home), "HOME": str(home)},
+    )
+    try:
+        process.wait_line(lambda text: "boot success" in text, _BOOT_TIMEOUT_S)
+    except ProcessFailedError:
+        process.kill()
+        raise
+    return JavaServer(process, f"127.0.0.1:{port}", name)
+
+
+def free_broker_port() -> int:
+    """Return a port whose neighbours are free too, as a Java broker needs them."""
+    return _free_ports(-2, 1)
+
+
+def _free_ports(*neighbours: int) -> int:
+    """Return a port that is free together with the ports at the given distances.
+
+    Below the ephemeral range, so that no outgoing connection takes it in the meantime.
+    """
+    for port in itertools.islice(iter(lambda: random.randrange(12_000, 32_000), None), 200):
+        with contextlib.ExitStack() as sockets:
+            try:
+                for distance in {0, *neighbours}:
+                    candidate = sockets.enter_context(socket.socket())
+                    candidate.bind(("127.0.0.1", port + distance))
+            except OSError:
+                continue
+            return port
+    raise ProcessFailedError("no free ports between 12000 and 32000")

@@ -1,0 +1,287 @@
+package interop;
+
+import java.io.BufferedWriter;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.LongSupplier;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/** The commands {@code push}, {@code drain}, {@code stop}, {@code pull} and {@code lite}. */
+final class Consumers {
+    /** A started push consumer and, for drain, its file and the places it has seen. */
+    private static final class Running {
+        private final DefaultMQPushConsumer push;
+        private final BufferedWriter file;
+        private final Set<String> places;
+
+        Running(DefaultMQPushConsumer push, BufferedWriter file, Set<String> places) {
+            this.push = push;
+            this.file = file;
+            this.places = places;
+        }
+
+        void close() throws Exception {
+            push.shutdown();
+            if (file != null) {
+                file.close();
+            }
+        }
+    }
+
+    private final String namesrv;
+    private final Map<Long, Running> running = new ConcurrentHashMap<>();
+    private DefaultMQPullConsumer pullConsumer;
+
+    Consumers(String namesrv) {
+        this.namesrv = namesrv;
+    }
+
+    /** Starts a push consumer; each message is an event until {@code stop}. */
+    void push(long id, Params params, Reply reply) throws Exception {
+        DefaultMQPushConsumer consumer = start(params, (messages, context) -> {
+            try {
+                for (MessageExt message : messages) {
+                    reply.event("message", Messages.message(message));
+                }
+            } catch (Exception e) {
+                reply.event("error", Map.of("text", e.toString()));
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        running.put(id, new Running(consumer, null, Set.of()));
+    }
+
+    /** Starts a push consumer that writes a line for each message into a file until stop. */
+    void drain(long id, Params params, Reply reply) throws Exception {
+        BufferedWriter file =
+            Files.newBufferedWriter(Path.of(params.text("file")), StandardCharsets.UTF_8);
+        Set<String> places = ConcurrentHashMap.newKeySet();
+        DefaultMQPushConsumer consumer = start(params, (messages, context) -> {
+            try {
+                synchronized (file) {
+                    for (MessageExt message : messages) {
+                        drainOne(message, file);
+                    }
+                    file.flush();
+                }
+            } catch (Exception e) {
+                reply.event("error", Map.of("text", "cannot write the received keys: " + e));
+                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
+            }
+            for (MessageExt message : messages) {
+                places.add(message.getQueueId() + " " + message.getQueueOffset());
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        running.put(id, new Running(consumer, file, places));
+    }
+
+    private static void drainOne(MessageExt message, BufferedWriter file) throws IOException {
+        boolean intact = Arrays.equals(message.getBody(), Flood.body(message.getKeys()));
+        file.write(message.getKeys() + "\t" + message.getMsgId() + "\t" + message.getQueueId()
+            + "\t" + message.getQueueOffset() + "\t" + (intact ? "intact" : "changed") + "\n");
+    }
+
+    /** Waits until drain {@code handle} has got messages of at least {@code count} places. */
+    void awaitPlaces(Params params) throws Exception {
+        Running consumer = find(params);
+        await(params, params.number("count", 1), () -> consumer.places.size(), true);
+    }
+
+    private static void await(Params params, long wanted, LongSupplier count, boolean orMore)
+        throws Exception {
+        long deadline = System.nanoTime() + params.longNumber("timeout", 15) * 1_000_000_000L;
+        for (long now = count.getAsLong(); now != wanted && !(orMore && now > wanted);
+            now = count.getAsLong()) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("there are " + now + ", not " + wanted);
+            }
+            Thread.sleep(20);
+        }
+    }
+
+    private DefaultMQPushConsumer start(Params params, MessageListenerConcurrently listener)
+        throws Exception {
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(params.text("group"));
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName(params.text("instance", "push-" + System.nanoTime()));
+        consumer.setConsumeThreadMin(4);
+        consumer.setConsumeThreadMax(4);
+        consumer.setConsumeMessageBatchMaxSize(params.number("batch", 1));
+        Messages.setEnum(consumer, "setMessageModel", params.text("model", "CLUSTERING"));
+        Messages.setEnum(consumer, "setConsumeFromWhere",
+            params.text("from", "CONSUME_FROM_FIRST_OFFSET"));
+        consumer.subscribe(params.text("topic"), params.text("expression", "*"));
+        consumer.registerMessageListener(listener);
+        consumer.start();
+        return consumer;
+    }
+
+    /** Waits until the push consumer {@code handle} owns exactly {@code count} queues. */
+    void awaitQueues(Params params) throws Exception {
+        Running consumer = find(params);
+        String topic = params.text("topic");
+        await(params, params.number("count", 1), () ->
+            consumer.push.getDefaultMQPushConsumerImpl().getRebalanceImpl()
+                .getProcessQueueTable().keySet().stream()
+                .filter(queue -> queue.getTopic().equals(topic)).count(), false);
+    }
+
+    private Running find(Params params) {
+        Running consumer = running.get(params.longNumber("handle", -1));
+        if (consumer == null) {
+            throw new IllegalArgumentException("nothing runs as " + params.text("handle"));
+        }
+        return consumer;
+    }
+
+    /** Ends what the push or drain command with the number {@code handle} started. */
+    void stop(Params params) throws Exception {
+        Running consumer = find(params);
+        running.remove(params.longNumber("handle", -1));
+        consumer.close();
+    }
+
+    void shutdown() throws Exception {
+        for (Running consumer : running.values()) {
+            consumer.close();
+        }
+        if (pullConsumer != null) {
+            pullConsumer.shutdown();
+        }
+    }
+
+    /** One pull, or with {@code all} every message of every queue of the topic. */
+    void pull(Params params, Reply reply) throws Exception {
+        DefaultMQPullConsumer consumer = pullConsumer();
+        List<MessageQueue> queues =
+            new ArrayList<>(consumer.fetchSubscribeMessageQueues(params.text("topic")));
+        String expression = params.text("expression", "*");
+        if (!params.flag("all")) {
+            int queueId = params.number("queue", 0);
+            queues.removeIf(queue -> queue.getQueueId() != queueId);
+            PullResult result = consumer.pull(queues.get(0), expression,
+                params.longNumber("queueOffset", 0), params.number("max", 32));
+            reply.event("pulled", pulled(result));
+            printFound(result, reply);
+            return;
+        }
+        queues.sort(null);
+        for (MessageQueue queue : queues) {
+            long next = consumer.minOffset(queue);
+            long end = consumer.maxOffset(queue);
+            while (next < end) {
+                PullResult result = consumer.pull(queue, expression, next, 32);
+                if (result.getNextBeginOffset() <= next) {
+                    throw new IllegalStateException(queue + " at " + next + " answers " + result);
+                }
+                printFound(result, reply);
+                next = result.getNextBeginOffset();
+            }
+        }
+    }
+
+    /** Prints the offsets a group has stored at the broker, -1 for none. */
+    void committed(Params params, Reply reply) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(params.text("group"));
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName("committed-" + System.nanoTime());
+        consumer.start();
+        try {
+            for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(params.text("topic"))) {
+                Map<String, Object> fields = Messages.queue(queue);
+                if (params.longNumber("commit", -1) >= 0) {
+                    consumer.getDefaultMQPullConsumerImpl().updateConsumeOffsetToBroker(
+                        queue, params.longNumber("commit", -1), false);
+                }
+                fields.put("committed", consumer.fetchConsumeOffset(queue, true));
+                reply.event("committed", fields);
+            }
+        } finally {
+            consumer.shutdown();
+        }
+    }
+
+    private static void printFound(PullResult result, Reply reply) throws Exception {
+        if (result.getMsgFoundList() != null) {
+            for (MessageExt message : result.getMsgFoundList()) {
+                reply.event("message", Messages.message(message));
+            }
+        }
+    }
+
+    private static Map<String, Object> pulled(PullResult result) {
+        Map<String, Object> fields = new LinkedHashMap<>();
+        fields.put("status", result.getPullStatus().name());
+        fields.put("nextBeginOffset", result.getNextBeginOffset());
+        fields.put("minOffset", result.getMinOffset());
+        fields.put("maxOffset", result.getMaxOffset());
+        return fields;
+    }
+
+    private synchronized DefaultMQPullConsumer pullConsumer() throws Exception {
+        if (pullConsumer == null) {
+            pullConsumer = new DefaultMQPullConsumer("interop-pull");
+            pullConsumer.setNamesrvAddr(namesrv);
+            pullConsumer.setInstanceName("pull");
+            pullConsumer.start();
+        }
+        return pullConsumer;
+    }
+
+    /** Polls a lite pull consumer until {@code count} messages came, commits and shuts down. */
+    void lite(Params params, Reply reply) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(params.text("group"));
+        consumer.setNamesrvAddr(namesrv);
+        consumer.setInstanceName("lite-" + System.nanoTime());
+        consumer.setAutoCommit(false);
+        Messages.setEnum(consumer, "setConsumeFromWhere", "CONSUME_FROM_FIRST_OFFSET");
+        String topic = params.text("topic");
+        long seek = params.longNumber("seek", -1);
+        if (seek < 0) {
+            consumer.subscribe(topic, params.text("expression", "*"));
+        }
+        consumer.start();
+        try {
+            if (seek >= 0) {
+                Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
+                consumer.assign(queues);
+                for (MessageQueue queue : queues) {
+                    consumer.seek(queue, seek);
+                }
+            }
+            int wanted = params.number("count", 1);
+            long deadline = System.nanoTime() + params.longNumber("timeout", 20) * 1_000_000_000L;
+            int received = 0;
+            while (received < wanted && System.nanoTime() < deadline) {
+                for (MessageExt message : consumer.poll(500)) {
+                    reply.event("message", Messages.message(message));
+                    received++;
+                }
+            }
+            if (!params.flag("uncommitted")) {
+                consumer.commitSync();
+            }
+        } finally {
+            consumer.shutdown();
+        }
+    }
+}

@@ -1,0 +1,135 @@
+"""Promises of mailboat.broker.groups."""
+
+import json
+
+import pytest
+
+from mailboat.broker.groups import SubscriptionGroupManager
+from mailboat.broker.json_file import JsonFile
+from mailboat.disk import read_file
+from mailboat.errors import IllegalMessageError
+from mailboat.model.subscription import SubscriptionGroupConfig
+from mailboat.testing.simulated_disk import SimulatedDisk
+
+CONFIG = "/store/config"
+PATH = CONFIG + "/subscriptionGroup.json"
+
+# As RocketMQ 5.3 writes it, with fields that mailboat does not know.
+JAVA_FILE = b"""{
+\t"dataVersion":{"counter":3,"stateVersion":0,"timestamp":1700000000000},
+\t"forbiddenTable":{},
+\t"subscriptionGroupTable":{
+\t\t"please-retry":{
+\t\t\t"attributes":{},"brokerId":0,"consumeBroadcastEnable":false,"consumeEnable":true,
+\t\t\t"consumeFromMinEnable":false,"consumeMessageOrderly":false,"consumeTimeoutMinute":15,
+\t\t\t"groupName":"please-retry","groupRetryPolicy":{"type":"CUSTOMIZED"},"groupSysFlag":0,
+\t\t\t"notifyConsumerIdsChangedEnable":true,"retryMaxTimes":3,"retryQueueNums":2,
+\t\t\t"whichBrokerWhenConsumeSlowly":1
+\t\t}
+\t}
+}"""
+
+
+def manager(
+    disk: SimulatedDisk | None = None, *, auto_create: bool = True
+) -> SubscriptionGroupManager:
+    """Return the groups that a disk holds."""
+    groups = SubscriptionGroupManager(disk or SimulatedDisk(), CONFIG, auto_create=auto_create)
+    groups.load()
+    return groups
+
+
+def test_a_new_broker_has_rocketmqs_own_groups() -> None:
+    """The eight groups of the original are there from the start."""
+    assert set(manager().table) == {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_RMQ_SYS_TRANS",
+    }
+
+
+def test_a_group_is_made_on_first_use() -> None:
+    """With autoCreateSubscriptionGroup an unknown group appears with RocketMQ's defaults."""
+    groups = manager()
+    config = groups.find("G")
+    assert config == SubscriptionGroupConfig("G", retry_max_times=16, retry_queue_nums=1)
+    assert groups.select("G") is config
+
+
+def test_looking_does_not_make_a_group() -> None:
+    """Only consumers make groups, not those who ask about them."""
+    groups = manager()
+    assert groups.select("G") is None
+    assert groups.select("G") is None
+
+
+def test_without_auto_creation_an_unknown_group_stays_unknown() -> None:
+    """With autoCreateSubscriptionGroup off, only administrators make groups."""
+    groups = manager(auto_create=False)
+    assert groups.find("G") is None
+    groups.update(SubscriptionGroupConfig("G"))
+    assert groups.find("G") is not None
+
+
+def test_an_illegal_name_makes_no_group() -> None:
+    """A client cannot fill the table with names that no tool could delete."""
+    groups = manager()
+    assert groups.find("no/slash") is None
+    with pytest.raises(IllegalMessageError, match="illegal character"):
+        groups.update(SubscriptionGroupConfig("no/slash"))
+
+
+def test_attributes_are_refused() -> None:
+    """RocketMQ defines no attribute of groups; one that is set would have no effect."""
+    with pytest.raises(IllegalMessageError, match=r"'\+colour' is not supported"):
+        manager().update(SubscriptionGroupConfig("G", attributes={"+colour": "red"}))
+
+
+async def test_groups_survive_a_restart() -> None:
+    """A configured group is there after the next start, as it was."""
+    disk = SimulatedDisk()
+    groups = manager(disk)
+    groups.update(SubscriptionGroupConfig("G", retry_max_times=3, consume_enable=False))
+    await groups.persist()
+    again = manager(disk)
+    assert again.select("G") == groups.select("G")
+    assert again.data_version == groups.data_version
+    assert "TOOLS_CONSUMER" in again.table
+
+
+async def test_the_file_has_rocketmqs_shape() -> None:
+    """A Java broker finds its keys in the file."""
+    disk = SimulatedDisk()
+    groups = manager(disk)
+    groups.find("G")
+    await groups.persist()
+    content = json.loads(read_file(disk, PATH))
+    assert content["subscriptionGroupTable"]["G"]["retryMaxTimes"] == 16
+    assert content["dataVersion"]["counter"] == 1
+
+
+def test_the_file_of_a_java_broker_is_read() -> None:
+    """Unknown fields do not matter."""
+    disk = SimulatedDisk()
+    JsonFile(disk, PATH).save(JAVA_FILE)
+    config = manager(disk).select("please-retry")
+    assert config is not None
+    assert (config.retry_max_times, config.retry_queue_nums) == (3, 2)
+    assert config.consume_broadcast_enable is False
+
+
+def test_a_group_can_be_deleted() -> None:
+    """Deleting an unknown group is no error and no change."""
+    groups = manager()
+    groups.find("G")
+    version = groups.data_version.counter
+    assert groups.delete("G")
+    assert groups.select("G") is None
+    assert groups.data_version.counter == version + 1
+    assert not groups.delete("G")
+    assert groups.data_version.counter == version + 1

@@ -1,0 +1,234 @@
+"""Promises of mailboat.broker.json_file."""
+
+import asyncio
+import errno
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+import pytest
+
+from mailboat.broker.json_file import JsonFile, StateSaver, to_pretty_json
+from mailboat.disk import read_file
+from mailboat.errors import DamagedStoreError
+from mailboat.testing.faulty_disk import Fault, FaultyDisk
+from mailboat.testing.simulated_disk import PowerCutError, SimulatedDisk
+
+PATH = "/store/config/topics.json"
+OLD, NEW = b'{"version":1}', b'{"version":2}'
+
+
+def load_json(content: bytes) -> Any:
+    """Decode what the tests save."""
+    return json.loads(content)
+
+
+def saved_disk(*contents: bytes) -> SimulatedDisk:
+    """Return a disk on which these versions were saved one after the other."""
+    disk = SimulatedDisk()
+    file = JsonFile(disk, PATH)
+    for content in contents:
+        file.save(content)
+    return disk
+
+
+def damage(disk: SimulatedDisk, path: str) -> None:
+    """Cut a file short."""
+    fd = disk.open(path)
+    disk.ftruncate(fd, 5)
+    disk.close(fd)
+
+
+def test_what_was_saved_is_loaded() -> None:
+    """A saved table is read back by the next start."""
+    disk = saved_disk(OLD, NEW)
+    assert JsonFile(disk, PATH).load(load_json) == {"version": 2}
+
+
+def test_a_store_without_the_file_loads_nothing() -> None:
+    """A new store has no tables, and that is no error."""
+    assert JsonFile(SimulatedDisk(), PATH).load(load_json) is None
+
+
+def test_the_previous_version_is_kept() -> None:
+    """`.bak` holds the version before the present one, as in RocketMQ."""
+    disk = saved_disk(OLD, NEW)
+    assert read_file(disk, PATH + ".bak") == OLD
+
+
+def test_the_previous_version_survives_a_restart() -> None:
+    """The first save after a restart keeps what was there as `.bak`."""
+    disk = saved_disk(OLD)
+    file = JsonFile(disk, PATH)
+    file.load(load_json)
+    file.save(NEW)
+    assert read_file(disk, PATH + ".bak") == OLD
+
+
+def test_an_unchanged_table_is_not_written() -> None:
+    """Saving the same content again does not touch the disk, nor push the old version out."""
+    disk = saved_disk(OLD, NEW)
+    file = JsonFile(disk, PATH)
+    file.load(load_json)
+    changes = disk.changes
+    file.save(NEW)
+    assert disk.changes == changes
+    assert read_file(disk, PATH + ".bak") == OLD
+
+
+def test_a_power_cut_at_any_moment_leaves_the_old_or_the_new_table() -> None:
+    """Whenever the power goes during a save, a whole version is there afterwards."""
+    outcomes = set()
+    for changes in range(40):
+        for seed in range(5):
+            disk = saved_disk(b'{"version":0}', OLD)
+            file = JsonFile(disk, PATH)
+            file.load(load_json)
+            disk.cut_power_after(changes)
+            try:
+                file.save(NEW)
+            except PowerCutError:
+                finished = False
+            else:
+                finished = True
+            crashed = disk.crash(Random(seed))
+            value = JsonFile(crashed, PATH).load(load_json)
+            assert value in ([{"version": 2}] if finished else [{"version": 1}, {"version": 2}])
+            outcomes.add((finished, value["version"]))
+    assert outcomes == {(False, 1), (False, 2), (True, 2)}
+
+
+def test_a_damaged_file_falls_back_to_the_previous_version() -> None:
+    """Content that is no JSON is replaced by the version before it."""
+    disk = saved_disk(OLD, NEW)
+    damage(disk, PATH)
+    assert JsonFile(disk, PATH).load(load_json) == {"version": 1}
+
+
+def test_only_the_previous_version_is_enough() -> None:
+    """RocketMQ has a moment in which only `.bak` exists; such a directory opens."""
+    disk = saved_disk(OLD, NEW)
+    disk.unlink(PATH)
+    assert JsonFile(disk, PATH).load(load_json) == {"version": 1}
+
+
+def test_a_damaged_file_never_replaces_the_good_previous_version() -> None:
+    """The save after a fallback leaves the only good old version where it is."""
+    disk = saved_disk(OLD, NEW)
+    damage(disk, PATH)
+    file = JsonFile(disk, PATH)
+    file.load(load_json)
+    file.save(b'{"version":3}')
+    assert read_file(disk, PATH + ".bak") == OLD
+    assert read_file(disk, PATH) == b'{"version":3}'
+
+
+def test_two_damaged_versions_are_refused_by_name() -> None:
+    """Nothing is guessed: the error names both files and what to do."""
+    disk = saved_disk(OLD, NEW)
+    damage(disk, PATH)
+    damage(disk, PATH + ".bak")
+    with pytest.raises(DamagedStoreError, match=r"topics\.json cannot be read.*\.bak.*put back"):
+        JsonFile(disk, PATH).load(load_json)
+
+
+def test_a_full_disk_leaves_the_old_table_and_heals() -> None:
+    """A save that finds no room raises, changes nothing, and works once there is room."""
+    disk = FaultyDisk(saved_disk(OLD))
+    file = JsonFile(disk, PATH)
+    file.load(load_json)
+    disk.inject(Fault(("pwrite",), 1, errno.ENOSPC, sticky=True))
+    with pytest.raises(OSError, match="No space"):
+        file.save(NEW)
+    assert JsonFile(disk, PATH).load(load_json) == {"version": 1}
+    disk.heal()
+    file.save(NEW)
+    assert JsonFile(disk, PATH).load(load_json) == {"version": 2}
+
+
+def test_pretty_json_is_the_same_json() -> None:
+    """Indenting changes no value."""
+    assert json.loads(to_pretty_json(b'{"a":{"0":1,"t":"\xc3\xa9"}}')) == {"a": {"0": 1, "t": "é"}}
+
+
+class Counter:
+    """A table of one number, and a saver for it."""
+
+    def __init__(self, file: JsonFile) -> None:
+        """Save to `file`."""
+        self.value = 0
+        self.saver = StateSaver(file, lambda: str(self.value).encode())
+
+    def increment(self) -> None:
+        """Change the table."""
+        self.value += 1
+        self.saver.mark_changed()
+
+
+class SlowFile(JsonFile):
+    """A file whose next save waits for `go`, and that remembers what was saved."""
+
+    def __init__(self) -> None:
+        """Keep everything in memory."""
+        super().__init__(SimulatedDisk(), PATH)
+        self.go = threading.Event()
+        self.entered = threading.Event()
+        self.contents: list[bytes] = []
+
+    def save(self, content: bytes) -> None:
+        """Wait, then save."""
+        self.entered.set()
+        assert self.go.wait(10)
+        super().save(content)
+        self.contents.append(content)
+
+
+async def test_saves_that_come_during_a_write_share_the_next_one() -> None:
+    """A hundred callers during one write cost one more write, which holds all their changes."""
+    file = SlowFile()
+    table = Counter(file)
+    table.increment()
+    first = asyncio.create_task(table.saver.save())
+    await asyncio.to_thread(file.entered.wait, 10)
+    callers = []
+    for _ in range(100):
+        table.increment()
+        callers.append(asyncio.create_task(table.saver.save()))
+    file.go.set()
+    await asyncio.gather(first, *callers)
+    assert file.contents == [b"1", b"101"]
+    assert not table.saver.is_changed
+
+
+async def test_an_older_state_never_overwrites_a_newer_one() -> None:
+    """A blocking save wins over one that was handed to a thread before it and runs after it."""
+    disk = SimulatedDisk()
+    table = Counter(JsonFile(disk, PATH))
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(1))
+    gate = threading.Event()
+    blocker = loop.run_in_executor(None, gate.wait, 10)
+    table.increment()
+    older = asyncio.create_task(table.saver.save())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    table.increment()
+    table.saver.save_blocking()
+    gate.set()
+    await asyncio.gather(blocker, older)
+    assert read_file(disk, PATH) == b"2"
+
+
+async def test_a_failed_save_is_tried_again() -> None:
+    """After an error the table counts as changed, so that the next round saves it."""
+    disk = FaultyDisk(SimulatedDisk())
+    table = Counter(JsonFile(disk, PATH))
+    table.increment()
+    disk.inject(Fault(("fdatasync",), 1, errno.EIO))
+    with pytest.raises(OSError, match="Input/output error"):
+        await table.saver.save()
+    assert table.saver.is_changed
+    await table.saver.save()
+    assert read_file(disk, PATH) == b"1"

@@ -1,0 +1,171 @@
+"""Promises of mailboat.broker.offsets."""
+
+import json
+
+import pytest
+
+from mailboat.broker.json_file import JsonFile
+from mailboat.broker.offsets import ConsumerOffsetManager
+from mailboat.disk import read_file
+from mailboat.errors import DamagedStoreError
+from mailboat.testing.simulated_disk import SimulatedDisk
+
+CONFIG = "/store/config"
+PATH = CONFIG + "/consumerOffset.json"
+
+# As RocketMQ 5 writes it: fastjson leaves the queue ids without quotes.
+JAVA_FILE = b"""{
+\t"dataVersion":{
+\t\t"counter":4,
+\t\t"stateVersion":0,
+\t\t"timestamp":1700000000000
+\t},
+\t"groupTopicMap":{"G":["T","%RETRY%G"]},
+\t"offsetTable":{
+\t\t"T@G":{0:379,1:380
+\t\t},
+\t\t"%RETRY%G@G":{0:7}
+\t}
+}"""
+
+
+def manager(disk: SimulatedDisk | None = None) -> ConsumerOffsetManager:
+    """Return the offsets that a disk holds."""
+    offsets = ConsumerOffsetManager(disk or SimulatedDisk(), CONFIG)
+    offsets.load()
+    return offsets
+
+
+def test_a_committed_offset_is_found() -> None:
+    """A commit is seen at once, for its group, topic and queue only."""
+    offsets = manager()
+    offsets.commit("G", "T", 3, 17)
+    assert offsets.query("G", "T", 3) == 17
+    assert offsets.query("G", "T", 2) == -1
+    assert offsets.query("H", "T", 3) == -1
+    assert offsets.queues("G", "T") == {3: 17}
+
+
+def test_negative_offsets_say_nothing() -> None:
+    """Some clients commit -1 when they know nothing; that must not count as an offset."""
+    offsets = manager()
+    offsets.commit("G", "T", 0, 5)
+    offsets.commit("G", "T", 0, -1)
+    offsets.commit("G", "T", 1, -1)
+    assert offsets.queues("G", "T") == {0: 5}
+
+
+def test_going_back_is_allowed_and_counted() -> None:
+    """Offsets are reset by committing a smaller one."""
+    offsets = manager()
+    offsets.commit("G", "T", 0, 50)
+    offsets.commit("G", "T", 0, 20)
+    assert offsets.query("G", "T", 0) == 20
+    assert offsets.backward_commits == 1
+
+
+async def test_offsets_survive_a_restart() -> None:
+    """What was persisted is there after the next start, queue by queue."""
+    disk = SimulatedDisk()
+    offsets = manager(disk)
+    offsets.commit("G", "T", 0, 5)
+    offsets.commit("G", "%RETRY%G", 0, 2)
+    await offsets.persist()
+    again = manager(disk)
+    assert again.queues("G", "T") == {0: 5}
+    assert again.topics_of("G") == {"T", "%RETRY%G"}
+    assert again.groups_of("T") == {"G"}
+
+
+async def test_unchanged_offsets_are_not_written() -> None:
+    """An idle broker does not write every five seconds."""
+    disk = SimulatedDisk()
+    offsets = manager(disk)
+    offsets.commit("G", "T", 0, 5)
+    await offsets.persist()
+    changes = disk.changes
+    offsets.commit("G", "T", 0, 5)
+    await offsets.persist()
+    assert disk.changes == changes
+
+
+async def test_the_file_is_read_by_json_readers() -> None:
+    """The file is strict JSON with RocketMQ's names; Java reads quoted queue ids too."""
+    disk = SimulatedDisk()
+    offsets = manager(disk)
+    offsets.commit("G", "T", 1, 5)
+    await offsets.persist()
+    assert json.loads(read_file(disk, PATH))["offsetTable"] == {"T@G": {"1": 5}}
+
+
+def test_the_file_of_a_java_broker_is_read() -> None:
+    """Queue ids without quotes, which are not JSON, are understood."""
+    disk = SimulatedDisk()
+    JsonFile(disk, PATH).save(JAVA_FILE)
+    offsets = manager(disk)
+    assert offsets.queues("G", "T") == {0: 379, 1: 380}
+    assert offsets.queues("G", "%RETRY%G") == {0: 7}
+    assert offsets.data_version.counter == 4
+
+
+def test_a_large_file_of_a_java_broker_is_read() -> None:
+    """More than a request may hold is no problem in a file."""
+    entries = ",\n".join(
+        f'\t\t"topic-{number}@group-{number}":{{0:{number},1:{number},2:{number},3:{number}}}'
+        for number in range(80_000)
+    )
+    content = ('{"dataVersion":{"counter":1},"offsetTable":{\n' + entries + "}}").encode()
+    assert len(content) > 4 * 1024 * 1024
+    disk = SimulatedDisk()
+    JsonFile(disk, PATH).save(content)
+    assert manager(disk).query("group-79999", "topic-79999", 3) == 79_999
+
+
+def test_a_damaged_file_is_refused() -> None:
+    """Starting with no offsets at all would make every group read everything again."""
+    disk = SimulatedDisk()
+    JsonFile(disk, PATH).save(b'{"offsetTable":[]}')
+    with pytest.raises(DamagedStoreError, match="consumerOffset"):
+        manager(disk)
+
+
+def test_a_deleted_topic_takes_its_offsets_along() -> None:
+    """A topic made anew under the same name begins without old offsets."""
+    offsets = manager()
+    for group in ("G", "H"):
+        offsets.commit(group, "T", 0, 5)
+        offsets.commit(group, "U", 0, 5)
+    offsets.record_pull("G", "T", 0, 9)
+    offsets.remove_topic("T")
+    assert offsets.query("G", "T", 0) == -1
+    assert offsets.query_pulled("G", "T", 0) == -1
+    assert offsets.groups_of("T") == set()
+    assert offsets.topics_of("G") == {"U"}
+
+
+def test_a_deleted_group_takes_its_offsets_along() -> None:
+    """A group deleted with its offsets leaves none."""
+    offsets = manager()
+    offsets.commit("G", "T", 0, 5)
+    offsets.commit("H", "T", 0, 6)
+    offsets.remove_group("G")
+    assert offsets.groups() == {"H"}
+    assert offsets.groups_of("T") == {"H"}
+
+
+def test_the_offset_pulled_from_is_known_apart() -> None:
+    """consumerProgress shows how far a group pulled beside how far it committed."""
+    offsets = manager()
+    offsets.commit("G", "T", 0, 5)
+    assert offsets.query_pulled("G", "T", 0) == 5
+    offsets.record_pull("G", "T", 0, 37)
+    assert offsets.query_pulled("G", "T", 0) == 37
+    assert offsets.query("G", "T", 0) == 5
+
+
+def test_the_version_moves_on_with_commits() -> None:
+    """Every five hundredth change makes a new version, as in RocketMQ."""
+    offsets = manager()
+    for queue_offset in range(1, 1001):
+        offsets.commit("G", "T", 0, queue_offset)
+    assert offsets.data_version.counter == 2

@@ -1,0 +1,322 @@
+"""RealDisk on the operating system, and SimulatedDisk as its equal in everything that is live."""
+
+import errno
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mailboat.disk import Disk, read_fully
+from mailboat.disk.real import RealDisk
+from mailboat.testing.simulated_disk import SimulatedDisk
+
+Place: TypeAlias = tuple[Disk, str]
+
+
+@pytest.fixture(params=["real", "simulated"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    """A disk and an empty directory on it."""
+    if request.param == "real":
+        return RealDisk(), str(tmp_path)
+    disk = SimulatedDisk()
+    disk.make_dirs("/place")
+    return disk, "/place"
+
+
+def test_create_refuses_a_file_that_exists(place: Place) -> None:
+    """`create` never takes over another file."""
+    disk, root = place
+    disk.close(disk.open(f"{root}/f", create=True))
+    with pytest.raises(FileExistsError):
+        disk.open(f"{root}/f", create=True)
+
+
+def test_open_refuses_a_file_that_is_missing(place: Place) -> None:
+    """Without `create` nothing is made."""
+    disk, root = place
+    with pytest.raises(FileNotFoundError):
+        disk.open(f"{root}/f")
+    with pytest.raises(FileNotFoundError):
+        disk.open(f"{root}/missing/f", create=True)
+    assert disk.listdir(root) == []
+
+
+def test_a_closed_descriptor_is_refused(place: Place) -> None:
+    """Using a closed file is EBADF."""
+    disk, root = place
+    fd = disk.open(f"{root}/f", create=True)
+    disk.close(fd)
+    with pytest.raises(OSError, match="Bad file descriptor") as caught:
+        disk.pread(fd, 1, 0)
+    assert caught.value.errno == errno.EBADF
+
+
+def test_fallocate_extends_with_zeros_and_keeps_what_is_there(place: Place) -> None:
+    """Reserved bytes read as zero; a file is never shortened."""
+    disk, root = place
+    fd = disk.open(f"{root}/f", create=True)
+    disk.pwrite(fd, b"abc", 0)
+    disk.fallocate(fd, 6)
+    disk.fallocate(fd, 2)
+    assert disk.pread(fd, 100, 0) == b"abc\0\0\0"
+    assert disk.size(f"{root}/f") == 6
+    disk.close(fd)
+
+
+def test_ftruncate_forgets_what_it_cuts(place: Place) -> None:
+    """Bytes beyond a cut are zero when the file grows again."""
+    disk, root = place
+    fd = disk.open(f"{root}/f", create=True)
+    disk.pwrite(fd, b"abcdef", 0)
+    disk.ftruncate(fd, 2)
+    assert disk.pread(fd, 100, 0) == b"ab"
+    disk.ftruncate(fd, 4)
+    assert disk.pread(fd, 100, 0) == b"ab\0\0"
+    disk.close(fd)
+
+
+def test_a_map_follows_later_writes_and_outlives_its_close(place: Place) -> None:
+    """A slice that somebody still holds stays readable after `close`."""
+    disk, root = place
+    fd = disk.open(f"{root}/f", create=True)
+    disk.ftruncate(fd, 8192)
+    mapped = disk.map_read(fd, 8192)
+    disk.pwrite(fd, b"later", 5000)
+    piece = mapped.view[5000:5005]
+    assert bytes(piece) == b"later"
+    assert mapped.view.readonly
+    mapped.close()
+    disk.close(fd)
+    assert bytes(piece) == b"later"
+    piece.release()
+
+
+def test_a_map_follows_a_cut_within_the_size_that_is_restored(place: Place) -> None:
+    """After a cut and a new reservation the map shows zeros, then the new bytes."""
+    disk, root = place
+    fd = disk.open(f"{root}/f", create=True)
+    disk.fallocate(fd, 8192)
+    disk.pwrite(fd, b"stale", 100)
+    mapped = disk.map_read(fd, 8192)
+    disk.ftruncate(fd, 100)
+    disk.fallocate(fd, 8192)
+    assert bytes(mapped.view[100:105]) == bytes(5)
+    disk.pwrite(fd, b"fresh", 100)
+    assert bytes(mapped.view[100:105]) == b"fresh"
+    mapped.close()
+    disk.close(fd)
+
+
+def test_a_map_beyond_the_file_is_refused(place: Place) -> None:
+    """A map never reaches where reading would kill the process."""
+    disk, root = place
+    fd = disk.open(f"{root}/f", create=True)
+    for size in (0, 10):
+        with pytest.raises(ValueError, match="map"):
+            disk.map_read(fd, size)
+    disk.close(fd)
+
+
+def test_rename_replaces_and_an_unlinked_file_stays_open(place: Place) -> None:
+    """The target's old content is gone by name and still there for who has it open."""
+    disk, root = place
+    new = disk.open(f"{root}/new", create=True)
+    old = disk.open(f"{root}/old", create=True)
+    disk.pwrite(new, b"new", 0)
+    disk.pwrite(old, b"old", 0)
+    disk.rename(f"{root}/new", f"{root}/old")
+    assert disk.listdir(root) == ["old"]
+    assert disk.pread(old, 9, 0) == b"old"
+    again = disk.open(f"{root}/old")
+    assert disk.pread(again, 9, 0) == b"new"
+    disk.unlink(f"{root}/old")
+    assert not disk.exists(f"{root}/old")
+    assert disk.pread(again, 9, 0) == b"new"
+    for fd in (new, old, again):
+        disk.close(fd)
+
+
+def test_directories(place: Place) -> None:
+    """Directories are made with their parents, listed sorted and removed when empty."""
+    disk, root = place
+    disk.make_dirs(f"{root}/a/b")
+    disk.make_dirs(f"{root}/a/b")
+    disk.close(disk.open(f"{root}/a/f", create=True))
+    assert disk.listdir(f"{root}/a") == ["b", "f"]
+    assert disk.is_dir(f"{root}/a/b")
+    assert not disk.is_dir(f"{root}/a/f")
+    assert not disk.is_dir(f"{root}/nothing")
+    with pytest.raises(OSError, match="not empty"):
+        disk.rmdir(f"{root}/a")
+    with pytest.raises(FileExistsError):
+        disk.make_dirs(f"{root}/a/f")
+    disk.rmdir(f"{root}/a/b")
+    disk.fsync_dir(f"{root}/a")
+    with pytest.raises(FileNotFoundError):
+        disk.listdir(f"{root}/a/b")
+    with pytest.raises(FileNotFoundError):
+        disk.unlink(f"{root}/nothing")
+    with pytest.raises(FileNotFoundError):
+        disk.rename(f"{root}/nothing", f"{root}/x")
+
+
+def test_lock_writes_its_text_and_can_be_taken_again_once_released(place: Place) -> None:
+    """The lock file names its holder and does not stay locked."""
+    disk, root = place
+    release = disk.lock(f"{root}/lock", "12345")
+    fd = disk.open(f"{root}/lock")
+    assert read_fully(disk, fd, 100, 0) == b"12345"
+    if isinstance(disk, SimulatedDisk):
+        # The operating system's record locks are per process; another test covers the real one.
+        with pytest.raises(BlockingIOError):
+            disk.lock(f"{root}/lock", "6")
+    disk.close(fd)
+    release()
+    disk.lock(f"{root}/lock", "7")()
+
+
+def test_usage_adds_up(place: Place) -> None:
+    """Capacity, use and room are those of one volume."""
+    disk, root = place
+    usage = disk.usage(root)
+    assert 0 <= usage.used_bytes <= usage.capacity_bytes
+    assert 0 < usage.available_bytes <= usage.capacity_bytes
+    assert 0 <= usage.inodes_free <= usage.inodes_total
+    with pytest.raises(FileNotFoundError):
+        disk.usage(f"{root}/nothing")
+
+
+def test_clocks_run(place: Place) -> None:
+    """Wall time is epoch milliseconds and monotonic time never goes back."""
+    disk, _ = place
+    assert disk.wall_ms() > 1_600_000_000_000
+    assert disk.monotonic() <= disk.monotonic()
+
+
+def test_another_process_cannot_take_the_lock(tmp_path: Path) -> None:
+    """Two brokers never share a directory."""
+    path = str(tmp_path / "lock")
+    release = RealDisk().lock(path, "1")
+    script = (
+        "import fcntl, sys\n"
+        "with open(sys.argv[1], 'r+b') as f:\n"
+        "    try:\n"
+        "        fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
+        "    except OSError:\n"
+        "        sys.exit(7)\n"
+    )
+    command = [sys.executable, "-c", script, path]
+    assert subprocess.run(command, check=False, timeout=60).returncode == 7
+    release()
+    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+
+
+def test_taking_a_lock_that_another_process_holds_is_an_error(tmp_path: Path) -> None:
+    """The refusal names the file."""
+    path = str(tmp_path / "lock")
+    script = (
+        "import fcntl, sys\n"
+        "f = open(sys.argv[1], 'w+b')\n"
+        "fcntl.lockf(f, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)\n"
+        "print('held', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(BlockingIOError, match="locked by another process"):
+            RealDisk().lock(path, "2")
+        holder.stdin.close()
+        assert holder.wait(timeout=60) == 0
+
+
+_NAMES = st.sampled_from(["a", "b", "d/a", "d/b"])
+_STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("create"), _NAMES),
+        st.tuples(st.just("write"), _NAMES, st.integers(0, 9000), st.binary(max_size=600)),
+        st.tuples(st.just("truncate"), _NAMES, st.integers(0, 9000)),
+        st.tuples(st.just("fallocate"), _NAMES, st.integers(1, 9000)),
+        st.tuples(st.just("rename"), _NAMES, _NAMES),
+        st.tuples(st.just("unlink"), _NAMES),
+        st.tuples(st.just("map"), _NAMES),
+        st.tuples(st.just("sync"), _NAMES),
+    ),
+    max_size=30,
+)
+
+
+@settings(max_examples=80, deadline=None)
+@given(steps=_STEPS)
+def test_the_simulated_disk_behaves_like_the_real_one(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, ...]]
+) -> None:
+    """Any sequence of calls gives the same answers, errors and contents on both."""
+    simulated = SimulatedDisk()
+    simulated.make_dirs("/d")
+    root = str(tmp_path_factory.mktemp("real"))
+    RealDisk().make_dirs(f"{root}/d")
+    for step in steps:
+        assert _outcome(simulated, "", step) == _outcome(RealDisk(), root, step)
+    for name in ("a", "b", "d/a", "d/b"):
+        assert _content(simulated, f"/{name}") == _content(RealDisk(), f"{root}/{name}")
+
+
+def _outcome(disk: Disk, root: str, step: tuple[str, ...]) -> object:
+    try:
+        return _perform(disk, root, *step)
+    except OSError as exc:
+        return exc.errno
+
+
+def _perform(disk: Disk, root: str, action: str, name: str, *rest: object) -> object:
+    path = f"{root}/{name}"
+    if action == "rename":
+        disk.rename(path, f"{root}/{rest[0]}")
+        return None
+    if action == "unlink":
+        disk.unlink(path)
+        return None
+    fd = disk.open(path, create=action == "create")
+    try:
+        return _FILE_ACTIONS[action](disk, fd, *rest)
+    finally:
+        disk.close(fd)
+
+
+def _map(disk: Disk, fd: int) -> bytes:
+    if not disk.pread(fd, 1, 0):
+        return b""
+    size = len(read_fully(disk, fd, 1 << 20, 0))
+    mapped = disk.map_read(fd, size)
+    data = bytes(mapped.view)
+    mapped.close()
+    return data
+
+
+_FILE_ACTIONS: dict[str, Callable[..., object]] = {
+    "create": lambda disk, fd: None,
+    "write": lambda disk, fd, position, data: disk.pwrite(fd, data, position),
+    "truncate": lambda disk, fd, size: disk.ftruncate(fd, size),
+    "fallocate": lambda disk, fd, size: disk.fallocate(fd, size),
+    "map": _map,
+    "sync": lambda disk, fd: disk.fdatasync(fd),
+}
+
+
+def _content(disk: Disk, path: str) -> bytes | None:
+    if not disk.exists(path):
+        return None
+    fd = disk.open(path)
+    try:
+        return read_fully(disk, fd, disk.size(path) + 1, 0)
+    finally:
+        disk.close(fd)
