@@ -11,7 +11,7 @@ from rich.table import Table
 Results = Mapping[tuple[str, str], Result]
 """Results by (row, system)."""
 
-_WIDTH = 170
+_WIDTH = 185
 
 
 def make_console() -> Console:

@@ -98,11 +98,14 @@ class Session:
         broker.load("batch", warmup=0, seconds=300, **options)
         self._pull_topic_filled = True
 
-    def fresh(
-        self, name: str, variant: Variant
-    ) -> contextlib.AbstractContextManager[BrokerProcess]:
-        """Return a broker of this system on an empty store."""
-        return fresh_broker(self.system, self.folder / name, variant)
+    @contextlib.contextmanager
+    def fresh_broker(self, name: str, variant: Variant) -> Iterator[BrokerProcess]:
+        """Yield a broker on an empty store that is not started yet; it is removed afterwards."""
+        broker = BrokerProcess(self.system, self.folder / name, variant)
+        try:
+            yield broker
+        finally:
+            broker.close()
 
     def close(self) -> None:
         """Remove the kept broker."""
@@ -131,7 +134,7 @@ class Row:
 
 
 def _load_details(answer: Answer, memory: Memory) -> dict[str, Any]:
-    details = {name: answer[name] for name in answer if name.endswith("_us")}
+    details = {name: value for name, value in answer.items() if name.endswith("_us") and value}
     details |= {name: answer[name] for name in ("rate", "errors", "unanswered", "foreign_cores")}
     details["cores"] = round(answer["server_cpu_s"] / answer["seconds"], 3)
     details["generator_cores"] = round(answer["own_cpu_s"] / answer["seconds"], 2)

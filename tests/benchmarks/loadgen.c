@@ -478,8 +478,8 @@ static void take_answer(struct connection *c, const struct answer *answer, int64
         run.messages += messages;
         histogram_add(&answer_times, now - slot->started_ns);
     }
-    bool loops = c->kind == TAIL || (c->kind != IDLER && !run.timetable_start_ns);
-    if (loops && may_issue()) issue(c, (int)(slot - c->slots), now);
+    bool closed_loop = c->kind != IDLER && !run.timetable_start_ns && may_issue();
+    if (closed_loop || c->kind == TAIL) issue(c, (int)(slot - c->slots), now);
 }
 
 static void on_readable(struct connection *c) {

@@ -79,9 +79,7 @@ class JavaCall:
 
     def wait_messages(self, count: int, timeout_s: float = _CALL_TIMEOUT_S) -> list[Event]:
         """Wait until a consumer has printed this many messages and return all it has."""
-        self.wait(
-            lambda events: sum(e["event"] == "message" for e in events) >= count, timeout_s
-        )
+        self.wait(lambda events: sum(e["event"] == "message" for e in events) >= count, timeout_s)
         return self.events("message")
 
 
@@ -122,11 +120,9 @@ class JavaClient:
         self._process.write_line(f"{number} {command} {query}")
         return call
 
-    def call(
-        self, command: str, *, timeout_s: float = _CALL_TIMEOUT_S, **params: object
-    ) -> list[Event]:
+    def call(self, command: str, **params: object) -> list[Event]:
         """Run a command to its end and return the events it printed."""
-        return self.start(command, **params).wait_done(timeout_s)
+        return self.start(command, **params).wait_done()
 
     def close(self) -> None:
         """End the JVM: it shuts its clients down when its input ends."""

@@ -117,7 +117,8 @@ class LineProcess:
     def _end(self, signal_number: signal.Signals | None, timeout_s: float) -> int:
         if self.process.poll() is None and signal_number is not None:
             self.process.send_signal(signal_number)
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         if not self.process.stdin.closed:
             self.process.stdin.close()
         try:

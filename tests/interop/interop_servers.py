@@ -18,7 +18,7 @@ from interop_process import LineProcess, ProcessFailedError
 
 _JVM = ["-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
 _JVM += ["-XX:MaxDirectMemorySize=512m", "-Drocketmq.log.level=WARN"]
-# Release line 4.9 frees mapped files through the JDK's internals: without these its stop is not clean.
+# Release line 4.9 frees mapped files through the JDK's internals; without these it stops uncleanly.
 for _package in ("java.nio", "sun.nio.ch", "jdk.internal.ref"):
     _JVM.append(f"--add-opens=java.base/{_package}=ALL-UNNAMED")
 _BOOT_TIMEOUT_S = 90.0

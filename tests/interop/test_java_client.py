@@ -22,8 +22,13 @@ pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 # the first one when it decompresses.
 COMPRESSION_BITS = 0x1 | 0x700
 
+PROPERTIES: dict[str, Any] = {
+    "property.colour": "a b=c;d",
+    "property.umlaut": "gr\u00fc\u00df\u4f60",
+}
 
-def _send(client: JavaClient, topic: str, body: bytes = b"body", **params: object) -> list[Event]:
+
+def _send(client: JavaClient, topic: str, body: bytes = b"body", **params: Any) -> list[Event]:
     encoded = base64.b64encode(body).decode()
     return client.call("send", topic=topic, body=encoded, group="producer", **params)
 
@@ -71,7 +76,7 @@ def test_sync_sends_come_back_as_sent(java_client: JavaClient, target: Any, topi
         tags="red,green",
         keys="order-{i} invoice-{i}",
         flag=7,
-        **{"property.colour": "a b=c;d", "property.umlaut": "gr\u00fc\u00df\u4f60"},
+        **PROPERTIES,
     )
     assert [event["status"] for event in sent] == ["SEND_OK"] * 10
     assert {event["regionId"] for event in sent} == {"DefaultRegion"}
@@ -294,9 +299,7 @@ def test_lite_pull_by_subscription_continues_where_it_committed(
     assert _received(messages) == _digests(b"new", 6)
 
 
-def test_lite_pull_by_assignment_starts_where_it_seeks(
-    java_client: JavaClient, topic: str
-) -> None:
+def test_lite_pull_by_assignment_starts_where_it_seeks(java_client: JavaClient, topic: str) -> None:
     """A lite pull consumer that assigns queues and seeks gets the messages from there."""
     java_client.call("create_topic", topic=topic, queues=2)
     for queue in (0, 1):
@@ -353,9 +356,7 @@ def test_offsets_by_end_and_by_time(java_client: JavaClient, topic: str) -> None
 
 
 @pytest.mark.parametrize("kind", ["text", "noise"])
-def test_large_bodies_are_stored_compressed(
-    java_client: JavaClient, topic: str, kind: str
-) -> None:
+def test_large_bodies_are_stored_compressed(java_client: JavaClient, topic: str, kind: str) -> None:
     """A body of more than 4 KiB travels and is stored compressed and arrives as it was."""
     body = b"again and " * 2000 if kind == "text" else random.Random(1).randbytes(20_000)
     (result,) = _send(java_client, topic, body=body, exact="true")

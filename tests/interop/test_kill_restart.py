@@ -60,16 +60,10 @@ def test_every_acknowledged_message_survives_five_kills(
         server.kill()
         server.start()
     produced = producer.wait_done(timeout_s=300)[-1]
-    stored = {
-        event["queueId"]: event["maxOffset"] for event in client.call("offsets", topic=TOPIC)
-    }
-    client.call(
-        "await_places",
-        handle=consumer.number,
-        count=sum(stored.values()),
-        timeout=120,
-        timeout_s=130,
-    )
+    stored = {event["queueId"]: event["maxOffset"] for event in client.call("offsets", topic=TOPIC)}
+    client.start(
+        "await_places", handle=consumer.number, count=sum(stored.values()), timeout=120
+    ).wait_done(timeout_s=130)
     client.call("stop", handle=consumer.number)
 
     acknowledged = _read_acknowledged(tmp_path / "out")

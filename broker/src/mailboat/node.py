@@ -55,18 +55,15 @@ class Node:
         """Start every part; on return clients are served, and HTTP is or soon will be.
 
         Raises:
-            OSError: a port or the data directory cannot be used.
-            StoreError: the store cannot be opened.
+            OSError: a port or the data directory cannot be used; nothing is left open.
+            StoreError: the store cannot be opened; nothing is left open.
         """
-        self._bind_http()
-        if self._settings.role != "broker":
-            namesrv = NamesrvController(self._settings)
-            await namesrv.start()
-            self._context.namesrv = namesrv
-        if self._settings.role != "namesrv":
-            await self._start_broker()
-        self._context.phase = "serving"
-        self._serve_http()
+        try:
+            await self._start()
+        except BaseException:
+            logger.debug("the start failed; ending what was started")
+            await self.shutdown()
+            raise
 
     def addresses(self) -> dict[str, str]:
         """Return where each part is reached, `host:port` by the name of the part."""
@@ -117,6 +114,17 @@ class Node:
             if self.namesrv is not None:
                 await self.namesrv.shutdown()
             await self._end_http()
+
+    async def _start(self) -> None:
+        self._bind_http()
+        if self._settings.role != "broker":
+            namesrv = NamesrvController(self._settings)
+            await namesrv.start()
+            self._context.namesrv = namesrv
+        if self._settings.role != "namesrv":
+            await self._start_broker()
+        self._context.phase = "serving"
+        self._serve_http()
 
     async def _start_broker(self) -> None:
         settings = self._settings

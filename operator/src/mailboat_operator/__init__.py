@@ -1,1 +1,1 @@
-"""."""
+"""The operator for Kubernetes; it comes with a later release."""

@@ -1,7 +1,7 @@
 """From pulled bodies to Arrow batches of a useful size.
 
-Spark pays per batch, so rows are collected over many pulls, also over the end of a queue's range, until
-there are enough of them.
+Spark pays per batch, so rows are collected over many pulls, also over the end of a queue's range,
+until there are enough of them.
 """
 
 from collections.abc import Iterator
@@ -9,14 +9,23 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from mailboat.model.message_queue import MessageQueue
-from mailboat_spark.records import RawRows, decode_body
+from mailboat_spark.records import OffsetRun, RawRows, decode_body
 from mailboat_spark.schema import build_columns
 
 
 class BatchBuilder:
     """Collects rows of one queue after the other and hands them out as Arrow batches."""
 
-    __slots__ = ("_bytes", "_max_bytes", "_max_rows", "_parts", "_queue", "_rows", "_schema", "_tags")
+    __slots__ = (
+        "_bytes",
+        "_max_bytes",
+        "_max_rows",
+        "_parts",
+        "_queue",
+        "_rows",
+        "_schema",
+        "_tags",
+    )
 
     def __init__(
         self, schema: pa.Schema, *, max_rows: int, max_bytes: int, tags: frozenset[bytes]
@@ -38,8 +47,8 @@ class BatchBuilder:
         self._bytes = 0
         self._parts: list[pa.RecordBatch] = []
 
-    def add(self, queue: MessageQueue, body: bytes, *, end: int) -> int | None:
-        """Take in a pull answer of `queue` up to `end`; return its first queue offset.
+    def add(self, queue: MessageQueue, body: bytes, *, end: int) -> OffsetRun:
+        """Take in a pull answer of `queue` up to `end`; return which offsets it held.
 
         Raises:
             CorruptRecordError, IllegalMessageError: the body is damaged.

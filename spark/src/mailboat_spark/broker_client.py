@@ -1,8 +1,8 @@
 """What the source asks brokers, with retries up to a deadline.
 
-An error in `latestOffset` ends a Spark query at once, and one in a task ends it after a few tries. A
-broker that restarts must not do that, so every call here is repeated until it succeeds or its time is
-over. Only refusals that cannot change by waiting are raised at once.
+An error in `latestOffset` ends a Spark query at once, and one in a task ends it after a few tries.
+A broker that restarts must not do that, so every call here is repeated until it succeeds or its
+time is over. Only refusals that cannot change by waiting are raised at once.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from mailboat.client.instance import ClientInstance
@@ -18,7 +19,7 @@ from mailboat.client.queue_offsets import QueueOffsets as OffsetCalls
 from mailboat.errors import BrokerError, MailboatError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import build_subscription
-from mailboat_spark.planning import QueueBounds
+from mailboat_spark.planning import QueueBounds, QueueRange
 
 logger = logging.getLogger(__name__)
 
@@ -37,25 +38,27 @@ class DataLossError(MailboatError):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """Offsets `start` up to `end` of one queue, to be pulled at most `batch_size` at a time."""
+    """A chunk of a queue to pull; `once` stops after one pull, wherever that got to."""
 
-    queue: MessageQueue
-    start: int
-    end: int
+    chunk: QueueRange
     group: str
     tags: str
     batch_size: int
     fail_on_data_loss: bool
+    once: bool = False
 
 
 @dataclass(slots=True)
 class Chunk:
-    """What was pulled: the answers' bodies in order, each with the offset it was asked at."""
+    """What was pulled of a chunk: the answers' bodies in order, up to the offset `reached`."""
 
     request: ChunkRequest
-    bodies: list[tuple[int, bytes]] = field(default_factory=list)
+    reached: int
+    bodies: list[bytes] = field(default_factory=list)
     first_advance: int = 0
     """How many offsets the first pull covered; tells how much a broker gives at a time."""
+    queue_ended: bool = False
+    """The queue holds nothing from `reached` on, although the chunk was planned."""
 
 
 class BrokerClient:
@@ -96,7 +99,7 @@ class BrokerClient:
             return dict(zip(queues, found, strict=True))
 
         answers = await asyncio.gather(
-            *(retry(lambda topic=topic: ask(topic), deadline_s, topic) for topic in topics)  # type: ignore[misc]
+            *(retry(partial(ask, topic), deadline_s, f"topic {topic}") for topic in topics)
         )
         return {queue: bounds for answer in answers for queue, bounds in answer.items()}
 
@@ -138,25 +141,34 @@ class BrokerClient:
             logger.warning("commit group=%s failed, repeated with the next batch: %s", group, exc)
 
     async def fetch(self, request: ChunkRequest, deadline_s: float) -> Chunk:
-        """Pull all that the broker holds of a chunk.
+        """Pull what the broker holds of a chunk.
 
         Raises:
             DataLossError: something of it is gone, and the request says to fail then.
             MailboatError: no success before `deadline_s`.
         """
-        chunk = Chunk(request)
-        at = request.start
-        while at < request.end:
-            result = await self._pull(request, at, deadline_s)
-            if result.status is PullStatus.OFFSET_ILLEGAL:
-                next_at = _after_illegal(request, at, result)
+        end = request.chunk.end
+        result = Chunk(request, reached=request.chunk.start)
+        while result.reached < end:
+            at = result.reached
+            try:
+                answer = await self._pull(request, at, deadline_s)
+            except _QueueEndedError as exc:
+                if request.fail_on_data_loss:
+                    raise DataLossError(str(exc)) from exc
+                logger.warning("%s", exc)
+                result.queue_ended = True
+                return result
+            if answer.status is PullStatus.OFFSET_ILLEGAL:
+                result.reached = _after_expired(request, at, answer.min_offset)
             else:
-                next_at = max(result.next_offset, at + 1)
-                if result.body:
-                    chunk.bodies.append((at, result.body))
-            chunk.first_advance = chunk.first_advance or next_at - at
-            at = next_at
-        return chunk
+                result.reached = min(max(answer.next_offset, at + 1), end)
+                if answer.body:
+                    result.bodies.append(answer.body)
+            result.first_advance = result.first_advance or result.reached - at
+            if request.once:
+                break
+        return result
 
     async def _bounds(self, queue: MessageQueue) -> QueueBounds:
         minimum, maximum = await asyncio.gather(
@@ -165,46 +177,43 @@ class BrokerClient:
         return QueueBounds(min(minimum, maximum), maximum)
 
     async def _pull(self, request: ChunkRequest, at: int, deadline_s: float) -> PullResult:
-        """Pull at one offset; the batch was planned, so what is not there yet must come back."""
+        """Pull at one offset.
+
+        The chunk was there when the batch was planned, so what is missing now may come back.
+        """
+        queue, end = request.chunk.queue, request.chunk.end
         pull = PullRequest(
             group=request.group,
-            queue=request.queue,
+            queue=queue,
             queue_offset=at,
-            subscription=build_subscription(request.queue.topic, request.tags),
-            max_messages=min(request.batch_size, request.end - at),
+            subscription=build_subscription(queue.topic, request.tags),
+            max_messages=min(request.batch_size, end - at),
         )
 
         async def attempt() -> PullResult:
-            result = await self._puller.pull(pull)
-            if result.max_offset < request.end and (
-                result.status is PullStatus.NO_NEW_MSG or result.next_offset <= at
-            ):
-                raise _EndMissingError(
-                    f"{request.queue} ends at {result.max_offset}, before the planned end "
-                    f"{request.end}: messages are gone, or their broker has not come back whole"
+            answer = await self._puller.pull(pull)
+            is_past_end = answer.status is PullStatus.OFFSET_ILLEGAL and at >= answer.min_offset
+            if answer.status is PullStatus.NO_NEW_MSG or is_past_end:
+                raise _QueueEndedError(
+                    f"{queue} ends at {answer.max_offset}, before the planned offset {end}: "
+                    "messages are gone, or the broker has not come back whole"
                 )
-            return result
+            return answer
 
-        try:
-            return await retry(attempt, deadline_s, f"{request.queue} at {at}")
-        except _EndMissingError as exc:
-            raise DataLossError(str(exc)) from exc
+        return await retry(attempt, deadline_s, f"{queue} at {at}")
 
 
-class _EndMissingError(MailboatError):
+class _QueueEndedError(MailboatError):
     retriable = True
 
 
-def _after_illegal(request: ChunkRequest, at: int, result: PullResult) -> int:
+def _after_expired(request: ChunkRequest, at: int, minimum: int) -> int:
     """Return where to go on when the broker no longer holds offset `at`."""
+    next_at = min(minimum, request.chunk.end)
+    text = f"messages {at} to {next_at - 1} of {request.chunk.queue} are gone"
     if request.fail_on_data_loss:
-        raise DataLossError(
-            f"messages {at} to {min(result.min_offset, request.end) - 1} of {request.queue} are "
-            f"gone, it begins at {result.min_offset}; set failOnDataLoss to false to go on "
-            "without them"
-        )
-    next_at = min(max(result.min_offset, at + 1), request.end)
-    logger.warning("messages %d to %d of %s are gone", at, next_at - 1, request.queue)
+        raise DataLossError(f"{text}; set failOnDataLoss to false to go on without them")
+    logger.warning("%s", text)
     return next_at
 
 

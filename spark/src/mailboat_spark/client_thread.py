@@ -1,8 +1,8 @@
 """The asyncio client behind Spark's blocking calls: one event loop in a thread of its own.
 
 Spark reuses a worker process for many tasks, so the thread and its connections live as long as the
-process and are shared by all readers of the same name servers. Spark also forks workers: what was made
-before a fork belongs to the parent, so the table is keyed by process id.
+process and are shared by all readers of the same name servers. Spark also forks workers: what was
+made before a fork belongs to the parent, so the table is keyed by process id.
 """
 
 import asyncio

@@ -2,8 +2,8 @@
 
     {"_v": 1, "orders": {"broker-a:0": 123, "broker-a:1": 88}}
 
-Each number is the next queue offset to read. Spark compares offsets as JSON text, so keys are always in
-sorted order. The broker's name is part of a queue's identity, as everywhere in RocketMQ.
+Each number is the next queue offset to read. Spark compares offsets as JSON text, so keys are
+always in sorted order. The broker's name is part of a queue's identity, as everywhere in RocketMQ.
 """
 
 import json

@@ -64,10 +64,7 @@ def parse_options(given: Mapping[str, str], use: Use) -> SourceOptions:
         option = _find(name)
         if option.only not in (None, use):
             raise ConfigError(option.name, text, f"exists in {option.only} queries only; remove it")
-        try:
-            values[option.field] = option.parse(text)
-        except ValueError as exc:
-            raise ConfigError(option.name, text, str(exc)) from exc
+        values[option.field] = _parse(option, text)
         group_given |= option.field == "group"
     for required, hint in (
         ("namesrv", "name servers as HOST:PORT;HOST:PORT"),
@@ -77,6 +74,22 @@ def parse_options(given: Mapping[str, str], use: Use) -> SourceOptions:
             name = _NAME_BY_FIELD[required]
             raise ConfigError(name, "", f"is required; give {hint}")
     return _with_defaults(values, use, group_given)
+
+
+def parse_schema_options(given: Mapping[str, str]) -> tuple[SchemaMode, bool]:
+    """Check only what the schema depends on: the mode, and whether headers are wanted.
+
+    Spark asks for the schema before it says whether the query streams.
+
+    Raises:
+        ConfigError: one of the two options is wrong.
+    """
+    values: dict[str, Any] = {"schema_mode": "kafka", "include_headers": False}
+    for name, text in given.items():
+        option = _BY_NAME.get(name.lower())
+        if option is not None and option.field in values:
+            values[option.field] = _parse(option, text)
+    return values["schema_mode"], values["include_headers"]
 
 
 def _with_defaults(values: dict[str, Any], use: Use, group_given: bool) -> SourceOptions:
@@ -206,6 +219,13 @@ _OPTIONS: Final = (
 _BY_NAME: Final = {option.name.lower(): option for option in _OPTIONS}
 _NAME_BY_FIELD: Final = {option.field: option.name for option in _OPTIONS}
 assert _NAME_BY_FIELD.keys() == {field.name for field in fields(SourceOptions)}
+
+
+def _parse(option: _Option, text: str) -> Any:
+    try:
+        return option.parse(text)
+    except ValueError as exc:
+        raise ConfigError(option.name, text, str(exc)) from exc
 
 
 def _find(name: str) -> _Option:

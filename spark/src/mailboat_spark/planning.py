@@ -1,7 +1,7 @@
 """Which offsets a micro-batch covers, and how they are shared out among tasks. Pure.
 
-Admission follows Kafka's source: each queue gets its share of `maxOffsetsPerTrigger` by backlog; ours
-gives every queue with a backlog at least one offset, and never more than the limit in sum.
+Admission follows Kafka's source: each queue gets its share of `maxOffsetsPerTrigger` by backlog;
+ours gives every queue with a backlog at least one offset, and never more than the limit in sum.
 """
 
 import heapq
@@ -59,7 +59,7 @@ def admit(
 def _shares(backlogs: Mapping[MessageQueue, int], total: int, limit: int) -> QueueOffsets:
     # Longest backlog first; equal ones by name, so that the same state gives the same plan.
     ordered = sorted(backlogs, key=lambda queue: (-backlogs[queue], queue))
-    shares = {queue: 1 for queue in ordered[:limit]}
+    shares = dict.fromkeys(ordered[:limit], 1)
     left = limit - len(shares)
     # The rest by backlog, rounded down; rounding leaves fewer than one offset per queue.
     for queue in shares:

@@ -1,8 +1,8 @@
 """Reading ranges of queues with several pulls on the way at a time.
 
-RocketMQ brokers give 32 messages or 256 KiB per pull by default, however many are asked for; mailboat
-brokers can be set to give more. A range is cut into chunks as large as a pull turns out to bring, and a
-few chunks are on their way while earlier ones are decoded.
+RocketMQ brokers give 32 messages or 256 KiB per pull by default, however many are asked for;
+mailboat brokers can be set to give more. A range is cut into chunks as large as a pull turns out to
+bring, and a few chunks are on their way while earlier ones are decoded.
 """
 
 import time
@@ -12,12 +12,14 @@ from concurrent.futures import Future
 
 import pyarrow as pa
 
+from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import SUBSCRIBE_ALL, build_subscription
 from mailboat_spark.batches import BatchBuilder
 from mailboat_spark.broker_client import Chunk, ChunkRequest, DataLossError
 from mailboat_spark.client_thread import ClientThread
 from mailboat_spark.options import SourceOptions
 from mailboat_spark.planning import QueueRange
+from mailboat_spark.records import OffsetRun
 
 
 def read_ranges(
@@ -33,24 +35,30 @@ def read_ranges(
     builder = BatchBuilder(
         schema, max_rows=options.arrow_batch_rows, max_bytes=options.arrow_batch_bytes, tags=tags
     )
+    # Without a filter, offsets follow each other without a gap; with one, gaps are normal.
+    must_be_whole = options.tags == SUBSCRIBE_ALL and options.fail_on_data_loss
     for chunk in _ChunkPipeline(thread, options, ranges):
-        request = chunk.request
-        expected = request.start
-        for asked_at, body in chunk.bodies:
-            first = builder.add(request.queue, body, end=request.end)
-            if options.tags == SUBSCRIBE_ALL and options.fail_on_data_loss:
-                # Without a filter, offsets follow each other without a gap.
-                _check_gap(request, expected=asked_at, found=first)
+        planned = chunk.request.chunk
+        expected = planned.start
+        for body in chunk.bodies:
+            seen = builder.add(planned.queue, body, end=planned.end)
+            if must_be_whole:
+                expected = _check_run(planned.queue, expected, seen)
             yield from builder.take_full()
+        if must_be_whole:
+            _check_run(planned.queue, expected, OffsetRun(chunk.reached, chunk.reached, 0))
     yield from builder.take_rest()
 
 
-def _check_gap(request: ChunkRequest, *, expected: int, found: int | None) -> None:
-    if found is not None and found != expected:
+def _check_run(queue: MessageQueue, expected: int, run: OffsetRun) -> int:
+    """Return the offset after a run, which must begin at `expected` and have no gap."""
+    if run.start != expected or run.end - run.start != run.rows:
         raise DataLossError(
-            f"messages {expected} to {found - 1} of {request.queue} are missing; "
-            "set failOnDataLoss to false to go on without them"
+            f"messages of {queue} are missing or doubled between {expected} and {run.end}: "
+            f"{run.rows} came, from {run.start} on; "
+            "set failOnDataLoss to false to go on with what there is"
         )
+    return run.end
 
 
 class _ChunkPipeline:
@@ -61,48 +69,50 @@ class _ChunkPipeline:
     ) -> None:
         self._thread = thread
         self._options = options
+        self._left = deque(ranges)
         self._chunk_size = options.pull_batch_size
-        self._requests = self._cut(ranges)
         self._on_the_way: deque[Future[Chunk]] = deque()
 
     def __iter__(self) -> Iterator[Chunk]:
         try:
             # One pull first: it tells how much the broker gives at a time.
-            self._fetch_next()
+            self._fetch_next(once=True)
             while self._on_the_way:
                 chunk = self._on_the_way.popleft().result()
-                if chunk.first_advance:
-                    self._chunk_size = min(chunk.first_advance, self._options.pull_batch_size)
-                while len(self._on_the_way) < self._options.pulls_in_flight:
-                    if not self._fetch_next():
-                        break
+                self._learn(chunk)
+                while self._left and len(self._on_the_way) < self._options.pulls_in_flight:
+                    self._fetch_next()
                 yield chunk
         finally:
             for future in self._on_the_way:
                 future.cancel()
 
-    def _fetch_next(self) -> bool:
-        request = next(self._requests, None)
-        if request is None:
-            return False
-        deadline_s = time.monotonic() + self._options.retry_timeout_ms / 1000
-        self._on_the_way.append(
-            self._thread.submit(self._thread.client.fetch(request, deadline_s))
-        )
-        return True
+    def _learn(self, chunk: Chunk) -> None:
+        planned = chunk.request.chunk
+        if chunk.first_advance < planned.size:
+            self._chunk_size = max(1, chunk.first_advance)
+        else:
+            self._chunk_size = min(self._chunk_size * 2, self._options.pull_batch_size)
+        if chunk.queue_ended:
+            while self._left and self._left[0].queue == planned.queue:
+                self._left.popleft()
+        elif chunk.reached < planned.end:
+            self._left.appendleft(QueueRange(planned.queue, chunk.reached, planned.end))
 
-    def _cut(self, ranges: Iterable[QueueRange]) -> Iterator[ChunkRequest]:
-        for queue_range in ranges:
-            at = queue_range.start
-            while at < queue_range.end:
-                end = min(at + self._chunk_size, queue_range.end)
-                yield ChunkRequest(
-                    queue=queue_range.queue,
-                    start=at,
-                    end=end,
-                    group=self._options.group,
-                    tags=self._options.tags,
-                    batch_size=self._options.pull_batch_size,
-                    fail_on_data_loss=self._options.fail_on_data_loss,
-                )
-                at = end
+    def _fetch_next(self, *, once: bool = False) -> None:
+        if not self._left:
+            return
+        whole = self._left.popleft()
+        middle = min(whole.start + self._chunk_size, whole.end)
+        if middle < whole.end:
+            self._left.appendleft(QueueRange(whole.queue, middle, whole.end))
+        request = ChunkRequest(
+            chunk=QueueRange(whole.queue, whole.start, middle),
+            group=self._options.group,
+            tags=self._options.tags,
+            batch_size=self._options.pull_batch_size,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            once=once,
+        )
+        deadline_s = time.monotonic() + self._options.retry_timeout_ms / 1000
+        self._on_the_way.append(self._thread.submit(self._thread.client.fetch(request, deadline_s)))

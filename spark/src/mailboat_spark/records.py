@@ -1,13 +1,13 @@
 """From a pull answer's body to Python lists, one per raw field.
 
-The common record (v1 magic, both hosts IPv4) costs one unpack and a few slices; every other one goes
-through `mailboat.model.record`. Both check shape and checksums alike. Properties stay bytes here:
-`schema` takes out of them only what the asked columns need.
+The common record (v1 magic, both hosts IPv4) costs one unpack and a few slices; every other one
+goes through `mailboat.model.record`. Both check shape and checksums alike. Properties stay bytes
+here: `schema` takes out of them only what the asked columns need.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
@@ -29,32 +29,41 @@ from mailboat.model.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 _ANY_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _BODY_AT: Final = HEAD_V4.size
 _MASK: Final = 0x7FFFFFFF
-# The ten digits of the checksum, which are stored in reverse, within the record's last 20 bytes.
-_DIGITS: Final = slice(CRC_PROPERTY_BYTES - 2, CRC_PROPERTY_BYTES - 12, -1)
+# The ten digits of the checksum, the last one first, right before the closing separator.
+_DIGITS: Final = slice(-2, -12, -1)
 _TAGS_NAME: Final = PropertyName.TAGS.encode()
+
+# Places in a head, which is what `HEAD_V4` unpacks to.
+HEAD_FLAG: Final = 4
+HEAD_QUEUE_OFFSET: Final = 5
+HEAD_BORN_MS: Final = 8
+HEAD_STORE_MS: Final = 10
+HEAD_RECONSUME_TIMES: Final = 12
 
 
 @dataclass(slots=True)
 class RawRows:
-    """Rows decoded so far, as one list per field; all lists have the same length."""
+    """Rows decoded so far: payload, properties as stored, and fixed fields, one list each."""
 
     payloads: list[bytes] = field(default_factory=list)
     properties: list[bytes] = field(default_factory=list)
-    queue_offsets: list[int] = field(default_factory=list)
-    flags: list[int] = field(default_factory=list)
-    reconsume_times: list[int] = field(default_factory=list)
-    born_timestamps_ms: list[int] = field(default_factory=list)
-    store_timestamps_ms: list[int] = field(default_factory=list)
+    heads: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.payloads)
 
 
-def decode_body(
-    body: bytes, rows: RawRows, *, end: int, tags: Collection[bytes] = ()
-) -> int | None:
-    """Append the messages of a pull answer to `rows`; return the first record's queue offset.
+class OffsetRun(NamedTuple):
+    """The queue offsets seen in one answer: from `start` up to, and without, `end`."""
+
+    start: int
+    end: int
+    rows: int
+
+
+def decode_body(body: bytes, rows: RawRows, *, end: int, tags: Collection[bytes] = ()) -> OffsetRun:
+    """Append the messages of a pull answer to `rows`; return which offsets below `end` were seen.
 
     Records at queue offset `end` and after it are left out, and with `tags` those of other tags:
     brokers compare hashes of tags, which may collide.
@@ -63,42 +72,54 @@ def decode_body(
         CorruptRecordError: the bytes at some position are not a whole record, or a checksum fails.
         IllegalMessageError: a compressed payload cannot be read.
     """
-    unpack, length, at, first = HEAD_V4.unpack_from, len(body), 0, None
-    add_payload, add_properties = rows.payloads.append, rows.properties.append
-    add_offset, add_flag = rows.queue_offsets.append, rows.flags.append
-    add_born, add_store = rows.born_timestamps_ms.append, rows.store_timestamps_ms.append
-    add_reconsume = rows.reconsume_times.append
+    unpack, length, at = HEAD_V4.unpack_from, len(body), 0
+    first, last, seen = 0, -1, 0
+    add_payload, add_properties, add_head = (
+        rows.payloads.append, rows.properties.append, rows.heads.append
+    )  # fmt: skip
     while at < length:
         if length - at < FIXED_BYTES:
-            raise CorruptRecordError("received bytes", at, "fewer bytes than a record has")
-        (
-            size, magic, body_crc, _, flag, queue_offset, _, sys_flag,
-            born_ms, _, store_ms, _, reconsume_times, _, body_size,
-        ) = unpack(body, at)  # fmt: skip
-        stop = at + size
+            raise _corrupt(at, "fewer bytes than a record has")
+        head = unpack(body, at)
+        size, magic, body_crc, _, _, queue_offset, _, sys_flag, _, _, _, _, _, _, body_size = head
         if magic == MAGIC_V1 and not sys_flag & _ANY_V6:
-            payload_end = at + _BODY_AT + body_size
-            _check_shape(body, at, payload_end, stop, body_size)
-            payload = body[at + _BODY_AT : payload_end]
-            _check_sum(body, at, stop, payload, body_crc)
-            properties = body[payload_end + 3 + body[payload_end] : stop]
+            payload_at = at + _BODY_AT
+            payload_end = payload_at + body_size
+            stop = at + size
+            if body_size < 0 or stop > length or payload_end + 3 > stop:
+                raise _corrupt(at, f"record size {size} or body size {body_size} does not fit")
+            properties_at = payload_end + 3 + body[payload_end]
+            if (
+                properties_at > stop
+                or properties_at + (body[properties_at - 2] << 8 | body[properties_at - 1]) != stop
+            ):
+                raise _corrupt(at, "the sizes of the parts do not add up to the record size")
+            payload = body[payload_at:payload_end]
+            properties = body[properties_at:stop]
+            # The checksum of the whole record, where it has one, is its last property.
+            if properties[-CRC_PROPERTY_BYTES:].startswith(CRC_PROPERTY_HEAD):
+                record_crc = crc32(body[at : stop - CRC_PROPERTY_BYTES]) & _MASK
+                holds = b"%010d" % record_crc == properties[_DIGITS]
+            else:
+                holds = crc32(payload) & _MASK == body_crc & _MASK
+            if not holds:
+                raise _corrupt(at, "the checksum does not match the bytes")
+            at = stop
         else:
-            payload, properties, store_ms, reconsume_times, stop = _decode_rare(body, at)
-        if first is None:
+            payload, properties, head, at = _decode_rare(body, at)
+        if queue_offset >= end:
+            continue
+        if not seen:
             first = queue_offset
-        at = stop
-        if queue_offset >= end or (tags and tag_of(properties) not in tags):
+        last, seen = queue_offset, seen + 1
+        if tags and tag_of(properties) not in tags:
             continue
         if sys_flag & COMPRESSED:
             payload = decompress(payload, sys_flag)
         add_payload(payload)
         add_properties(properties)
-        add_offset(queue_offset)
-        add_flag(flag)
-        add_reconsume(reconsume_times)
-        add_born(born_ms)
-        add_store(store_ms)
-    return first
+        add_head(head)
+    return OffsetRun(first, last + 1, seen)
 
 
 def property_of(properties: bytes, name: bytes) -> bytes | None:
@@ -120,45 +141,25 @@ def tag_of(properties: bytes) -> bytes | None:
     return property_of(properties, _TAGS_NAME)
 
 
-def _check_shape(body: bytes, at: int, payload_end: int, stop: int, body_size: int) -> None:
-    if body_size < 0 or stop > len(body) or payload_end + 3 > stop:
-        reason = f"record size {stop - at} or body size {body_size} does not fit"
-        raise CorruptRecordError("received bytes", at, reason)
-    topic_end = payload_end + 1 + body[payload_end]
-    if (
-        topic_end + 2 > stop
-        or topic_end + 2 + (body[topic_end] << 8 | body[topic_end + 1]) != stop
-    ):
-        reason = "the sizes of the parts do not add up to the record size"
-        raise CorruptRecordError("received bytes", at, reason)
-
-
-def _check_sum(body: bytes, at: int, stop: int, payload: bytes, body_crc: int) -> None:
-    tail = body[stop - CRC_PROPERTY_BYTES : stop]
-    if tail.startswith(CRC_PROPERTY_HEAD):
-        record_crc = crc32(body[at : stop - CRC_PROPERTY_BYTES]) & _MASK
-        holds = b"%010d" % record_crc == tail[_DIGITS]
-    else:
-        holds = crc32(payload) & _MASK == body_crc & _MASK
-    if not holds:
-        raise CorruptRecordError("received bytes", at, "the checksum does not match the bytes")
-
-
-def _decode_rare(body: bytes, at: int) -> tuple[bytes, bytes, int, int, int]:
+def _decode_rare(body: bytes, at: int) -> tuple[bytes, bytes, tuple[Any, ...], int]:
     """Decode a record with a long topic or IPv6 hosts.
 
-    Returns payload, properties, store timestamp, reconsume times, position after the record.
+    Returns payload, properties, head, and the position after the record.
     """
     try:
         parts = locate(body, at, len(body))
         check_sums(body, at, parts)
     except ValueError as exc:
-        raise CorruptRecordError("received bytes", at, str(exc)) from exc
-    reconsume_times = TAIL.unpack_from(body, parts.body_at - TAIL.size)[0]
+        raise _corrupt(at, str(exc)) from exc
+    reconsume_times, prepared, body_size = TAIL.unpack_from(body, parts.body_at - TAIL.size)
+    tail = (b"", parts.store_timestamp_ms, b"", reconsume_times, prepared, body_size)
     return (
         body[parts.body_at : parts.body_end],
         body[parts.properties_at : parts.properties_end],
-        parts.store_timestamp_ms,
-        reconsume_times,
+        (*parts.header, *tail),
         parts.properties_end,
     )
+
+
+def _corrupt(position: int, reason: str) -> CorruptRecordError:
+    return CorruptRecordError("received bytes", position, reason)

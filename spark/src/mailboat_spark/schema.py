@@ -1,12 +1,12 @@
 """The columns of the source.
 
-`schemaMode=kafka` (the default) has the columns of Spark's Kafka source, so that a query changes its
-format name only; `schemaMode=rocketmq` has RocketMQ's. Spark does not tell a Python source which columns
-a query uses, so a schema given by the user (`.schema("value binary, tags string")`) may name any subset
-of both sets: only these columns are built.
+`schemaMode=kafka` (the default) has the columns of Spark's Kafka source, so that a query changes
+its format name only; `schemaMode=rocketmq` has RocketMQ's. Spark does not tell a Python source
+which columns a query uses, so a schema given by the user (`.schema("value binary, tags string")`)
+may name any subset of both sets: only these columns are built.
 
-Kafka's `partition` is the queue id, `timestamp` the store time, `key` the index keys. Where a topic lies
-on several brokers, queue ids repeat; `broker_name` tells them apart.
+Kafka's `partition` is the queue id, `timestamp` the store time, `key` the index keys. Where a topic
+lies on several brokers, queue ids repeat; `broker_name` tells them apart.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,14 +31,20 @@ from mailboat.errors import ConfigError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.properties import PropertyName
 from mailboat_spark.options import SchemaMode
-from mailboat_spark.records import RawRows, property_of
+from mailboat_spark.records import (
+    HEAD_BORN_MS,
+    HEAD_FLAG,
+    HEAD_QUEUE_OFFSET,
+    HEAD_RECONSUME_TIMES,
+    HEAD_STORE_MS,
+    RawRows,
+    property_of,
+)
 
 # Kafka's number for "the broker's clock when it appended", which a store timestamp is.
 _LOG_APPEND_TIME: Final = 1
 _UTC_MS: Final = pa.timestamp("ms", tz="UTC")
-_HEADER: Final = StructType(
-    [StructField("key", StringType()), StructField("value", BinaryType())]
-)
+_HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 Build = Callable[[RawRows, MessageQueue, pa.DataType], pa.Array]
 """Makes one column of the rows of one queue, of the given Arrow type."""
@@ -92,7 +98,9 @@ def _property(name: str) -> Build:
     def build(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
         values: list[Any] = [property_of(text, raw_name) for text in rows.properties]
         if pa.types.is_string(arrow_type):
-            values = [None if value is None else value.decode("utf-8", "replace") for value in values]
+            values = [
+                None if value is None else value.decode("utf-8", "replace") for value in values
+            ]
         return pa.array(values, arrow_type)
 
     return build
@@ -105,23 +113,23 @@ def _constant(value: Callable[[MessageQueue], Any]) -> Build:
     return build
 
 
-def _numbers(name: str) -> Build:
+def _numbers(place: int) -> Build:
     def build(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
-        return pa.array(getattr(rows, name), arrow_type)
+        return pa.array([head[place] for head in rows.heads], arrow_type)
 
     return build
 
 
-def _timestamps(name: str) -> Build:
+def _timestamps(place: int) -> Build:
     def build(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
-        return pa.array(getattr(rows, name), _UTC_MS).cast(arrow_type)
+        return pa.array([head[place] for head in rows.heads], _UTC_MS).cast(arrow_type)
 
     return build
 
 
 def _property_entries(rows: RawRows) -> tuple[pa.Array, list[str], list[bytes]]:
     """Return list offsets, names and values of all properties, the record's checksum left out."""
-    offsets, names, values = [0], [], []
+    offsets, names, values = [0], list[str](), list[bytes]()
     for text in rows.properties:
         seen: dict[str, bytes] = {}
         for entry in text.split(b"\x02"):
@@ -165,21 +173,21 @@ COLUMNS: Final[dict[str, Column]] = {
     "value": Column(BinaryType(), _payloads),
     "topic": Column(StringType(), _constant(lambda queue: queue.topic)),
     "partition": Column(IntegerType(), _constant(lambda queue: queue.queue_id)),
-    "offset": Column(LongType(), _numbers("queue_offsets")),
-    "timestamp": Column(TimestampType(), _timestamps("store_timestamps_ms")),
+    "offset": Column(LongType(), _numbers(HEAD_QUEUE_OFFSET)),
+    "timestamp": Column(TimestampType(), _timestamps(HEAD_STORE_MS)),
     "timestampType": Column(IntegerType(), _constant(lambda queue: _LOG_APPEND_TIME)),
     "headers": Column(ArrayType(_HEADER), _headers),
     "broker_name": Column(StringType(), _constant(lambda queue: queue.broker_name)),
     "queue_id": Column(IntegerType(), _constant(lambda queue: queue.queue_id)),
-    "queue_offset": Column(LongType(), _numbers("queue_offsets")),
+    "queue_offset": Column(LongType(), _numbers(HEAD_QUEUE_OFFSET)),
     "keys": Column(StringType(), _property(PropertyName.KEYS)),
     "tags": Column(StringType(), _property(PropertyName.TAGS)),
     "properties": Column(MapType(StringType(), StringType()), _properties),
     "message_id": Column(StringType(), _property(PropertyName.UNIQ_KEY)),
-    "flag": Column(IntegerType(), _numbers("flags")),
-    "reconsume_times": Column(IntegerType(), _numbers("reconsume_times")),
-    "born_timestamp": Column(TimestampType(), _timestamps("born_timestamps_ms")),
-    "store_timestamp": Column(TimestampType(), _timestamps("store_timestamps_ms")),
+    "flag": Column(IntegerType(), _numbers(HEAD_FLAG)),
+    "reconsume_times": Column(IntegerType(), _numbers(HEAD_RECONSUME_TIMES)),
+    "born_timestamp": Column(TimestampType(), _timestamps(HEAD_BORN_MS)),
+    "store_timestamp": Column(TimestampType(), _timestamps(HEAD_STORE_MS)),
 }
 """Every column, by name."""
 

@@ -35,7 +35,6 @@ from mailboat.config import RemotingConfig, Settings
 from mailboat.disk import Disk
 from mailboat.disk.real import RealDisk
 from mailboat.model.hosts import encode_host, format_host
-from mailboat.remoting.connection import Connection
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.server import RemotingServer
 from mailboat.store.message_store import MessageStore
@@ -48,7 +47,8 @@ _EXPIRY_SCAN_S: Final = 10.0  # ClientHousekeepingService
 _BUSY_SLICE_S: Final = 0.03
 _IDLE_SLICE_S: Final = 0.25
 _DRAIN_REQUESTS_S: Final = 3.0
-_DRAIN_WRITES_S: Final = 2.0
+_DRAIN_WRITES_S: Final = 1.0
+_DRAIN_FLUSH_S: Final = 2.0
 _FAST_PORT_DISTANCE: Final = 2
 
 
@@ -95,10 +95,6 @@ class BrokerController:
         self.pull_holds = PullRequestHoldService()
         self.store.on_arrival = self.pull_holds.on_arrival
         self.dispatcher = BrokerDispatcher()
-        self.dispatcher.use(
-            SendMessageProcessor(self, self.flush), PullMessageProcessor(self, self.pull_holds)
-        )
-        self.dispatcher.on_connection_closed.append(self._connection_closed)
         self._register_processors()
         self._server = RemotingServer(self.dispatcher, _limits(settings.remoting), name="broker")
         self._opening: asyncio.Task[None] | None = None
@@ -151,10 +147,13 @@ class BrokerController:
         await self.dispatcher.drain(_DRAIN_REQUESTS_S)
         await self._drain_flush()
         await self._server.close(_DRAIN_WRITES_S)
+        # What came in until now may have left something behind again.
+        self.pull_holds.close()
         self.consumers.close()
         await self.supervisor.stop()
         await self.registration.close()
         await self._blocking_calls.drain()
+        await self._drain_flush()
         try:
             if await self._is_store_open():
                 await asyncio.to_thread(self._close_files)
@@ -216,18 +215,21 @@ class BrokerController:
             topic_admin,
         ):
             processors.register(self.dispatcher, self)
-
-    def _connection_closed(self, connection: Connection) -> None:
-        self.consumers.connection_closed(connection)
-        self.producers.connection_closed(connection)
-        self.pull_holds.connection_closed(connection)
+        self.dispatcher.use(
+            SendMessageProcessor(self, self.flush), PullMessageProcessor(self, self.pull_holds)
+        )
+        self.dispatcher.on_connection_closed += [
+            self.consumers.connection_closed,
+            self.producers.connection_closed,
+            self.pull_holds.connection_closed,
+        ]
 
     async def _drain_flush(self) -> None:
         """Let the senders that wait for a flush have their answers, for as long as one may take."""
         if not self.store.is_open:
             return
         try:
-            async with asyncio.timeout(self.settings.store.sync_flush_timeout / 1000):
+            async with asyncio.timeout(_DRAIN_FLUSH_S):
                 await self.flush.drain()
         except TimeoutError:
             _log.warning("senders still wait for a flush that does not end")
@@ -275,11 +277,10 @@ class BrokerController:
 
 
 def _limits(config: RemotingConfig) -> RemotingLimits:
-    defaults = RemotingLimits()
     return RemotingLimits(
         first_frame_timeout_s=config.first_frame_timeout_seconds,
         idle_timeout_s=config.server_channel_max_idle_time_seconds,
         write_high_water_bytes=config.write_buffer_high_water_mark,
         write_drain_timeout_s=config.write_drain_timeout_seconds,
-        max_connections=config.max_connections or defaults.max_connections,
+        max_connections=config.max_connections,
     )

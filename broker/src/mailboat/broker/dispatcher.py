@@ -1,11 +1,10 @@
 """Sends the broker's two hot requests straight to their processors, everything else the usual way.
 
 One read of a socket may hold many sends: they are decoded, checked, stored and answered together,
-so that each costs a fraction of a system call. A send keeps its place among the other requests of its
-connection: what was collected is stored before the next different request is looked at.
+so that each costs a fraction of a system call. Requests keep their order: a run of sends is stored
+before the next different request is looked at.
 """
 
-import logging
 from typing import Final, Protocol
 
 from mailboat.errors import RemoteProtocolError
@@ -16,39 +15,30 @@ from mailboat.protocol.send_header import (
     PullRequest,
     SendRequest,
     decode_pull_header,
-    decode_send_header,
+    decode_send_headers,
     peek_code,
 )
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, answer_error, encode_answer
-from mailboat.store.message_inner import MessageInner
 
-log = logging.getLogger(__name__)
-
-_SEND_CODES: Final = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-    }
-)
-_PULL_CODES: Final = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+_SEND: Final = 1
+_PULL: Final = 2
+_OTHER: Final = 0
+_KINDS: Final = {
+    RequestCode.SEND_MESSAGE: _SEND,
+    RequestCode.SEND_MESSAGE_V2: _SEND,
+    RequestCode.SEND_BATCH_MESSAGE: _SEND,
+    RequestCode.PULL_MESSAGE: _PULL,
+    RequestCode.LITE_PULL_MESSAGE: _PULL,
+}
 _RESPONSE_BIT: Final = 1
 
 
 class SendProcessor(Protocol):
     """Stores the sends of one read."""
 
-    def check(
-        self, connection: Connection, request: SendRequest, body: bytes
-    ) -> MessageInner | bytes | None:
-        """Return the message to store, or the answer where there is none to store."""
-        ...
-
-    def store_all(
-        self, connection: Connection, sends: list[tuple[SendRequest, MessageInner]]
-    ) -> bytes:
-        """Store what was checked and return the answers that can be given at once."""
+    def send(self, connection: Connection, sends: list[tuple[SendRequest, bytes]]) -> bytes:
+        """Store messages given as header and body; return the answers that can be given now."""
         ...
 
 
@@ -75,78 +65,91 @@ class BrokerDispatcher(Dispatcher):
         self._pull = pull
 
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
-        """Handle every frame of one read, answering with one write where it is possible."""
-        send, pull = self._send, self._pull
-        assert send is not None
-        assert pull is not None
+        """Handle every frame of one read; each run of like requests is answered with one write."""
+        start = 0
+        kind = _OTHER
+        try:
+            for index, frame in enumerate(frames):
+                next_kind = _KINDS.get(peek_code(frame), _OTHER)
+                if next_kind != kind:
+                    if index > start and not self._run(connection, frames[start:index], kind):
+                        return
+                    start = index
+                    kind = next_kind
+        except RemoteProtocolError as error:
+            if index == start or self._run(connection, frames[start:index], kind):
+                connection.protocol_error(error)
+            return
+        if connection.is_write_paused and start:
+            connection.postpone(frames[start:])
+            return
+        self._run(connection, frames[start:] if start else frames, kind)
+
+    def _run(self, connection: Connection, frames: list[Frame], kind: int) -> bool:
+        """Handle a run of requests of one kind; tell whether the connection is still of use."""
+        if kind == _SEND:
+            return self._run_sends(connection, frames)
+        if kind == _PULL:
+            return self._run_pulls(connection, frames)
+        super().frames_received(connection, frames)
+        return not connection.is_closed
+
+    def _run_sends(self, connection: Connection, frames: list[Frame]) -> bool:
+        assert self._send is not None
         answers: list[bytes] = []
-        sends: list[tuple[SendRequest, MessageInner]] = []
-        others: list[Frame] = []
-        for frame in frames:
-            try:
-                code = peek_code(frame)
-                if code not in _SEND_CODES:
-                    if sends:
-                        answers.append(send.store_all(connection, sends))
-                        sends = []
-                    if code not in _PULL_CODES:
-                        others.append(frame)
-                        continue
-                    self._others(connection, others, answers)
-                    others = []
-                    answer = self._pull_one(connection, pull, frame)
+        sends: list[tuple[SendRequest, bytes]] = []
+        failure: RemoteProtocolError | None = None
+        for request, frame in zip(decode_send_headers(frames), frames, strict=True):
+            if isinstance(request, SendRequest):
+                if not request.flag & _RESPONSE_BIT:
+                    sends.append((request, frame[2]))
                 else:
-                    self._others(connection, others, answers)
-                    others = []
-                    answer = self._check_one(connection, send, frame, sends)
+                    super().frames_received(connection, [frame])
+            elif isinstance(request, MalformedRequestError):
+                answer = encode_answer(request.command, answer_error(request.command, request))
+                if answer is not None:
+                    answers.append(answer)
+            elif isinstance(request, RemoteProtocolError):
+                failure = request
+                break
+        if sends:
+            answers.append(self._send.send(connection, sends))
+        data = b"".join(answers)
+        if data:
+            connection.write(data)
+        if failure is not None:
+            connection.protocol_error(failure)
+        return failure is None
+
+    def _run_pulls(self, connection: Connection, frames: list[Frame]) -> bool:
+        assert self._pull is not None
+        answers: list[bytes] = []
+        unwritten_bytes = 0
+        for index, frame in enumerate(frames):
+            try:
+                request = decode_pull_header(frame)
+            except MalformedRequestError as error:
+                answer = encode_answer(error.command, answer_error(error.command, error))
             except RemoteProtocolError as error:
-                if sends:
-                    answers.append(send.store_all(connection, sends))
                 connection.write(b"".join(answers))
                 connection.protocol_error(error)
-                return
-            if answer is not None:
-                answers.append(answer)
-        if sends:
-            answers.append(send.store_all(connection, sends))
-        self._others(connection, others, answers)
-        if answers:
-            connection.write(b"".join(answers))
-
-    def _others(self, connection: Connection, frames: list[Frame], answers: list[bytes]) -> None:
-        """Give frames of ordinary requests to the ordinary way, in order."""
-        if frames:
-            if answers:
+                return False
+            else:
+                if request.flag & _RESPONSE_BIT:
+                    super().frames_received(connection, [frame])
+                    continue
+                answer = self._pull.pull(connection, request)
+            if answer is None:
+                continue
+            answers.append(answer)
+            unwritten_bytes += len(answer)
+            if unwritten_bytes > connection.write_high_water_bytes:
                 connection.write(b"".join(answers))
                 answers.clear()
-            super().frames_received(connection, frames)
-
-    def _check_one(
-        self,
-        connection: Connection,
-        send: SendProcessor,
-        frame: Frame,
-        sends: list[tuple[SendRequest, MessageInner]],
-    ) -> bytes | None:
-        try:
-            request = decode_send_header(frame)
-            if request.flag & _RESPONSE_BIT:
-                super().frames_received(connection, [frame])
-                return None
-            checked = send.check(connection, request, frame[2])
-        except MalformedRequestError as error:
-            return encode_answer(error.command, answer_error(error.command, error))
-        if isinstance(checked, MessageInner):
-            sends.append((request, checked))
-            return None
-        return checked
-
-    def _pull_one(self, connection: Connection, pull: PullProcessor, frame: Frame) -> bytes | None:
-        try:
-            request = decode_pull_header(frame)
-            if request.flag & _RESPONSE_BIT:
-                super().frames_received(connection, [frame])
-                return None
-            return pull.pull(connection, request)
-        except MalformedRequestError as error:
-            return encode_answer(error.command, answer_error(error.command, error))
+                unwritten_bytes = 0
+                if connection.is_write_paused:
+                    connection.postpone(frames[index + 1 :])
+                    return True
+        if answers:
+            connection.write(b"".join(answers))
+        return True

@@ -26,8 +26,7 @@ _VERSION_STEP: Final = 500  # commits per version, as consumerOffsetUpdateVersio
 
 UNKNOWN_OFFSET: Final = -1
 
-# A string, which is stepped over, or a number that stands where a key must.
-_STRING_OR_BARE_KEY: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|(?<=[{,])(\s*)(-?[0-9]+)(?=\s*:)')
+_BARE_KEY: Final = re.compile(rb"([{,]\s*)(-?[0-9]+)(?=\s*:)")
 
 
 class ConsumerOffsetManager:
@@ -177,11 +176,9 @@ class ConsumerOffsetManager:
 def _decode_file(content: bytes) -> ConsumerOffsetTable:
     """Read the file; Java writes the queue ids without quotes.
 
-    The lenient reader for requests takes them too, but is limited to the size of a request.
+    The lenient reader of requests takes them too, but no more than a request may hold. The names in
+    this file cannot contain what looks like such a key.
     """
-
-    def quote(match: re.Match[bytes]) -> bytes:
-        key = match[2]
-        return match[0] if key is None else match[1] + b'"' + key + b'"'
-
-    return decode_consumer_offsets(_STRING_OR_BARE_KEY.sub(quote, content))
+    if _BARE_KEY.search(content):
+        content = _BARE_KEY.sub(rb'\1"\2"', content)
+    return decode_consumer_offsets(content)

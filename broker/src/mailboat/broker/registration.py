@@ -39,12 +39,15 @@ CHANGE_TIMEOUT_S: Final = 1.0
 class _NameServer:
     """One name server and what it knows."""
 
-    __slots__ = ("address", "failures", "round_done", "settled", "wake")
+    __slots__ = ("address", "failures", "is_slow", "round_done", "settled", "wake")
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.failures = 0
         """Attempts that failed since the last success."""
+
+        self.is_slow = False
+        """An attempt takes so long that nobody waits for it any more."""
 
         self.round_done = 0
         self.wake = asyncio.Event()
@@ -102,12 +105,12 @@ class NamesrvRegistration:
     async def register_now(self, timeout_s: float = CHANGE_TIMEOUT_S) -> bool:
         """Register and wait until every name server that answers knows the topics as they are.
 
-        Name servers that already failed are not waited for. Returns False when a name server did
-        not make it in time.
+        Name servers that failed or hung last time are not waited for. Returns False when one that
+        was waited for did not make it.
         """
         self.request()
         round_wanted = self._round
-        waiting = [server for server in self._servers if server.failures == 0]
+        waiting = [server for server in self._servers if not (server.failures or server.is_slow)]
         try:
             async with asyncio.timeout(timeout_s):
                 for server in waiting:
@@ -115,7 +118,8 @@ class NamesrvRegistration:
                         server.settled.clear()
                         await server.settled.wait()
         except TimeoutError:
-            return False
+            for server in waiting:
+                server.is_slow = server.round_done < round_wanted
         return all(server.round_done >= round_wanted for server in waiting)
 
     async def unregister(self) -> None:
@@ -151,6 +155,7 @@ class NamesrvRegistration:
                 if server.failures or not server.round_done:
                     _log.info("registered name_server=%s", server.address)
                 server.failures = 0
+                server.is_slow = False
                 server.round_done = round_started
             server.settled.set()
             pause_s = self._pause_s(server)

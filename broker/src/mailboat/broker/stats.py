@@ -58,6 +58,7 @@ class BrokerStats:
         "_samples",
         "_ticks",
         "_topics",
+        "boot_timestamp_ms",
         "get_bytes",
         "get_found",
         "get_messages",
@@ -81,6 +82,7 @@ class BrokerStats:
         self._clock = clock
         self._local_day = local_day
         self.started_monotonic = clock()
+        self.boot_timestamp_ms = time.time_ns() // 1_000_000
         self.put_messages = 0
         self.put_bytes = 0
         self.put_failed = 0
@@ -181,6 +183,7 @@ class BrokerStats:
         now = self._take_sample()
         transferred = self._rates(now, lambda sample: sample.get_messages)
         return {
+            "bootTimestamp": str(self.boot_timestamp_ms),
             "runtime": _duration(now.at - self.started_monotonic),
             "putMessageTimesTotal": str(self.put_messages),
             "putMessageFailedTimes": str(self.put_failed),

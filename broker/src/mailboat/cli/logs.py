@@ -36,6 +36,3 @@ def configure_logging(log_format: LogFormat, *, debug: bool) -> None:
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.DEBUG if debug else logging.INFO)
-    if not debug:
-        # One line per HTTP request is too much for probes and scrapes.
-        logging.getLogger("aiohttp.access").setLevel(logging.WARNING)

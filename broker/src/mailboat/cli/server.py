@@ -22,8 +22,8 @@ SHUTDOWN_TIMEOUT_S: Final = 7.5
 """How long an orderly end may take; after that the process ends with exit code 1."""
 
 START_PATIENCE_S: Final = 2.0
-"""How long a signal waits for a start that is under way, before it breaks it off. Both together stay
-below the 10 s within which SIGTERM is answered."""
+"""How long a signal waits for a start that is under way, before it breaks it off. Both together
+stay below the 10 s within which SIGTERM is answered."""
 
 logger = logging.getLogger(__name__)
 
@@ -173,9 +173,7 @@ async def _serve(node: Node, *, ready_json: bool) -> int:
     await _first_of(start, stopped)
     if stopped.done():
         await _finish_start(start)
-    if start.exception() is not None:
-        await _end(node, EXIT_RUNTIME)
-        start.result()
+    start.result()
     if not stopped.done():
         _announce(node, ready_json=ready_json)
         # What is loaded by now stays for good; the collector need not look at it again.

@@ -1,7 +1,7 @@
 """Who of a consumer group reads which queue: the five strategies.
 
-Every member computes the allocation by itself, so all members (Java's among them) must come to the same
-result: queues are sorted by topic, broker name and queue id, client ids by their text.
+Every member computes the allocation by itself, so all members (Java's among them) must come to the
+same result: queues are sorted by topic, broker name and queue id, client ids by their text.
 
 Source: apache/rocketmq client/consumer/rebalance/AllocateMessageQueue*.java and
 common/consistenthash/ConsistentHashRouter.java.

@@ -1,7 +1,7 @@
 """The tasks that a client runs behind its callers' backs.
 
-A task that dies of anything but cancellation or a `MailboatError` is a defect: it is logged, and the next
-call of the user raises it instead of waiting for ever.
+A task that dies of anything but cancellation or a `MailboatError` is a defect: it is logged, and
+the next call of the user raises it instead of waiting for ever.
 """
 
 import asyncio

@@ -86,7 +86,7 @@ async def max_offset(remoting: RemotingClient, address: str, queue: MessageQueue
 async def search_offset(
     remoting: RemotingClient, address: str, queue: MessageQueue, timestamp_ms: int
 ) -> int:
-    """Return the offset of the first message stored at or after a time, the end if there is none."""
+    """Return the offset of the first message stored at or after a time, else the end."""
     fields = {**_queue_fields(queue), "timestamp": timestamp_ms}
     response = await call(remoting, address, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
     return required_int(response, "offset")

@@ -29,8 +29,8 @@ def check_batch(messages: Sequence[Message]) -> None:
     """Refuse messages that cannot travel in one batch.
 
     Raises:
-        IllegalMessageError: as for one message, or the batch is empty, mixes topics or `wait_store_ok`,
-            or holds what a batch cannot carry (delayed messages, retry topics).
+        IllegalMessageError: as for one message, or the batch is empty, mixes topics or
+            `wait_store_ok`, or holds what a batch cannot carry (delayed messages, retry topics).
     """
     if not messages:
         raise IllegalMessageError("a batch needs at least one message")

@@ -140,9 +140,7 @@ class ConsumeService:
             self.finished_count += len(messages)
             process_queue.finish(messages)
 
-    async def _consume_later(
-        self, process_queue: ProcessQueue, messages: list[MessageExt]
-    ) -> None:
+    async def _consume_later(self, process_queue: ProcessQueue, messages: list[MessageExt]) -> None:
         for message in messages:
             if process_queue.dropped:
                 return

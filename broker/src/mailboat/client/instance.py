@@ -1,7 +1,8 @@
 """What every producer, consumer and admin client has: connections, routes, heartbeats.
 
-A member of a producer or consumer group tells every broker of its topics so, at once and each 30 s; a
-broker that learns of a change in a group pushes code 40 and the group's members share the queues anew.
+A member of a producer or consumer group tells every broker of its topics so, at once and each 30 s;
+a broker that learns of a change in a group pushes code 40 and the group's members share the queues
+anew.
 
 Source: apache/rocketmq client/impl/factory/MQClientInstance.java and ClientRemotingProcessor.java.
 """
@@ -97,9 +98,7 @@ class ClientInstance:
             repeat(self.routes.refresh_all, every_s=ROUTE_POLL_INTERVAL_S), "route poll"
         )
         self.tasks.spawn(
-            repeat(
-                self.send_heartbeats, every_s=HEARTBEAT_INTERVAL_S, wake=self._heartbeat_wanted
-            ),
+            repeat(self.send_heartbeats, every_s=HEARTBEAT_INTERVAL_S, wake=self._heartbeat_wanted),
             "heartbeat",
         )
 
@@ -140,9 +139,7 @@ class ClientInstance:
             consumer_data_set=[member.describe() for member in self._consumers.values()],
         )
         try:
-            await call(
-                self.remoting, address, RequestCode.HEART_BEAT, body=encode_heartbeat(data)
-            )
+            await call(self.remoting, address, RequestCode.HEART_BEAT, body=encode_heartbeat(data))
         except MailboatError as error:
             self._known_brokers.discard(address)
             logger.warning("heartbeat broker=%s: %s", address, error)

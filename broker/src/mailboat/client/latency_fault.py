@@ -1,9 +1,10 @@
 """Which brokers a producer should leave alone for a while because they were slow or failed.
 
-Off by default, as in RocketMQ. Each finished send tells how long it took; the tables below turn that
-into a time during which the broker is passed over, if another one can take the message.
+Off by default, as in RocketMQ. Each finished send tells how long it took; the tables below turn
+that into a time during which the broker is passed over, if another one can take the message.
 
-Source: apache/rocketmq client/latency/MQFaultStrategy.java and LatencyFaultToleranceImpl.java @ 4.9.7.
+Source: apache/rocketmq client/latency/MQFaultStrategy.java and LatencyFaultToleranceImpl.java @
+4.9.7.
 """
 
 import time
@@ -46,6 +47,6 @@ class LatencyFaults:
         return fault is None or self._clock() >= fault[1]
 
     def least_bad(self, broker_names: set[str]) -> str | None:
-        """Return the known broker that is back first (the faster one of equals), if any is known."""
+        """Return the known broker that is back first (the faster of equals), if there is one."""
         known = [(self._faults[name][::-1], name) for name in broker_names if name in self._faults]
         return min(known)[1] if known else None

@@ -1,8 +1,8 @@
 """A message on its way out: compressed, identified, and as the fields of a send request.
 
-Fields of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): a producer group, b topic, c default topic,
-d its queue count, e queue id, f sysFlag, g born timestamp, h flag, i properties, j reconsume times,
-k unit mode, l max reconsume times (retry topics only), m batch, n broker name.
+Fields of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): a producer group, b topic, c default
+topic, d its queue count, e queue id, f sysFlag, g born timestamp, h flag, i properties, j reconsume
+times, k unit mode, l max reconsume times (retry topics only), m batch, n broker name.
 
 Source: apache/rocketmq client/impl/producer/DefaultMQProducerImpl.java (sendKernelImpl) and
 remoting/protocol/header/SendMessageRequestHeaderV2.java.
@@ -114,7 +114,7 @@ def _fields(
 
 
 def _compress(body: bytes) -> tuple[bytes, int]:
-    """Return the body as it travels and its sysFlag bits; bytes that do not shrink stay as they are."""
+    """Return the body as it travels and its sysFlag bits; what does not shrink stays as it is."""
     if len(body) <= COMPRESS_ABOVE_BYTES:
         return body, 0
     compressed = compress(body)

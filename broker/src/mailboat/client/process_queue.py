@@ -1,7 +1,7 @@
 """The messages of one queue between pull and consumption, and how far the queue may be committed.
 
-The committed offset is the lowest one that is not finished, so a crash repeats messages and never skips
-one. Flow control: the puller waits while too many messages, bytes or offsets are unfinished.
+The committed offset is the lowest one that is not finished, so a crash repeats messages and never
+skips one. Flow control: the puller waits while too many messages, bytes or offsets are unfinished.
 
 Source: apache/rocketmq client/impl/consumer/ProcessQueue.java and DefaultMQPushConsumerImpl.java
 (pullThresholdForQueue, pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan).

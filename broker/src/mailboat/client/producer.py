@@ -1,8 +1,8 @@
 """Sending messages.
 
-A send without a chosen queue is tried up to three times, each time on another broker, all tries within
-one timeout. What was not answered may still have been stored: a retry can store a second copy with the
-same UNIQ_KEY.
+A send without a chosen queue is tried up to three times, each time on another broker, all tries
+within one timeout. What was not answered may still have been stored: a retry can store a second
+copy with the same UNIQ_KEY.
 
 Source: apache/rocketmq client/impl/producer/DefaultMQProducerImpl.java.
 """
@@ -111,7 +111,8 @@ class Producer:
         """Return the queues that take messages of a topic.
 
         Raises:
-            RouteNotFoundError, NoWritableQueueError, RemotingError: there are none, or nobody to ask.
+            RouteNotFoundError, NoWritableQueueError, RemotingError: there are none, or nobody to
+                ask.
         """
         return list(await self._instance.routes.write_queues(topic))
 
@@ -241,9 +242,7 @@ class Producer:
             logger.debug("route refresh topic=%s: %s", topic, error)
 
 
-def read_send_result(
-    response: RemotingCommand, queue: MessageQueue, message_id: str
-) -> SendResult:
+def read_send_result(response: RemotingCommand, queue: MessageQueue, message_id: str) -> SendResult:
     """Return what a broker's answer says of a stored message.
 
     Raises:

@@ -1,8 +1,8 @@
 """Reading messages when the program asks for them.
 
-Either the program chooses its queues (`assign`), or the members of the group share those of a topic
-(`subscribe`). `poll` hands messages out in queue order; `commit` stores how far the polls have come, so
-a message counts as consumed once a later commit returns.
+Either the program chooses its queues (`assign`), or the members of the group share those of a
+topic (`subscribe`). `poll` hands messages out in queue order; `commit` stores how far the polls
+came, so a message counts as consumed once a later commit returns.
 
 Source: apache/rocketmq client/impl/consumer/DefaultLitePullConsumerImpl.java.
 """
@@ -179,19 +179,22 @@ class PullConsumer:
 
     # Reading
 
-    async def poll(self, max_messages: int = PULL_BATCH, timeout_s: float = 1.0) -> list[MessageExt]:
+    async def poll(
+        self, max_messages: int = PULL_BATCH, timeout_s: float = 1.0
+    ) -> list[MessageExt]:
         """Return messages that have come, waiting for the first one; empty when the time is over.
 
         Raises:
             MailboatError: reading ended because of a defect.
         """
         deadline_s = asyncio.get_running_loop().time() + timeout_s
+        # Lets the readers run even if the caller never waits for anything else. It must come before
+        # messages are taken: a caller that is cancelled here has not lost any.
+        await asyncio.sleep(0)
         while True:
             self._instance.tasks.check()
             messages = self._take(max_messages)
             if messages:
-                # Lets the readers run even if the caller never waits for anything else.
-                await asyncio.sleep(0)
                 return messages
             self._arrived.clear()
             try:
@@ -201,7 +204,7 @@ class PullConsumer:
                 return []
 
     def position(self, queue: MessageQueue) -> int | None:
-        """Return the offset of the next message that `poll` gives of an assigned queue, if known."""
+        """Return the offset that `poll` goes on with in an assigned queue, if it is known."""
         buffer = self._buffers.get(queue)
         return None if buffer is None else buffer.position
 
@@ -209,7 +212,8 @@ class PullConsumer:
         """Store the position of every queue for the group and wait until the brokers have them.
 
         Raises:
-            BrokerError, RemotingError, RouteNotFoundError: a position could not be stored; some may be.
+            BrokerError, RemotingError, RouteNotFoundError: a position could not be stored; some may
+                be.
         """
         positions = {
             queue: buffer.position

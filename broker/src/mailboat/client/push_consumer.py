@@ -1,8 +1,9 @@
 """Reading messages as they come, with a handler for each topic.
 
-Clustering: the members of the group share the queues, offsets are stored at the brokers, a failed message
-comes again. Broadcasting: every member reads every queue, offsets are in a local file, a failed message
-is dropped with a warning. Either way a message may come twice, so handlers must bear that.
+Clustering: the members of the group share the queues, offsets are stored at the brokers, a failed
+message comes again. Broadcasting: every member reads every queue, offsets are in a local file, a
+failed message is dropped with a warning. Either way a message may come twice, so handlers must bear
+that.
 
 Source: apache/rocketmq client/impl/consumer/DefaultMQPushConsumerImpl.java.
 """
@@ -33,7 +34,7 @@ from mailboat.client.pulling import Puller
 from mailboat.client.queue_offsets import QueueOffsets, StartPoint
 from mailboat.client.queue_reader import ERROR_PAUSE_S, QueueReader
 from mailboat.client.rebalance import Rebalancer
-from mailboat.errors import MailboatError
+from mailboat.errors import MailboatError, RouteNotFoundError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import check_group, check_topic, retry_topic
@@ -51,7 +52,7 @@ CLOSE_PATIENCE_S: Final = 5.0
 
 
 class MessageModel(Enum):
-    """Whether the members of a group share the messages or each gets all; the values are the wire's."""
+    """Do the members of a group share the messages, or does each get all; the wire's words."""
 
     CLUSTERING = "CLUSTERING"
     BROADCASTING = "BROADCASTING"
@@ -84,8 +85,8 @@ class PushConsumer:
             start_point: where the group begins in queues of which it has no offset; their end, if
                 not given.
             strategy: how the members of the group share queues; the same for all of them.
-            concurrency: handlers that run at the same time; 1 keeps the order of a queue, as long as
-                no handler fails.
+            concurrency: handlers that run at the same time; 1 keeps the order of a queue, as long
+                as no handler fails.
             batch_size: messages given to a handler at a time, at most.
             consume_timeout_s: a handler that takes longer is cancelled and counts as failed.
             max_reconsume_times: how often a message comes again before it is a dead letter.
@@ -263,8 +264,10 @@ class PushConsumer:
         for topic in self._subscriptions:
             try:
                 await self._instance.routes.read_queues(topic)
+            except RouteNotFoundError as error:
+                logger.debug("topic=%s is looked for again later: %s", topic, error)
             except MailboatError as error:
-                logger.info("topic=%s has no route yet: %s", topic, error)
+                logger.warning("topic=%s is looked for again later: %s", topic, error)
 
     def _describe(self) -> ConsumerData:
         return ConsumerData(

@@ -61,9 +61,7 @@ class QueueOffsets:
         """Store a group's offset without waiting for an answer."""
         address = await self._routes.master_address(queue)
         fields = broker_calls.offset_fields(group, queue, queue_offset)
-        command = RemotingCommand.request(
-            RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True
-        )
+        command = RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
         await self._remoting.oneway(address, command)
 
     async def minimum(self, queue: MessageQueue) -> int:

@@ -85,7 +85,7 @@ class QueueReader:
             logger.debug("route refresh topic=%s: %s", self.queue.topic, error)
 
     async def _pull(self, queue_offset: int) -> PullResult:
-        """Pull once; the messages are decoded here, so that damaged bytes count as a failed pull."""
+        """Pull once and decode, so that damaged bytes count as a failed pull."""
         result = await self.puller.pull(
             PullRequest(
                 group=self.group,
@@ -103,7 +103,7 @@ class QueueReader:
     def _hand_over(self, queue_offset: int, result: PullResult) -> None:
         if result.status is PullStatus.OFFSET_ILLEGAL:
             logger.warning(
-                "pull queue=%s: the broker has no offset %d, goes on at %d",
+                "pull queue=%s moved by the broker from offset %d to %d",
                 self.queue,
                 queue_offset,
                 result.next_offset,

@@ -1,6 +1,7 @@
 """Which queue the next message of a topic goes to.
 
-Source: apache/rocketmq client/impl/producer/TopicPublishInfo.java and client/latency/MQFaultStrategy.java.
+Source: apache/rocketmq client/impl/producer/TopicPublishInfo.java and
+client/latency/MQFaultStrategy.java.
 """
 
 import random

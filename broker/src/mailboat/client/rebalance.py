@@ -1,7 +1,8 @@
 """Sharing a topic's queues among the members of a group.
 
-Each member asks a broker who is in the group and computes its own share; see `allocation`. It happens
-at the start, every 20 s, when a broker says that the members changed, and when a route changed.
+Each member asks a broker who is in the group and computes its own share; see `allocation`. It
+happens at the start, every 20 s, when a broker says that the members changed, and when a route
+changed.
 
 Source: apache/rocketmq client/impl/consumer/RebalanceImpl.java and RebalanceService.java.
 """

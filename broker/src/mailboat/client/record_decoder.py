@@ -1,8 +1,8 @@
 """Fast decoding of a pull answer's body.
 
-`mailboat.model.record` decodes one record with every case in the open; here the common case (v1 magic,
-both hosts IPv4) is one loop with one unpack per record, about three times as fast, and every other
-record goes through the model. Both check the same things.
+`mailboat.model.record` decodes one record with every case in the open; here the common case (v1
+magic, both hosts IPv4) is one loop with one unpack per record, about three times as fast, and every
+other record goes through the model. Both check the same things.
 """
 
 from typing import Final

@@ -1,11 +1,12 @@
 """What the client knows of topics, their queues and the brokers' addresses.
 
 Routes are asked for once, polled every 30 s, and asked again when a broker turns out to be gone. A
-producer that names an unknown topic gets the route of the default topic `TBW102`, whose brokers create
-topics on the first send; it is replaced as soon as the name server knows the real one.
+producer that names an unknown topic gets the route of the default topic `TBW102`, whose brokers
+create topics on the first send; it is replaced as soon as the name server knows the real one.
 
-Source: apache/rocketmq client/impl/factory/MQClientInstance.java (updateTopicRouteInfoFromNameServer,
-topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo).
+Source: apache/rocketmq client/impl/factory/MQClientInstance.java
+(updateTopicRouteInfoFromNameServer, topicRouteData2TopicPublishInfo,
+topicRouteData2TopicSubscribeInfo).
 """
 
 import asyncio
@@ -26,7 +27,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 MASTER_ID: Final = 0
-# A borrowed default route is checked again this soon: the first send has created the topic meanwhile.
+# A borrowed default route is checked again this soon: the first send has created the topic
+# meanwhile.
 _BORROWED_TTL_S: Final = 1.0
 
 
@@ -105,7 +107,7 @@ class RouteCache:
         return address
 
     async def read_address(self, queue: MessageQueue, broker_id: int) -> str:
-        """Return an address to pull `queue` from: the broker id asked for, else the master, else any.
+        """Return an address to pull `queue` from: of the id asked for, else the master's, else any.
 
         Raises:
             RouteNotFoundError: the route names no address.

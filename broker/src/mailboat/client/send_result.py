@@ -12,7 +12,7 @@ from mailboat.protocol.codes import ResponseCode
 
 
 class SendStatus(Enum):
-    """How well the message is stored; everything but SEND_OK is "stored, but less safely than asked"."""
+    """How safely a message is stored; all but SEND_OK are less than the broker was set to give."""
 
     SEND_OK = "SEND_OK"
     FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
@@ -32,8 +32,8 @@ STATUS_BY_CODE: Final = {
 class SendResult:
     """Where a message, or the first one of a batch, is stored.
 
-    `message_id` is the producer's own id (UNIQ_KEY), `offset_message_id` the broker's; a batch has both
-    as lists joined by commas.
+    `message_id` is the producer's own id (UNIQ_KEY), `offset_message_id` the broker's; a batch has
+    both as lists joined by commas.
     """
 
     status: SendStatus

@@ -21,6 +21,9 @@ ENVIRONMENT_PREFIX: Final = "MAILBOAT_"
 NAMESRV_ENVIRONMENT: Final = "NAMESRV_ADDR"
 """RocketMQ's own variable; the weakest source of namesrvAddr."""
 
+CLIENT_NAMESRV_ENVIRONMENT: Final = "MAILBOAT_NAMESRV"
+"""Names the name servers to every `mailboat` command with `-n`, and so to a broker."""
+
 _TEST_PREFIX: Final = "MAILBOAT_TEST_"  # The test suite's own switches.
 # Kubernetes adds such variables to every pod for each Service in the namespace; a Service that is
 # called mailboat would otherwise stop every broker beside it.
@@ -104,13 +107,18 @@ class _Collector:
     def take_rocketmq_environment(self, environ: Mapping[str, str]) -> None:
         """Take RocketMQ's own variable for the name servers."""
         text = environ.get(NAMESRV_ENVIRONMENT, "")
-        if text and "namesrvAddr" in self.known:
+        # A standalone broker belongs to its own name server, whatever else the shell knows.
+        if text and self.role == "broker":
             self.take("namesrvAddr", text, f"environment {NAMESRV_ENVIRONMENT}")
 
     def take_environment(self, environ: Mapping[str, str]) -> None:
         """Take `MAILBOAT_FLUSH_DISK_TYPE` (or `MAILBOAT_flushDiskType`) and its like."""
         keys = {_plain(key): key for key in (*UNSUPPORTED_KEYS, *self.known)}
         others = {_plain(key) for role in ("broker", "namesrv") for key in role_settings(role)}
+        client_key = _plain(CLIENT_NAMESRV_ENVIRONMENT.removeprefix(ENVIRONMENT_PREFIX))
+        if self.role == "broker":
+            keys[client_key] = "namesrvAddr"
+        others.add(client_key)
         for name in sorted(environ):
             if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(_TEST_PREFIX):
                 continue

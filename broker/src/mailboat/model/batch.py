@@ -17,7 +17,7 @@ Source: apache/rocketmq common/message/MessageDecoder.java (encodeMessage, decod
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from mailboat.errors import IllegalMessageError
 from mailboat.model.message import Message
@@ -27,12 +27,8 @@ _HEAD: Final = struct.Struct(">iiiii")
 _FIXED_BYTES: Final = 22
 
 
-class BatchItem(NamedTuple):
-    """One message of a batch, its properties still as text bytes."""
-
-    flag: int
-    body: bytes
-    properties: bytes
+BatchItem = tuple[int, bytes, bytes]
+"""One message of a batch: its flag, its body, its properties still as text bytes."""
 
 
 def encode_batch(messages: Sequence[Message], unique_keys: Sequence[str]) -> bytes:
@@ -76,9 +72,7 @@ def decode_batch(body: bytes) -> list[BatchItem]:
         if properties_at + properties_size != item_end:
             raise _broken(len(items), f"has properties of {properties_size} bytes that do not fit")
         body_at = position + 20
-        items.append(
-            BatchItem(flag, body[body_at : body_at + body_size], body[properties_at:item_end])
-        )
+        items.append((flag, body[body_at : body_at + body_size], body[properties_at:item_end]))
         position = item_end
     if not items:
         raise IllegalMessageError("the batch holds no message")

@@ -20,6 +20,10 @@ _MASK: Final = 0xFFFFFFFF
 # `int()` refuses more than 4300 digits and is quadratic; pieces keep it short and linear.
 _PIECE: Final = 512
 _POWERS: Final = [pow(31, exponent, 1 << 32) for exponent in range(_PIECE + 1)]
+# Keys of one program look alike (`order-00017`, `order-00018`): their high digits are the same, and
+# so is what those add to the hash.
+_MAX_SHAPES: Final = 4096
+_shapes: dict[bytes, int] = {}
 # The hash of `size` characters of code 48.
 _FORTY_EIGHTS: Final = [48 * sum(_POWERS[:size]) & _MASK for size in range(_PIECE + 1)]
 
@@ -31,12 +35,26 @@ def unsigned_hash(data: bytes, seed: int = 0) -> int:
         data: one byte for each character.
         seed: the unsigned hash of the text that comes before `data`.
     """
+    if len(data) <= _PIECE:
+        high_digits = data.translate(_HIGH_DIGIT)
+        try:
+            high = _shapes[high_digits]
+        except KeyError:
+            high = _add_shape(high_digits)
+        return (
+            seed * _POWERS[len(data)] + int(data.translate(_LOW_DIGIT) or b"0", 31) + high
+        ) & _MASK
     h = seed
     for start in range(0, len(data), _PIECE):
-        piece = data[start : start + _PIECE]
-        number = int(piece.translate(_LOW_DIGIT), 31) + 31 * int(piece.translate(_HIGH_DIGIT), 31)
-        h = (h * _POWERS[len(piece)] + number) & _MASK
+        h = unsigned_hash(data[start : start + _PIECE], h)
     return h
+
+
+def _add_shape(high_digits: bytes) -> int:
+    if len(_shapes) >= _MAX_SHAPES:
+        _shapes.clear()
+    value = _shapes[high_digits] = 31 * int(high_digits, 31) if high_digits else 0
+    return value
 
 
 def unsigned_key_hash(key: str, seed: int) -> int:

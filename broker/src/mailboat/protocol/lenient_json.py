@@ -60,12 +60,13 @@ def loads(text: bytes) -> Any:
 class _Parser:
     """One pass over the text; `_kind` and `_token` are the token under the cursor."""
 
-    __slots__ = ("_depth", "_kind", "_position", "_text", "_token")
+    __slots__ = ("_depth", "_in_key", "_kind", "_position", "_text", "_token")
 
     def __init__(self, text: bytes) -> None:
         self._text = text
         self._position = 0
         self._depth = 0
+        self._in_key = False
         self._kind = ""
         self._token = b""
         self._next()
@@ -132,10 +133,12 @@ class _Parser:
     def _key(self) -> str:
         kind, token = self._kind, self._token
         if token == b"{":
+            # Keys within keys would double their escapes at every level: a small text, a huge key.
+            if self._in_key:
+                raise ValueError(f"an object key within an object key at byte {self._position}")
+            self._in_key = True
             key = self._nested(self._object)
-            # Keys within keys would double their escapes at every level.
-            if any(isinstance(value, dict | list) for value in key.values()):
-                raise ValueError(f"an object key is not flat before byte {self._position}")
+            self._in_key = False
             return _encode(key).decode()
         if kind == "mark" or kind == "end":
             raise self._error()

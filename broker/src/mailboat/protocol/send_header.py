@@ -47,6 +47,7 @@ _START_BYTES: Final = 12
 _CODE_BY_START: Final = {
     (b'{"code":%d,"' % code)[:_START_BYTES]: code for code in REQUEST_CODES if 10 <= code <= 999
 }
+_SHORT_NAMES_STARTS: Final = frozenset((b'{"code":310,', b'{"code":320,'))
 _LONG_NAMES_START: Final = b'{"code":10,'
 _SHORT_NAMES: Final = {
     "producer_group": "a",
@@ -251,6 +252,27 @@ def decode_pull_header(frame: Frame) -> PullRequest:
         except (ValueError, RecursionError):
             pass  # The ordinary way knows what is wrong, or that nothing is.
     return pull_request(decode_command(frame))
+
+
+def decode_send_headers(frames: list[Frame]) -> list[SendRequest | Exception]:
+    """Read many SEND_MESSAGE headers; what cannot be read stands as the error at its place.
+
+    The errors are those of `decode_send_header`.
+    """
+    requests: list[SendRequest | Exception] = []
+    decode = _decode_send
+    for frame in frames:
+        try:
+            if frame[0] == SERIALIZE_JSON and frame[1][:_START_BYTES] in _SHORT_NAMES_STARTS:
+                requests.append(decode(frame[1]))
+                continue
+        except (ValueError, RecursionError):
+            pass  # The ordinary way knows what is wrong, or that nothing is.
+        try:
+            requests.append(decode_send_header(frame))
+        except (MalformedRequestError, RemoteProtocolError) as error:
+            requests.append(error)
+    return requests
 
 
 def send_request(command: RemotingCommand) -> SendRequest:

@@ -189,18 +189,15 @@ class CommitLog:
             message.queue_offset = queue_offset
             message.physical_offset = physical_offset
             message.size_bytes = size
-            sized = (
-                size,
-                magic,
-                crc32(body) & _CRC_MASK,
-                message.queue_id,
-                message.flag,
-                queue_offset,
-                physical_offset,
-            )
             if is_plain_host and len(message.born_host) == 8:
                 head = pack(
-                    *sized,
+                    size,
+                    magic,
+                    crc32(body) & _CRC_MASK,
+                    message.queue_id,
+                    message.flag,
+                    queue_offset,
+                    physical_offset,
                     message.sys_flag,
                     message.born_timestamp_ms,
                     message.born_host,
@@ -211,7 +208,7 @@ class CommitLog:
                     len(body),
                 )
             else:
-                head = self._generic_head(sized, message, now_ms)
+                head = self._generic_head(message, magic, now_ms)
             record = b"".join(
                 (head, body, topic, _LENGTHS[len(properties) + crc_bytes], properties)
             )
@@ -279,7 +276,7 @@ class CommitLog:
         extra = IPV6_EXTRA_BYTES if len(born_host) != 8 else 0
         return extra + (IPV6_EXTRA_BYTES if len(self.store_host) != 8 else 0)
 
-    def _generic_head(self, sized: tuple[int, ...], message: MessageInner, now_ms: int) -> bytes:
+    def _generic_head(self, message: MessageInner, magic: int, now_ms: int) -> bytes:
         flags = message.sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
         if len(message.born_host) != 8:
             flags |= BORN_HOST_V6
@@ -287,7 +284,17 @@ class CommitLog:
             flags |= STORE_HOST_V6
         return b"".join(
             (
-                HEAD.pack(*sized, flags, message.born_timestamp_ms),
+                HEAD.pack(
+                    message.size_bytes,
+                    magic,
+                    crc32(message.body) & _CRC_MASK,
+                    message.queue_id,
+                    message.flag,
+                    message.queue_offset,
+                    message.physical_offset,
+                    flags,
+                    message.born_timestamp_ms,
+                ),
                 message.born_host,
                 now_ms.to_bytes(8, "big"),
                 self.store_host,

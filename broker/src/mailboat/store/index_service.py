@@ -83,7 +83,9 @@ class IndexService:
             if message.keys:
                 for key in message.keys.split(" "):
                     if key:
-                        h = index_hash(unsigned_text_hash(key, seed))
+                        h = unsigned_text_hash(key, seed)
+                        if h & 0x80000000:
+                            h = index_hash(h)
                         keys.append((h, message.physical_offset))
         while keys:
             file = self._current()

@@ -13,7 +13,7 @@ everything behind the first bad record instead.
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from mailboat.disk import Disk, replace_file
 from mailboat.model.record import (
@@ -75,10 +75,20 @@ def read_record(
     return parts
 
 
+class Segments(Protocol):
+    """What a scan reads: a CommitLog, or a part of one."""
+
+    segments: list[Segment]
+
+    def find(self, physical_offset: int) -> Segment | None:
+        """Return the segment that holds a physical offset."""
+        ...
+
+
 class Scanner:
     """Walks the records of a CommitLog."""
 
-    def __init__(self, commit_log: CommitLog, mark: int | None, *, check_crc: bool) -> None:
+    def __init__(self, commit_log: Segments, mark: int | None, *, check_crc: bool) -> None:
         """Walk `commit_log`; `mark` is the flushed mark, None when there is none."""
         self._segments = commit_log.segments
         self._find = commit_log.find

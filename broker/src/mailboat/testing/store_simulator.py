@@ -182,7 +182,7 @@ class StoreSimulator:
             self.history.durable_below = store.flushed_offset
         else:
             self.history.check(queues, crash)
-        check_derived(store, queues)
+        check_derived(store, queues, expired_below=self.history.expired_below)
         if store.lookup.corrupt_records or store.recovery.damaged:
             raise HistoryViolation("taken for damage", f"{store.recovery.damaged}")
 
@@ -292,10 +292,11 @@ class StoreSimulator:
         self._answer()
 
     def _background(self) -> None:
-        self._store.background()
-        self.history.expired_below = max(
-            self.history.expired_below, self._store.commit_log.start
-        )
+        try:
+            self._store.background()
+        finally:
+            expired_below = max(self.history.expired_below, self._store.commit_log.start)
+            self.history.expired_below = expired_below
 
     def _run_job(self) -> None:
         if not self._jobs:

@@ -201,6 +201,7 @@ def _client_metrics(broker: BrokerController) -> Iterator[Metric]:
     yield _gauge(
         "mailboat_groups_online", "Consumer groups with members.", len(broker.consumers.groups)
     )
+    yield _gauge("mailboat_pulls_waiting", "Pulls that wait for a message.", len(broker.pull_holds))
     yield _counter(
         "mailboat_offset_commits_backward",
         "Commits that moved an offset back.",

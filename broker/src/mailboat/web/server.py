@@ -5,6 +5,7 @@ import socket
 from typing import Final
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from mailboat.web import api, metrics, openapi, probes, produce
 from mailboat.web.context import WebContext
@@ -41,6 +42,7 @@ class WebServer:
         self._runner = web.AppRunner(
             build_app(context),
             access_log=None,
+            logger=_request_logger(),
             keepalive_timeout=_KEEPALIVE_S,
             shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
         )
@@ -54,3 +56,16 @@ class WebServer:
     async def close(self) -> None:
         """Stop listening and let requests that are being answered finish."""
         await self._runner.cleanup()
+
+
+def _request_logger() -> logging.Logger:
+    """Return the logger for what happens below the handlers."""
+    request_logger = logging.getLogger("mailboat.web.requests")
+    if _hide_malformed not in request_logger.filters:
+        request_logger.addFilter(_hide_malformed)
+    return request_logger
+
+
+def _hide_malformed(record: logging.LogRecord) -> bool:
+    """Drop the traceback that aiohttp logs when a peer does not speak HTTP; it gets a 400."""
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))

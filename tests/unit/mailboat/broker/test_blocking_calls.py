@@ -1,6 +1,7 @@
 """Promises of mailboat.broker.blocking_calls."""
 
 import asyncio
+import functools
 import threading
 from typing import Any
 
@@ -58,8 +59,16 @@ async def test_drain_waits_for_all_calls() -> None:
     calls = BlockingCalls(lambda reason: None)
     gate = threading.Event()
     ends: list[int] = []
+
+    def done(number: int, _error: BaseException | None) -> None:
+        ends.append(number)
+
+    def job(number: int) -> int:
+        assert gate.wait(10)
+        return number
+
     for number in range(10):
-        calls(lambda: gate.wait(10), lambda _, __, number=number: ends.append(number))
+        calls(functools.partial(job, number), done)
     drained = asyncio.create_task(calls.drain())
     await asyncio.sleep(0)
     assert not drained.done()

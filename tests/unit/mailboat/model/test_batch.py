@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailboat.errors import IllegalMessageError
-from mailboat.model.batch import BatchItem, decode_batch, encode_batch
+from mailboat.model.batch import decode_batch, encode_batch
 from mailboat.model.message import Message
 
 # Written by RocketMQ 4.9.8: "b1", tag TagA, property k=v.
@@ -20,7 +20,7 @@ GOLDEN = bytes.fromhex(
 
 def test_a_batch_of_rocketmq_is_read() -> None:
     """Flag, body and properties text of the golden item."""
-    item = BatchItem(0, b"b1", b"k\x01v\x02WAIT\x01true\x02TAGS\x01TagA")
+    item = (0, b"b1", b"k\x01v\x02WAIT\x01true\x02TAGS\x01TagA")
     assert decode_batch(GOLDEN) == [item]
     assert decode_batch(GOLDEN * 3) == [item] * 3
 
@@ -43,9 +43,9 @@ def test_round_trip(bodies: list[bytes], flag: int) -> None:
     messages = [Message("T", body, flag=flag) for body in bodies]
     keys = [f"K{number}" for number in range(len(bodies))]
     items = decode_batch(encode_batch(messages, keys))
-    assert [(item.flag, item.body) for item in items] == [(flag, body) for body in bodies]
-    for item, key in zip(items, keys, strict=True):
-        assert f"UNIQ_KEY\x01{key}\x02".encode() in item.properties
+    assert [(flag, body) for flag, body, _ in items] == [(flag, body) for body in bodies]
+    for (_, _, properties), key in zip(items, keys, strict=True):
+        assert f"UNIQ_KEY\x01{key}\x02".encode() in properties
 
 
 @settings(max_examples=300)
@@ -70,7 +70,7 @@ def test_damaged_batches_are_items_or_a_documented_error(seed: int) -> None:
         items = decode_batch(bytes(data))
     except IllegalMessageError:
         return
-    assert sum(22 + len(item.body) + len(item.properties) for item in items) == len(data)
+    assert sum(22 + len(item_body) + len(properties) for _, item_body, properties in items) == len(data)
 
 
 @pytest.mark.parametrize(

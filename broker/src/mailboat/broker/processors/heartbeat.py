@@ -9,13 +9,8 @@ from collections.abc import Awaitable
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo
-from mailboat.errors import BrokerError, IllegalMessageError
-from mailboat.model.subscription import (
-    EXPRESSION_TAG,
-    SubscriptionData,
-    SubscriptionGroupConfig,
-    build_subscription,
-)
+from mailboat.errors import BrokerError
+from mailboat.model.subscription import EXPRESSION_TAG, SubscriptionGroupConfig
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand, optional_str, required_str
 from mailboat.protocol.heartbeat import (
@@ -67,9 +62,6 @@ class ClientManageProcessor:
                 # Unknown and not to be made: its pulls are refused with the reason.
                 continue
             topics_changed |= self._create_retry_topic(consumer, config)
-            consumer.subscription_data_set = [
-                _with_tag_codes(subscription) for subscription in consumer.subscription_data_set
-            ]
             self._broker.consumers.register(
                 client, consumer, notify=config.notify_consumer_ids_changed_enable
             )
@@ -133,18 +125,3 @@ class ClientManageProcessor:
                 # A full disk must not keep consumers out: they are what drains it.
                 _log.warning("a new consumer group is not saved yet: %s", result)
         return command.response(ResponseCode.SUCCESS)
-
-
-def _with_tag_codes(subscription: SubscriptionData) -> SubscriptionData:
-    """Add the codes of the subscription's tags as Java computes them.
-
-    Go clients hash the UTF-8 bytes; the codes of their tags outside ASCII would match nothing.
-    """
-    if subscription.expression_type not in ("", EXPRESSION_TAG) or subscription.class_filter_mode:
-        return subscription
-    try:
-        built = build_subscription(subscription.topic, subscription.sub_string)
-    except IllegalMessageError:
-        return subscription
-    subscription.code_set |= built.code_set
-    return subscription

@@ -1,8 +1,8 @@
 """Sends: codes 10, 310 and 320.
 
-The hot path takes all sends of one read through three stages: `check` makes a message of a request,
-the store takes all messages, `store_all` words the answers. What is rare (a new topic, a batch, a
-refusal) leaves at the check and takes its time.
+The hot path takes all sends of one read through three stages: `_check_all` makes messages of
+requests, the store takes them, `_answer_all` words the answers. What is rare (a new topic, a batch,
+a refusal) leaves at the check and takes its time.
 
 Source: apache/rocketmq broker/processor/SendMessageProcessor.java and
 AbstractSendMessageProcessor.java (msgCheck) @ rocketmq-all-5.3.3.
@@ -21,7 +21,7 @@ from mailboat.model.names import (
     SEND_FORBIDDEN_TOPICS,
     check_topic,
 )
-from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName
+from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName, decode_properties
 from mailboat.model.sys_flag import MULTI_TAGS
 from mailboat.model.tags import tags_code
 from mailboat.model.topic import Perm, TopicConfig
@@ -33,7 +33,13 @@ from mailboat.remoting.connection import Connection
 from mailboat.store.message_inner import MessageInner, PutStatus
 
 _ONEWAY_BIT: Final = 2
-_CRC_PROPERTY_BYTES: Final = 21
+# The checksum property, and the separator that it may need, go on top.
+_MAX_STORED_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 21
+# A well-formed text holds nothing but 0x01 and 0x02 in turn once everything else is taken out.
+_NOT_SEPARATORS: Final = bytes(code for code in range(256) if code not in (1, 2))
+_SEPARATORS: Final = b"\x01\x02" * (MAX_PROPERTIES_BYTES // 2)
+_WAIT_TRUE: Final = b"WAIT\x01true\x02"
+_BATCH_CODE: Final = RequestCode.SEND_BATCH_MESSAGE
 _TAG_CACHE_SIZE: Final = 65536
 # Properties that only this broker may set, or that must not be stored.
 _SERVER_OWNED: Final = frozenset(
@@ -86,58 +92,115 @@ class SendMessageProcessor:
         self._suffix = (
             f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{self._trace_on}\x02"
             f"CLUSTER\x01{config.broker_cluster_name}\x02"
-        )
+        ).encode()
         self._tags_codes: dict[str, int] = {}
         self._unique_keys = UniqKeyGenerator(self._store.commit_log.store_host[:-4])
 
+    def send(self, connection: Connection, sends: list[tuple[SendRequest, bytes]]) -> bytes:
+        """Check, store and answer the sends of one read; return the answers that can be given."""
+        answers: list[bytes] = []
+        requests, messages = self._check_all(connection, sends, answers)
+        if messages:
+            self._store.put_messages(messages)
+            self._answer_all(connection, requests, messages, answers)
+        return b"".join(answers)
+
     # -- check ----------------------------------------------------------------------------------
 
-    def check(
-        self, connection: Connection, request: SendRequest, body: bytes
-    ) -> MessageInner | bytes | None:
-        """Return the message to store, or the encoded answer where the request ends here."""
-        fields = request.fields
-        topic = fields.topic
-        config = self._topics.get(topic)
-        if (
-            config is None
-            or topic in SEND_FORBIDDEN_TOPICS
-            or fields.batch
-            or request.code == RequestCode.SEND_BATCH_MESSAGE
-            or not 0 <= fields.queue_id < config.write_queue_nums
-            or not 0 < len(body) <= self._max_body_bytes
-            or config.topic_filter_type != "SINGLE_TAG"
-        ):
-            return self._check_rare(connection, request, body)
-        try:
-            return self._message(connection, fields, body, fields.queue_id)
-        except BrokerError as error:
-            return self._refusal(request, error)
+    def _check_all(
+        self,
+        connection: Connection,
+        sends: list[tuple[SendRequest, bytes]],
+        answers: list[bytes],
+    ) -> tuple[list[SendRequest], list[MessageInner]]:
+        """Make messages of requests; what ends here is answered and left out."""
+        topics = self._topics
+        max_body_bytes = self._max_body_bytes
+        requests: list[SendRequest] = []
+        messages: list[MessageInner] = []
+        for request, body in sends:
+            fields = request.fields
+            topic = fields.topic
+            config = topics.get(topic)
+            if (
+                config is None
+                or topic in SEND_FORBIDDEN_TOPICS
+                or fields.batch
+                or request.code == _BATCH_CODE
+                or not 0 <= fields.queue_id < config.write_queue_nums
+                or not 0 < len(body) <= max_body_bytes
+                or config.topic_filter_type != "SINGLE_TAG"
+            ):
+                if request.code == _BATCH_CODE or fields.batch:
+                    # A batch is stored by itself; what came before it keeps its place.
+                    if messages:
+                        self._store.put_messages(messages)
+                        self._answer_all(connection, requests, messages, answers)
+                        requests, messages = [], []
+                checked = self._check_rare(connection, request, body)
+            else:
+                try:
+                    checked = self._message(
+                        connection.peer_host,
+                        fields,
+                        body,
+                        fields.queue_id,
+                        fields.message_flag,
+                        fields.properties,
+                    )
+                except BrokerError as error:
+                    checked = self._refusal(request, error)
+            if isinstance(checked, MessageInner):
+                requests.append(request)
+                messages.append(checked)
+            elif checked is not None:
+                answers.append(checked)
+        return requests, messages
 
     def _message(
-        self, connection: Connection, fields: SendFields, body: bytes, queue_id: int
+        self,
+        born_host: bytes,
+        fields: SendFields,
+        body: bytes,
+        queue_id: int,
+        flag: int,
+        text: str,
     ) -> MessageInner:
-        text = fields.properties
+        """Make the message to store; `flag` and the properties `text` are those of a batch's item.
+
+        Raises:
+            BrokerError: the properties ask for what this broker does not do, or are too long.
+        """
         if text and text[-1] != "\x02":
             text += "\x02"
-        properties = dict(
-            pair for entry in text.split("\x02") if len(pair := entry.split("\x01", 1)) == 2
-        )
+        stored = text.encode()
+        separators = stored.translate(None, _NOT_SEPARATORS)
+        if separators == _SEPARATORS[: len(separators)] and not len(separators) & 1:
+            parts = iter(text.replace("\x02", "\x01").split("\x01"))
+            properties = dict(zip(parts, parts, strict=False))
+        else:
+            properties = decode_properties(text)
+            stored = _encode(properties)
         if not _RARE.isdisjoint(properties):
-            text = self._clean(properties)
+            stored = self._clean(properties)
         wait = properties.get("WAIT")
-        if wait is not None:
-            text = _without(text, f"WAIT\x01{wait}\x02")
+        if wait == "true":
+            if stored.startswith(_WAIT_TRUE):
+                stored = stored[len(_WAIT_TRUE) :]
+            else:
+                stored = stored.replace(b"\x02" + _WAIT_TRUE, b"\x02", 1)
+        elif wait is not None:
+            stored = _without(stored, f"WAIT\x01{wait}\x02".encode())
         unique_key = properties.get("UNIQ_KEY")
         if not unique_key:
             unique_key = self._unique_keys.next()
-            text = f"{text}UNIQ_KEY\x01{unique_key}\x02"
-        stored = (text + self._suffix).encode()
-        if len(stored) > MAX_PROPERTIES_BYTES - _CRC_PROPERTY_BYTES:
+            stored += f"UNIQ_KEY\x01{unique_key}\x02".encode()
+        stored += self._suffix
+        if len(stored) > _MAX_STORED_PROPERTIES_BYTES:
             raise BrokerError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message is illegal: its properties take {len(stored)} bytes, at most "
-                f"{MAX_PROPERTIES_BYTES - _CRC_PROPERTY_BYTES} are allowed",
+                f"{_MAX_STORED_PROPERTIES_BYTES} are allowed",
             )
         tag = properties.get("TAGS")
         code = 0
@@ -146,7 +209,7 @@ class SendMessageProcessor:
                 code = self._tags_codes[tag]
             except KeyError:
                 code = self._add_tag(tag)
-        message = MessageInner(
+        return MessageInner(
             fields.topic,
             queue_id,
             body,
@@ -154,16 +217,16 @@ class SendMessageProcessor:
             code,
             unique_key,
             properties.get("KEYS"),
-            fields.message_flag,
+            flag,
             fields.sys_flag,
             fields.born_timestamp_ms,
-            connection.peer_host,
+            born_host,
             fields.reconsume_times,
+            0,
+            wait != "false",
         )
-        message.wait_store_ok = wait != "false"
-        return message
 
-    def _clean(self, properties: dict[str, str]) -> str:
+    def _clean(self, properties: dict[str, str]) -> bytes:
         """Return the text of a message's properties without those that only the broker sets."""
         for name in _UNSUPPORTED & properties.keys():
             if name == PropertyName.DELAY and properties[name] == "0":
@@ -176,7 +239,7 @@ class SendMessageProcessor:
             raise BrokerError(code, f"{what} not supported by this broker (property {name})")
         for name in _SERVER_OWNED:
             properties.pop(name, None)
-        return "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+        return _encode(properties)
 
     def _add_tag(self, tag: str) -> int:
         if len(self._tags_codes) >= _TAG_CACHE_SIZE:
@@ -203,11 +266,18 @@ class SendMessageProcessor:
                     f"the message is illegal: its body has {len(body)} bytes, at most "
                     f"{self._max_body_bytes} are allowed",
                 )
-            if fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+            if fields.batch or request.code == _BATCH_CODE:
                 return self._store_batch(connection, request, body, queue_id)
             if config.topic_filter_type == "MULTI_TAG":
                 fields.sys_flag |= MULTI_TAGS
-            return self._message(connection, fields, body, queue_id)
+            return self._message(
+                connection.peer_host,
+                fields,
+                body,
+                queue_id,
+                fields.message_flag,
+                fields.properties,
+            )
         except BrokerError as error:
             return self._refusal(request, error)
         except IllegalMessageError as error:
@@ -263,19 +333,11 @@ class SendMessageProcessor:
             )
         messages: list[MessageInner] = []
         try:
-            for item in decode_batch(body):
-                properties = SendFields(
-                    fields.producer_group,
-                    fields.topic,
-                    fields.default_topic,
-                    0,
-                    queue_id,
-                    fields.sys_flag,
-                    fields.born_timestamp_ms,
-                    item.flag,
-                    item.properties.decode(),
+            for flag, item_body, properties in decode_batch(body):
+                text = properties.decode()
+                messages.append(
+                    self._message(connection.peer_host, fields, item_body, queue_id, flag, text)
                 )
-                messages.append(self._message(connection, properties, item.body, queue_id))
         except UnicodeDecodeError as error:
             raise BrokerError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -295,21 +357,23 @@ class SendMessageProcessor:
         wait = all(message.wait_store_ok for message in messages)
         return self._answer(connection, [stored], wait=wait)
 
-    # -- store and answer -----------------------------------------------------------------------
+    # -- answer ---------------------------------------------------------------------------------
 
-    def store_all(
-        self, connection: Connection, sends: list[tuple[SendRequest, MessageInner]]
-    ) -> bytes:
-        """Store what was checked and return the answers that can be given at once."""
-        self._store.put_messages([message for _, message in sends])
+    def _answer_all(
+        self,
+        connection: Connection,
+        requests: list[SendRequest],
+        messages: list[MessageInner],
+        answers: list[bytes],
+    ) -> None:
+        """Word the answers to what was stored, or leave them to the flush that is waited for."""
         host = self._store.commit_log.store_host.hex().upper().encode()
-        answers: list[bytes] = []
         waiting: list[_Stored] = []
         is_sync = self._is_sync
         is_plain = self._is_plain_answer
-        topic = ""
+        topic = messages[0].topic
         count = size_bytes = 0
-        for request, message in sends:
+        for request, message in zip(requests, messages, strict=True):
             if message.status:
                 self._stats.record_put_failed()
                 failed = self._failed(request, message)
@@ -317,37 +381,30 @@ class SendMessageProcessor:
                     answers.append(failed)
                 continue
             if message.topic != topic:
-                if count:
-                    self._stats.record_put(topic, count, size_bytes)
+                self._stats.record_put(topic, count, size_bytes)
                 topic = message.topic
                 count = size_bytes = 0
             count += 1
             size_bytes += message.size_bytes
+            message_id = b"%b%016X" % (host, message.physical_offset)
+            if not is_sync and is_plain and not request.flag and not request.serialize_type:
+                answers.append(
+                    encode_send_response(
+                        request.opaque, message_id, message.queue_id, message.queue_offset
+                    )
+                )
+                continue
+            stored = _Stored(request, message_id, message.queue_id, message.queue_offset)
             if is_sync and message.wait_store_ok:
-                message_id = b"%b%016X" % (host, message.physical_offset)
-                waiting.append(_Stored(request, message_id, message.queue_id, message.queue_offset))
+                waiting.append(stored)
             elif not request.flag & _ONEWAY_BIT:
-                message_id = b"%b%016X" % (host, message.physical_offset)
-                if is_plain and request.serialize_type == SERIALIZE_JSON:
-                    answers.append(
-                        encode_send_response(
-                            request.opaque, message_id, message.queue_id, message.queue_offset
-                        )
-                    )
-                else:
-                    answers.append(
-                        self._encode(
-                            _Stored(request, message_id, message.queue_id, message.queue_offset),
-                            ResponseCode.SUCCESS,
-                        )
-                    )
+                answers.append(self._encode(stored, ResponseCode.SUCCESS))
         if count:
             self._stats.record_put(topic, count, size_bytes)
         if waiting:
             self._answer(connection, waiting, wait=True)
         elif is_sync:
             self._flush.begin_soon()
-        return b"".join(answers)
 
     def _answer(self, connection: Connection, stored: list[_Stored], *, wait: bool) -> bytes | None:
         """Return the answers now, or write them once the flush that covers them is done."""
@@ -444,8 +501,12 @@ def _queue_id(fields: SendFields, config: TopicConfig) -> int:
     return fields.queue_id
 
 
-def _without(text: str, entry: str) -> str:
+def _without(stored: bytes, entry: bytes) -> bytes:
     """Remove one whole entry from a properties text."""
-    if text.startswith(entry):
-        return text[len(entry) :]
-    return text.replace("\x02" + entry, "\x02", 1)
+    if stored.startswith(entry):
+        return stored[len(entry) :]
+    return stored.replace(b"\x02" + entry, b"\x02", 1)
+
+
+def _encode(properties: dict[str, str]) -> bytes:
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode()

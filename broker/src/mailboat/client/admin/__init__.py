@@ -23,8 +23,8 @@ __all__ = ["Admin", "ClusterAdmin", "GroupAdmin", "MessageAdmin", "OffsetAdmin",
 class Admin:
     """Everything an administrator may ask; `async with` closes it.
 
-    It is no member of any group. Every method raises BrokerError (refused), RemotingError (no answer)
-    or RouteNotFoundError (nobody knows the topic) unless it says otherwise.
+    It is no member of any group. Every method raises BrokerError (refused), RemotingError (no
+    answer) or RouteNotFoundError (nobody knows the topic) unless it says otherwise.
     """
 
     def __init__(self, *, namesrv: str = DEFAULT_NAMESRV) -> None:

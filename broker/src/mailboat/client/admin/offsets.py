@@ -1,7 +1,7 @@
 """Offsets of queues and groups: look at them, move a group's.
 
-Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java (resetOffsetByTimestamp and the offline
-way behind it).
+Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java (resetOffsetByTimestamp and the
+offline way behind it).
 """
 
 from typing import Final

@@ -69,7 +69,7 @@ class TopicAdmin:
         return [master.broker_name for master in masters]
 
     async def delete(self, topic: str) -> None:
-        """Delete a topic from every master and name server; deleting an unknown one does nothing."""
+        """Delete a topic from every master and name server; an unknown one is no error."""
         for master in await self._cluster.masters():
             code = RequestCode.DELETE_TOPIC_IN_BROKER
             await call(self._instance.remoting, master.address, code, {"topic": topic})

@@ -20,11 +20,14 @@ import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /** The commands {@code push}, {@code drain}, {@code stop}, {@code pull} and {@code lite}. */
 final class Consumers {
+    private static final long ROUTE_WAIT_S = 5;
+
     /** A started push consumer and, for drain, its file and the places it has seen. */
     private static final class Running {
         private final DefaultMQPushConsumer push;
@@ -172,8 +175,7 @@ final class Consumers {
     /** One pull, or with {@code all} every message of every queue of the topic. */
     void pull(Params params, Reply reply) throws Exception {
         DefaultMQPullConsumer consumer = pullConsumer();
-        List<MessageQueue> queues =
-            new ArrayList<>(consumer.fetchSubscribeMessageQueues(params.text("topic")));
+        List<MessageQueue> queues = queues(consumer, params.text("topic"));
         String expression = params.text("expression", "*");
         if (!params.flag("all")) {
             int queueId = params.number("queue", 0);
@@ -195,6 +197,22 @@ final class Consumers {
                 }
                 printFound(result, reply);
                 next = result.getNextBeginOffset();
+            }
+        }
+    }
+
+    /** The queues of a topic; one that a send has just created may need a moment to have a route. */
+    private static List<MessageQueue> queues(DefaultMQPullConsumer consumer, String topic)
+        throws Exception {
+        long deadline = System.nanoTime() + ROUTE_WAIT_S * 1_000_000_000L;
+        while (true) {
+            try {
+                return new ArrayList<>(consumer.fetchSubscribeMessageQueues(topic));
+            } catch (MQClientException e) {
+                if (System.nanoTime() > deadline) {
+                    throw e;
+                }
+                Thread.sleep(50);
             }
         }
     }

@@ -1,0 +1,40 @@
+# Every target makes what it needs: a machine with python3 (3.11 or newer), make and a package index
+# is enough. MAILBOAT_REQUIRE_ALL=1 turns a test that would be skipped into a failure.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: demo test lint format bench bench-peer clean
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailboat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast,operator,spark,dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/mailboat demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --config pyproject.toml
+	$(BIN)/python -m pytest --quiet -p no:cacheprovider tests/unit/test_tidy.py
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(STAMP)
+	$(BIN)/python tests/benchmarks/bench.py
+
+bench-peer: $(STAMP)
+	$(BIN)/python tests/benchmarks/bench.py --peer
+
+clean:
+	rm -rf $(VENV) .cache dist build

@@ -1,0 +1,222 @@
+"""A broker and its name servers over real sockets."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from mailboat.broker.controller import BrokerController
+from mailboat.config import BrokerConfig, MessageStoreConfig, NamesrvConfig, Settings
+from mailboat.namesrv.controller import NamesrvController
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import ExtValue, RemotingCommand
+from mailboat.protocol.heartbeat import ConsumerData, HeartbeatData, encode_heartbeat
+from mailboat.protocol.route import decode_topic_route
+from mailboat.remoting.client import RemotingClient
+
+
+@pytest.fixture
+async def stack() -> AsyncIterator[AsyncExitStack]:
+    """Close in the end, in reverse order, what a test opened."""
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+async def client(stack: AsyncExitStack) -> RemotingClient:
+    """Return a client of brokers and name servers."""
+    client = RemotingClient()
+    stack.push_async_callback(client.close)
+    return client
+
+
+async def start_namesrv(stack: AsyncExitStack, port: int = 0) -> NamesrvController:
+    """Run a name server."""
+    namesrv = NamesrvController(
+        Settings(role="namesrv", namesrv=NamesrvConfig(listen_port=port, bind_address="127.0.0.1"))
+    )
+    await namesrv.start()
+    stack.push_async_callback(namesrv.shutdown)
+    return namesrv
+
+
+async def start_broker(stack: AsyncExitStack, root: Path, *ports: int) -> BrokerController:
+    """Run a broker that knows the name servers on these ports."""
+    broker = BrokerController(
+        Settings(
+            role="broker",
+            broker=BrokerConfig(
+                listen_port=0,
+                bind_address="127.0.0.1",
+                namesrv_addr=";".join(f"127.0.0.1:{port}" for port in ports),
+            ),
+            store=MessageStoreConfig(
+                store_path_root_dir=str(root),
+                mapped_file_size_commit_log=1 << 20,
+                max_hash_slot_num=1000,
+                max_index_num=1000,
+            ),
+        )
+    )
+    await broker.start()
+    stack.push_async_callback(broker.shutdown)
+    return broker
+
+
+async def addresses_of(client: RemotingClient, port: int, topic: str) -> list[str]:
+    """Return the addresses that a name server gives for a topic."""
+    request = RemotingCommand.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+    answer = await client.request(f"127.0.0.1:{port}", request, 3.0)
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+        return []
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    route = decode_topic_route(answer.body)
+    return [address for data in route.broker_datas for address in data.broker_addrs.values()]
+
+
+async def make_topic(client: RemotingClient, broker: BrokerController, topic: str) -> None:
+    """Make a topic as mqadmin does."""
+    fields: dict[str, ExtValue] = {
+        "topic": topic, "readQueueNums": 4, "writeQueueNums": 4, "perm": 6, "order": False,
+    }  # fmt: skip
+    request = RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+    answer = await client.request(broker.address, request, 5.0)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until a condition of somebody else's state holds."""
+    for _ in range(500):
+        if await condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("the condition did not come true within ten seconds")
+
+
+async def test_a_started_broker_is_known(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """When start returns, a producer finds the model topic and may send to a new one."""
+    namesrv = await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, namesrv.port)
+    assert await addresses_of(client, namesrv.port, "TBW102") == [broker.address]
+    assert broker.registration.name_servers == {f"127.0.0.1:{namesrv.port}": True}
+
+
+async def test_every_name_server_is_told(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """With several name servers each of them knows the topics; a double address counts once."""
+    first, second = await start_namesrv(stack), await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, first.port, second.port, first.port)
+    await make_topic(client, broker, "T")
+    assert await addresses_of(client, first.port, "T") == [broker.address]
+    assert await addresses_of(client, second.port, "T") == [broker.address]
+    assert len(broker.registration.name_servers) == 2
+
+
+async def test_a_new_topic_is_known_when_it_is_answered(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """mqadmin asks for the route right after the answer, and so do consumers of %RETRY%."""
+    namesrv = await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, namesrv.port)
+    for number in range(20):
+        await make_topic(client, broker, f"T{number}")
+        assert await addresses_of(client, namesrv.port, f"T{number}") == [broker.address]
+        body = encode_heartbeat(HeartbeatData("c", [], [ConsumerData(f"G{number}")]))
+        request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body)
+        answer = await client.request(broker.address, request, 3.0)
+        assert answer.code == ResponseCode.SUCCESS
+        assert await addresses_of(client, namesrv.port, f"%RETRY%G{number}") == [broker.address]
+
+
+async def test_a_topic_made_by_a_message_is_registered(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """The send does not wait for it, but it happens at once."""
+    namesrv = await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, namesrv.port)
+    broker.topics.create_in_send("T", "TBW102", 4)
+
+    async def is_known() -> bool:
+        return await addresses_of(client, namesrv.port, "T") == [broker.address]
+
+    await eventually(is_known)
+
+
+async def test_a_broker_that_ends_is_forgotten(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """Shutdown unregisters before anything else, so that producers turn away."""
+    namesrv = await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, namesrv.port)
+    await broker.shutdown()
+    assert await addresses_of(client, namesrv.port, "TBW102") == []
+
+
+async def test_a_name_server_that_is_down_holds_nobody_up(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """A broker starts and serves without one of its name servers, and tells the other."""
+    up, down = await start_namesrv(stack), await start_namesrv(stack)
+    await down.shutdown()
+    broker = await start_broker(stack, tmp_path, down.port, up.port)
+    started = time.monotonic()
+    for number in range(5):
+        await make_topic(client, broker, f"T{number}")
+        assert await addresses_of(client, up.port, f"T{number}") == [broker.address]
+    assert time.monotonic() - started < 1.0
+    assert broker.registration.name_servers == {
+        f"127.0.0.1:{down.port}": False,
+        f"127.0.0.1:{up.port}": True,
+    }
+
+
+async def test_a_name_server_that_hangs_is_waited_for_once(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """A name server that takes connections and never answers costs one second, not one each."""
+
+    async def swallow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(-1)
+        writer.close()
+
+    server = await asyncio.start_server(swallow, "127.0.0.1", 0)
+    stack.callback(server.close)
+    started = time.monotonic()
+    broker = await start_broker(stack, tmp_path, server.sockets[0].getsockname()[1])
+    for number in range(5):
+        await make_topic(client, broker, f"T{number}")
+    assert 0.9 < time.monotonic() - started < 2.5
+
+
+async def test_a_name_server_that_comes_back_is_told_soon(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """After its restart a name server knows nothing; brokers do not wait for their next period."""
+    first = await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, first.port)
+    await make_topic(client, broker, "T")
+    await first.shutdown()
+    second = await start_namesrv(stack, first.port)
+
+    async def is_known() -> bool:
+        return await addresses_of(client, second.port, "T") == [broker.address]
+
+    await eventually(is_known)
+    assert broker.registration.name_servers == {f"127.0.0.1:{second.port}": True}
+
+
+async def test_a_burst_of_changes_shares_registrations(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """A hundred topics at once do not make a hundred registrations, and none is left out."""
+    namesrv = await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, namesrv.port)
+    await asyncio.gather(*(make_topic(client, broker, f"T{number}") for number in range(100)))
+    for number in range(100):
+        assert await addresses_of(client, namesrv.port, f"T{number}") == [broker.address]

@@ -1,0 +1,221 @@
+"""A name server on a real socket: brokers that come, go and fall silent, and its other duties."""
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mailboat.config import load_settings
+from mailboat.model.data_version import DataVersion
+from mailboat.model.topic import TopicConfig
+from mailboat.namesrv.controller import NamesrvController
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import ExtValue, RemotingCommand
+from mailboat.protocol.frame import FrameDecoder
+from mailboat.protocol.register_broker import encode_register_broker
+from mailboat.protocol.route import decode_topic_route
+from mailboat.protocol.topic_table import TopicConfigTable
+from mailboat.remoting.client import RemotingClient
+from mailboat.testing.cluster import Cluster
+
+IDENTITY: dict[str, ExtValue] = {
+    "brokerName": "broker-a",
+    "brokerAddr": "10.0.0.1:10911",
+    "clusterName": "DefaultCluster",
+    "brokerId": 0,
+    "haServerAddr": "10.0.0.1:10912",
+}
+TABLE = TopicConfigTable(
+    DataVersion(1, 1), {"T": TopicConfig("T", 4, 4), "U": TopicConfig("U", 1, 1)}
+)
+LOCAL = {"bindAddress": "127.0.0.1", "listenPort": "0", "httpPort": "-1"}
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        """Start somewhere."""
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        """Return monotonic seconds."""
+        return self.now_s
+
+
+class Peer:
+    """A broker or client of one name server."""
+
+    def __init__(self, namesrv: NamesrvController) -> None:
+        """Connect with the first request."""
+        self.address = f"127.0.0.1:{namesrv.port}"
+        self.client = RemotingClient()
+
+    async def ask(
+        self, code: int, ext_fields: dict[str, ExtValue] | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """Send a request and return its answer."""
+        command = RemotingCommand.request(code, ext_fields, body)
+        return await self.client.request(self.address, command, 5.0)
+
+    async def register(self) -> None:
+        """Register the broker of IDENTITY."""
+        answer = await self.ask(
+            RequestCode.REGISTER_BROKER, IDENTITY, encode_register_broker(TABLE)
+        )
+        assert answer.code == ResponseCode.SUCCESS
+
+    async def knows(self, topic: str) -> bool:
+        """Ask for a route."""
+        answer = await self.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        return answer.code == ResponseCode.SUCCESS
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock that stands still."""
+    return Clock()
+
+
+@pytest.fixture
+async def namesrv(clock: Clock) -> AsyncIterator[NamesrvController]:
+    """Run a name server that looks for silent brokers all the time."""
+    overrides = {**LOCAL, "scanNotActiveBrokerInterval": "10"}
+    controller = NamesrvController(load_settings("namesrv", overrides=overrides), clock=clock)
+    await controller.start()
+    yield controller
+    await controller.shutdown()
+
+
+@pytest.fixture
+async def broker(namesrv: NamesrvController) -> AsyncIterator[Peer]:
+    """Return a peer that plays the broker."""
+    peer = Peer(namesrv)
+    yield peer
+    await peer.client.close()
+
+
+@pytest.fixture
+async def client(namesrv: NamesrvController) -> AsyncIterator[Peer]:
+    """Return a peer that plays a client."""
+    peer = Peer(namesrv)
+    yield peer
+    await peer.client.close()
+
+
+async def _until_unknown(client: Peer, topic: str) -> None:
+    async with asyncio.timeout(5):
+        while await client.knows(topic):
+            continue
+
+
+async def test_a_registered_topic_is_routed(broker: Peer, client: Peer) -> None:
+    """What a broker registers on one connection, a client finds on another."""
+    assert not await client.knows("T")
+    await broker.register()
+    answer = await client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    route = decode_topic_route(answer.body)
+    assert route.broker_datas[0].broker_addrs == {0: "10.0.0.1:10911"}
+    assert route.queue_datas[0].write_queue_nums == 4
+
+
+async def test_a_closed_connection_ends_the_routes(broker: Peer, client: Peer) -> None:
+    """A broker that was killed is gone at once, not after two minutes."""
+    await broker.register()
+    assert await client.knows("T")
+    broker.client.close_address(broker.address)
+    await _until_unknown(client, "T")
+
+
+async def test_a_broker_that_comes_back_is_routed_again(broker: Peer, client: Peer) -> None:
+    """Losing the connection costs nothing but the next registration."""
+    await broker.register()
+    broker.client.close_address(broker.address)
+    await _until_unknown(client, "T")
+    await broker.register()
+    assert await client.knows("T")
+
+
+async def test_a_silent_broker_is_dropped_and_disconnected(
+    broker: Peer, client: Peer, clock: Clock, namesrv: NamesrvController
+) -> None:
+    """120 s without a registration end routes and connection, though the connection is open."""
+    await broker.register()
+    clock.now_s += 119
+    await asyncio.sleep(0.05)
+    assert await client.knows("T")
+    assert namesrv.connection_count == 2
+    clock.now_s += 2
+    await _until_unknown(client, "T")
+    async with asyncio.timeout(5):
+        while namesrv.connection_count != 1:
+            assert not await client.knows("T")
+
+
+async def test_a_registration_without_answer_is_taken(
+    namesrv: NamesrvController, client: Peer
+) -> None:
+    """Java brokers register a new topic with the oneway flag; nothing must come back for it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", namesrv.port)
+    body = encode_register_broker(TABLE)
+    oneway = RemotingCommand.request(RequestCode.REGISTER_BROKER, IDENTITY, body, oneway=True)
+    oneway.opaque = 1
+    query = RemotingCommand.request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    query.opaque = 2
+    writer.write(oneway.encode() + query.encode())
+    head = await reader.readexactly(4)
+    frame = head + await reader.readexactly(struct.unpack(">I", head)[0])
+    [(_, header, answer_body)] = FrameDecoder().feed(frame)
+    assert b'"opaque":2' in header
+    assert answer_body == b'{"topicList":["T","U"]}'
+    assert await client.knows("T")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_an_unknown_request_is_answered(client: Peer) -> None:
+    """RocketMQ 4.9's name server lets such a client wait for its timeout."""
+    answer = await client.ask(9999)
+    assert (answer.code, answer.remark) == (3, " request type 9999 not supported")
+
+
+async def test_ending_a_name_server_closes_its_connections(client: Peer) -> None:
+    """Clients notice at once and ask another one."""
+    controller = NamesrvController(load_settings("namesrv", overrides=LOCAL))
+    await controller.start()
+    peer = Peer(controller)
+    assert not await peer.knows("T")
+    await controller.shutdown()
+    assert controller.connection_count == 0
+    await peer.client.close()
+
+
+async def test_a_broker_registers_at_every_name_server(tmp_path: Path) -> None:
+    """Each of two name servers gives the same route for a topic of either of two brokers."""
+    async with Cluster(tmp_path, brokers=2, name_servers=2) as cluster:
+        for index in range(2):
+            info = cluster.name_server(index).routes.cluster_info()
+            assert sorted(info.cluster_addr_table["DefaultCluster"]) == ["broker-a", "broker-b"]
+            addresses = {
+                name: data.broker_addrs[0] for name, data in info.broker_addr_table.items()
+            }
+            assert addresses == {
+                "broker-a": cluster.broker(0).address,
+                "broker-b": cluster.broker(1).address,
+            }
+            route = cluster.name_server(index).routes.route("TBW102")
+            assert route is not None
+            assert {item.broker_name for item in route.queue_datas} == {"broker-a", "broker-b"}
+
+
+async def test_a_broker_that_ends_is_unregistered_and_comes_back(tmp_path: Path) -> None:
+    """Its routes go with it; on the same port it is found again."""
+    async with Cluster(tmp_path) as cluster:
+        routes, address = cluster.name_server().routes, cluster.broker().address
+        assert routes.broker_addresses("broker-a") == {0: address}
+        await cluster.stop_broker()
+        assert routes.broker_addresses("broker-a") == {}
+        assert (await cluster.start_broker(0)).address == address
+        assert routes.broker_addresses("broker-a") == {0: address}

@@ -1,0 +1,285 @@
+"""Promises of mailboat.broker.membership."""
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from mailboat.broker.membership import ClientInfo, ConsumerManager, ProducerManager
+from mailboat.model.subscription import SubscriptionData
+from mailboat.protocol.codes import RequestCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.heartbeat import BROADCASTING, ConsumerData
+from mailboat.remoting.connection import Connection
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        """Start at a thousand seconds."""
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+class Peer:
+    """The far end of a connection: it keeps what the broker pushed."""
+
+    def __init__(self, name: str) -> None:
+        """Begin without pushes."""
+        self.peer = name
+        self.pushed: list[RemotingCommand] = []
+        self.got_push = asyncio.Event()
+
+    def send_oneway(self, command: RemotingCommand) -> None:
+        """Take a push."""
+        self.pushed.append(command)
+        self.got_push.set()
+
+    @property
+    def connection(self) -> Connection:
+        """Stand for the broker's end."""
+        return cast(Connection, self)
+
+    def client(self, client_id: str = "c1") -> ClientInfo:
+        """Return a client on this connection."""
+        return ClientInfo(self.connection, client_id, "JAVA", 479)
+
+    async def next_groups(self) -> list[str]:
+        """Return the groups of the pushes that come within the next moment."""
+        self.pushed.clear()
+        self.got_push.clear()
+        await asyncio.wait_for(self.got_push.wait(), 5)
+        assert {push.code for push in self.pushed} == {RequestCode.NOTIFY_CONSUMER_IDS_CHANGED}
+        return [push.ext_fields["consumerGroup"] for push in self.pushed]
+
+
+def consumer(*topics: str, group: str = "G", version: int = 1) -> ConsumerData:
+    """Return what a heartbeat says of a clustering consumer."""
+    subscriptions = [SubscriptionData(topic, sub_version=version) for topic in topics]
+    return ConsumerData(group, subscription_data_set=subscriptions)
+
+
+async def silence() -> None:
+    """Wait longer than a push may be delayed."""
+    await asyncio.sleep(0.1)
+
+
+async def test_members_are_listed() -> None:
+    """A heartbeat makes its client a member, another one changes nothing."""
+    consumers = ConsumerManager()
+    first, second = Peer("a"), Peer("b")
+    assert consumers.register(first.client("c1"), consumer("T"))
+    assert consumers.register(second.client("c2"), consumer("T"))
+    assert not consumers.register(second.client("c2"), consumer("T"))
+    assert consumers.groups["G"].client_ids() == ["c1", "c2"]
+    consumers.close()
+
+
+async def test_two_clients_with_one_id_are_two_members() -> None:
+    """Clients that share an id are told apart by their connections and listed once."""
+    consumers = ConsumerManager()
+    first, second = Peer("a"), Peer("b")
+    consumers.register(first.client("same"), consumer("T"))
+    consumers.register(second.client("same"), consumer("T"))
+    assert len(consumers.groups["G"].members) == 2
+    assert consumers.groups["G"].client_ids() == ["same"]
+    consumers.connection_closed(first.connection)
+    assert consumers.groups["G"].client_ids() == ["same"]
+    consumers.close()
+
+
+async def test_two_clients_on_one_connection_are_two_members() -> None:
+    """Nothing depends on one client per connection; its end takes both along."""
+    consumers = ConsumerManager()
+    peer = Peer("a")
+    consumers.register(peer.client("c1"), consumer("T"))
+    consumers.register(peer.client("c2"), consumer("T"))
+    assert consumers.groups["G"].client_ids() == ["c1", "c2"]
+    consumers.unregister("G", peer.connection, "c1")
+    assert consumers.groups["G"].client_ids() == ["c2"]
+    assert consumers.is_member(peer.connection)
+    consumers.connection_closed(peer.connection)
+    assert consumers.groups == {}
+    assert not consumers.is_member(peer.connection)
+    consumers.close()
+
+
+async def test_members_hear_of_a_new_one() -> None:
+    """Everybody in the group, the new one too, is told to rebalance at once."""
+    consumers = ConsumerManager()
+    first, second = Peer("a"), Peer("b")
+    consumers.register(first.client("c1"), consumer("T"))
+    assert await first.next_groups() == ["G"]
+    consumers.register(second.client("c2"), consumer("T"))
+    waits = await asyncio.gather(first.next_groups(), second.next_groups())
+    assert list(waits) == [["G"], ["G"]]
+    assert first.pushed[0].is_oneway
+
+
+@pytest.mark.parametrize("how", ["unregister", "close", "expire"])
+async def test_members_hear_of_one_that_left(how: str) -> None:
+    """However a member goes, the others take over its queues at once."""
+    clock = Clock()
+    consumers = ConsumerManager(clock=clock)
+    stays, goes = Peer("a"), Peer("b")
+    consumers.register(goes.client("c2"), consumer("T"))
+    clock.now += 100
+    consumers.register(stays.client("c1"), consumer("T"))
+    await stays.next_groups()
+    if how == "unregister":
+        consumers.unregister("G", goes.connection, "c2")
+    elif how == "close":
+        consumers.connection_closed(goes.connection)
+    else:
+        clock.now += 21
+        assert consumers.expire(120.0) == [goes.connection]
+    assert await stays.next_groups() == ["G"]
+    assert consumers.groups["G"].client_ids() == ["c1"]
+
+
+async def test_many_changes_share_one_push() -> None:
+    """A hundred members that come at once do not cost ten thousand pushes."""
+    consumers = ConsumerManager()
+    first = Peer("a")
+    consumers.register(first.client("c0"), consumer("T"))
+    for number in range(1, 100):
+        consumers.register(Peer(str(number)).client(f"c{number}"), consumer("T"))
+    assert await first.next_groups() == ["G"]
+
+
+async def test_broadcast_groups_are_not_told() -> None:
+    """Members of a broadcast group share nothing, so nothing has to be rebalanced."""
+    consumers = ConsumerManager()
+    first, second = Peer("a"), Peer("b")
+    data = consumer("T")
+    data.message_model = BROADCASTING
+    consumers.register(first.client("c1"), data)
+    consumers.register(second.client("c2"), data)
+    consumers.connection_closed(second.connection)
+    await silence()
+    assert first.pushed == []
+
+
+async def test_a_group_can_refuse_to_be_told() -> None:
+    """notifyConsumerIdsChangedEnable=false of the group or of the broker is respected."""
+    peer = Peer("a")
+    by_group = ConsumerManager()
+    by_group.register(peer.client(), consumer("T"), notify=False)
+    by_broker = ConsumerManager(notify_enable=False)
+    by_broker.register(peer.client(), consumer("T"))
+    await silence()
+    assert peer.pushed == []
+
+
+async def test_subscriptions_follow_the_newest_version() -> None:
+    """An older version of a subscription does not overwrite a newer one."""
+    consumers = ConsumerManager()
+    peer = Peer("a")
+
+    def heartbeat(expression: str, version: int) -> bool:
+        subscription = SubscriptionData("T", expression, sub_version=version)
+        return consumers.register(
+            peer.client(), ConsumerData("G", subscription_data_set=[subscription])
+        )
+
+    heartbeat("a", 5)
+    assert not heartbeat("b", 4)
+    found = consumers.find_subscription("G", "T")
+    assert found is not None
+    assert found.sub_string == "a"
+    assert not heartbeat("c", 6)
+    found = consumers.find_subscription("G", "T")
+    assert found is not None
+    assert found.sub_string == "c"
+    consumers.close()
+
+
+async def test_a_change_of_topics_is_told() -> None:
+    """A topic that comes or goes changes who reads what."""
+    consumers = ConsumerManager()
+    peer = Peer("a")
+    consumers.register(peer.client(), consumer("T"))
+    await peer.next_groups()
+    assert consumers.register(peer.client(), consumer("T", "U", version=2))
+    assert await peer.next_groups() == ["G"]
+    assert consumers.register(peer.client(), consumer("U", version=2))
+    assert await peer.next_groups() == ["G"]
+    assert consumers.groups_on_topic("U") == ["G"]
+    assert consumers.groups_on_topic("T") == []
+    assert consumers.find_subscription("G", "T") is None
+
+
+async def test_a_heartbeat_keeps_a_member() -> None:
+    """Only silence expires a member, and it does so after the timeout, not before."""
+    clock = Clock()
+    consumers = ConsumerManager(clock=clock)
+    peer = Peer("a")
+    consumers.register(peer.client(), consumer("T"))
+    for _ in range(5):
+        clock.now += 100
+        assert consumers.expire(120.0) == []
+        consumers.register(peer.client(), consumer("T"))
+    clock.now += 121
+    assert consumers.expire(120.0) == [peer.connection]
+    assert consumers.groups == {}
+    consumers.close()
+
+
+async def test_the_member_asked_for_is_the_one_that_spoke_last() -> None:
+    """Where an old connection lingers, requests go to the living one."""
+    clock = Clock()
+    consumers = ConsumerManager(clock=clock)
+    old, new = Peer("a"), Peer("b")
+    consumers.register(old.client("c1"), consumer("T"))
+    clock.now += 1
+    consumers.register(new.client("c1"), consumer("T"))
+    found = consumers.groups["G"].find_member("c1")
+    assert found is not None
+    assert found.connection is new.connection
+    assert consumers.groups["G"].find_member("c9") is None
+    consumers.close()
+
+
+async def test_leaving_a_group_one_is_not_in_is_no_error() -> None:
+    """mqadmin unregisters from groups that it never joined."""
+    consumers, producers = ConsumerManager(), ProducerManager()
+    peer = Peer("a")
+    consumers.unregister("G", peer.connection, "c1")
+    consumers.connection_closed(peer.connection)
+    producers.unregister("P", peer.connection, "c1")
+    producers.connection_closed(peer.connection)
+    assert consumers.groups == {}
+    assert producers.groups == {}
+
+
+async def test_producers_come_and_go() -> None:
+    """Producers are members until they unregister, close or fall silent."""
+    clock = Clock()
+    producers = ProducerManager(clock=clock)
+    peers = [Peer(name) for name in "abc"]
+    for peer in peers:
+        producers.register(peer.client(peer.peer), "P")
+    producers.unregister("P", peers[0].connection, "a")
+    producers.connection_closed(peers[1].connection)
+    assert [member.client_id for member in producers.groups["P"]] == ["c"]
+    clock.now += 121
+    assert producers.expire(120.0) == [peers[2].connection]
+    assert producers.groups == {}
+    assert not any(producers.is_member(peer.connection) for peer in peers)
+
+
+async def test_one_connection_in_many_groups() -> None:
+    """A client in several groups leaves all of them with its connection."""
+    consumers = ConsumerManager()
+    peer, other = Peer("a"), Peer("b")
+    for group in ("G", "H", "I"):
+        consumers.register(peer.client(), consumer("T", group=group))
+    consumers.register(other.client("c2"), consumer("T", group="H"))
+    consumers.connection_closed(peer.connection)
+    assert list(consumers.groups) == ["H"]
+    assert consumers.groups_on_topic("T") == ["H"]
+    consumers.close()

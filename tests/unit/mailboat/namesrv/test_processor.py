@@ -1,0 +1,340 @@
+"""Every request of the name server, from its frame's fields to the answer's."""
+
+import json
+import zlib
+from typing import Any, cast
+
+import pytest
+
+from mailboat.config import load_settings
+from mailboat.model.data_version import DataVersion
+from mailboat.model.topic import TopicConfig
+from mailboat.namesrv.kv_config import KvConfigManager
+from mailboat.namesrv.processor import NamesrvProcessor
+from mailboat.namesrv.route_info import RouteInfoManager
+from mailboat.protocol.codes import RequestCode
+from mailboat.protocol.command import ExtValue, RemotingCommand, decode_command
+from mailboat.protocol.frame import FrameDecoder
+from mailboat.protocol.register_broker import encode_register_broker
+from mailboat.protocol.topic_table import TopicConfigTable
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+
+TABLE = TopicConfigTable(
+    DataVersion(3, 1700000000000),
+    {"T": TopicConfig("T", 4, 4), "S": TopicConfig("S", 1, 1, topic_sys_flag=2)},
+)
+IDENTITY: dict[str, ExtValue] = {
+    "brokerName": "broker-a",
+    "brokerAddr": "10.0.0.1:10911",
+    "clusterName": "DefaultCluster",
+    "brokerId": 0,
+    "haServerAddr": "10.0.0.1:10912",
+}
+SLAVE: dict[str, ExtValue] = {**IDENTITY, "brokerAddr": "10.0.0.2:10911", "brokerId": 1}
+# The requests that reference 4.2 lists for a name server.
+EVERY_CODE = [
+    *range(100, 107),
+    205,
+    206,
+    216,
+    217,
+    219,
+    224,
+    304,
+    311,
+    312,
+    313,
+    318,
+    319,
+    322,
+    327,
+    901,
+    904,
+]
+
+
+class NameServer:
+    """A name server without a socket."""
+
+    def __init__(self, **overrides: str) -> None:
+        """Answer with settings that differ from the defaults as given."""
+        self._dispatcher = Dispatcher()
+        NamesrvProcessor(
+            load_settings("namesrv", overrides=overrides),
+            routes=RouteInfoManager(clock=lambda: 0.0),
+            kv_config=KvConfigManager(),
+        ).register(self._dispatcher)
+
+    def ask(
+        self, code: int, ext_fields: dict[str, ExtValue] | None = None, body: bytes = b""
+    ) -> RemotingCommand:
+        """Send a request and return the answer as a client decodes it."""
+        request = RemotingCommand.request(code, ext_fields, body)
+        request.opaque = 77
+        answer = self._dispatcher.process(cast(Connection, "connection"), request)
+        assert answer is not None
+        [frame] = FrameDecoder().feed(answer)
+        command = decode_command(frame)
+        assert (command.opaque, command.is_response) == (77, True)
+        return command
+
+    def ok(
+        self, code: int, ext_fields: dict[str, ExtValue] | None = None, body: bytes = b""
+    ) -> Any:
+        """Send a request that succeeds and return the JSON of the answer, if it has a body."""
+        answer = self.ask(code, ext_fields, body)
+        assert (answer.code, answer.remark) == (0, None)
+        return json.loads(answer.body) if answer.body else None
+
+    def register(self, identity: dict[str, ExtValue] = IDENTITY) -> RemotingCommand:
+        """Register a broker with the topics of TABLE."""
+        return self.ask(RequestCode.REGISTER_BROKER, identity, encode_register_broker(TABLE))
+
+
+@pytest.fixture
+def server() -> NameServer:
+    """Return a name server that knows one broker."""
+    server = NameServer()
+    assert server.register().code == 0
+    return server
+
+
+@pytest.mark.parametrize("code", EVERY_CODE)
+def test_every_request_of_a_name_server_is_answered(server: NameServer, code: int) -> None:
+    """None is "not supported", also when its fields are missing."""
+    assert server.ask(code).code != 3
+
+
+def test_a_route_is_compact_json_with_quoted_ids(server: NameServer) -> None:
+    """These exact bytes are what Go cuts apart by hand."""
+    answer = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert json.loads(answer.body) == {
+        "brokerDatas": [
+            {
+                "brokerAddrs": {"0": "10.0.0.1:10911"},
+                "brokerName": "broker-a",
+                "cluster": "DefaultCluster",
+            }
+        ],
+        "filterServerTable": {},
+        "queueDatas": [
+            {
+                "brokerName": "broker-a",
+                "perm": 6,
+                "readQueueNums": 4,
+                "topicSysFlag": 0,
+                "writeQueueNums": 4,
+            }
+        ],
+    }
+    assert b'"brokerAddrs":{"0":"10.0.0.1:10911"}' in answer.body
+
+
+def test_an_unknown_topic_has_no_route(server: NameServer) -> None:
+    """Producers fall back to TBW102 on code 17."""
+    answer = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "none"})
+    assert answer.code == 17
+    assert answer.remark == "No topic route info in name server for the topic: none"
+
+
+def test_a_missing_field_is_named(server: NameServer) -> None:
+    """Code 1 and a sentence with the field, never a stack trace."""
+    answer = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    assert answer.code == 1
+    assert "field 'topic' is missing" in (answer.remark or "")
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_both_forms_of_a_registration_are_read(compressed: bool) -> None:
+    """JSON (4.9's default) and the compressed form give the same routes."""
+    server = NameServer()
+    body = encode_register_broker(TABLE, compressed=compressed)
+    crc = zlib.crc32(body) & 0x7FFFFFFF
+    fields = {**IDENTITY, "compressed": compressed, "bodyCrc32": crc}
+    assert server.ask(RequestCode.REGISTER_BROKER, fields, body).code == 0
+    assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": ["S", "T"]}
+
+
+def test_a_registration_with_a_wrong_checksum_is_refused() -> None:
+    """Nothing of it is taken; 0 stands for no checksum."""
+    server = NameServer()
+    body = encode_register_broker(TABLE)
+    answer = server.ask(RequestCode.REGISTER_BROKER, {**IDENTITY, "bodyCrc32": 1}, body)
+    assert (answer.code, answer.remark) == (1, "the body does not match its bodyCrc32")
+    assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": []}
+    zero = server.ask(RequestCode.REGISTER_BROKER, {**IDENTITY, "bodyCrc32": 0}, body)
+    assert zero.code == 0
+
+
+def test_a_body_that_is_none_is_refused() -> None:
+    """Code 1 with a sentence."""
+    answer = NameServer().ask(RequestCode.REGISTER_BROKER, IDENTITY, b"{nonsense")
+    assert answer.code == 1
+    assert answer.remark
+
+
+def test_a_slave_learns_its_master_and_a_master_nothing(server: NameServer) -> None:
+    """The fields are there for slaves only."""
+    assert server.register().ext_fields == {}
+    assert server.register(SLAVE).ext_fields == {
+        "masterAddr": "10.0.0.1:10911",
+        "haServerAddr": "10.0.0.1:10912",
+    }
+
+
+def test_a_registering_broker_gets_the_order_configurations(server: NameServer) -> None:
+    """The body is the KVTable of ORDER_TOPIC_CONFIG, or empty while nobody put one there."""
+    assert server.register().body == b""
+    fields: dict[str, ExtValue] = {
+        "namespace": "ORDER_TOPIC_CONFIG",
+        "key": "T",
+        "value": "broker-a:4",
+    }
+    server.ok(RequestCode.PUT_KV_CONFIG, fields)
+    assert json.loads(server.register().body) == {"table": {"T": "broker-a:4"}}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_route_carries_the_order_configuration(enabled: bool) -> None:
+    """Unless orderMessageEnable is off."""
+    server = NameServer(orderMessageEnable=str(enabled).lower())
+    server.register()
+    fields: dict[str, ExtValue] = {
+        "namespace": "ORDER_TOPIC_CONFIG",
+        "key": "T",
+        "value": "broker-a:2",
+    }
+    server.ok(RequestCode.PUT_KV_CONFIG, fields)
+    route = server.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert route.get("orderTopicConf") == ("broker-a:2" if enabled else None)
+
+
+def test_unregistering_ends_the_routes(server: NameServer) -> None:
+    """The broker's topics are unknown at once."""
+    server.ok(RequestCode.UNREGISTER_BROKER, IDENTITY)
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == 17
+
+
+def test_the_cluster_is_shown(server: NameServer) -> None:
+    """Brokers by name and names by cluster, ids quoted."""
+    server.register(SLAVE)
+    assert server.ok(RequestCode.GET_BROKER_CLUSTER_INFO) == {
+        "brokerAddrTable": {
+            "broker-a": {
+                "brokerAddrs": {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"},
+                "brokerName": "broker-a",
+                "cluster": "DefaultCluster",
+            }
+        },
+        "clusterAddrTable": {"DefaultCluster": ["broker-a"]},
+    }
+
+
+def test_the_members_of_a_broker_name_are_shown(server: NameServer) -> None:
+    """An unknown name has no addresses."""
+    fields: dict[str, ExtValue] = {"clusterName": "DefaultCluster", "brokerName": "broker-a"}
+    assert server.ok(RequestCode.GET_BROKER_MEMBER_GROUP, fields) == {
+        "brokerMemberGroup": {
+            "brokerAddrs": {"0": "10.0.0.1:10911"},
+            "brokerName": "broker-a",
+            "cluster": "DefaultCluster",
+        }
+    }
+    unknown = server.ok(RequestCode.GET_BROKER_MEMBER_GROUP, {**fields, "brokerName": "x"})
+    assert unknown["brokerMemberGroup"]["brokerAddrs"] == {}
+
+
+def test_write_permission_is_wiped_and_added(server: NameServer) -> None:
+    """Both answer how many topics they changed."""
+    name: dict[str, ExtValue] = {"brokerName": "broker-a"}
+    wiped = server.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, name)
+    assert (wiped.code, wiped.ext_fields) == (0, {"wipeTopicCount": "2"})
+    route = server.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert route["queueDatas"][0]["perm"] == 4
+    added = server.ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, name)
+    assert (added.code, added.ext_fields) == (0, {"addTopicCount": "2"})
+    route = server.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert route["queueDatas"][0]["perm"] == 6
+
+
+def test_topics_are_listed_by_cluster_and_by_flag(server: NameServer) -> None:
+    """Lists that are empty are lists all the same."""
+    by_cluster = RequestCode.GET_TOPICS_BY_CLUSTER
+    assert server.ok(by_cluster, {"cluster": "DefaultCluster"}) == {"topicList": ["S", "T"]}
+    assert server.ok(by_cluster, {"cluster": "none"}) == {"topicList": []}
+    assert server.ok(RequestCode.GET_UNIT_TOPIC_LIST) == {"topicList": []}
+    assert server.ok(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST) == {"topicList": ["S"]}
+    assert server.ok(RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST) == {"topicList": ["S"]}
+
+
+def test_system_topics_come_with_an_address(server: NameServer) -> None:
+    """mqadmin asks that broker for the others."""
+    assert server.ok(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS) == {
+        "topicList": ["DefaultCluster", "broker-a"],
+        "brokerAddr": "10.0.0.1:10911",
+    }
+
+
+def test_a_topic_is_deleted(server: NameServer) -> None:
+    """In the cluster that is named, or everywhere when none is."""
+    delete = RequestCode.DELETE_TOPIC_IN_NAMESRV
+    server.ok(delete, {"topic": "T", "clusterName": "other"})
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == 0
+    server.ok(delete, {"topic": "T"})
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == 17
+
+
+def test_a_topic_is_registered_by_its_route(server: NameServer) -> None:
+    """A route that one name server gave can be given to another."""
+    route = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).body
+    server.ok(RequestCode.REGISTER_TOPIC_IN_NAMESRV, {"topic": "N"}, route)
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "N"}).body == route
+
+
+def test_key_values_are_kept_by_namespace() -> None:
+    """Not found is code 22, for a key and for a namespace."""
+    server = NameServer()
+    key: dict[str, ExtValue] = {"namespace": "n", "key": "k"}
+    assert server.ask(RequestCode.GET_KV_CONFIG, key).code == 22
+    assert server.ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"}).code == 22
+    server.ok(RequestCode.PUT_KV_CONFIG, {**key, "value": "v"})
+    assert server.ask(RequestCode.GET_KV_CONFIG, key).ext_fields == {"value": "v"}
+    table = server.ok(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
+    assert table == {"table": {"k": "v"}}
+    server.ok(RequestCode.DELETE_KV_CONFIG, key)
+    assert server.ask(RequestCode.GET_KV_CONFIG, key).code == 22
+
+
+def test_a_version_query_tells_whether_to_register(server: NameServer) -> None:
+    """The version known comes as the body; there is none for an unknown broker."""
+    query = RequestCode.QUERY_DATA_VERSION
+    same = server.ask(query, IDENTITY, b'{"counter":3,"timestamp":1700000000000}')
+    assert same.ext_fields == {"changed": "false"}
+    assert json.loads(same.body)["counter"] == 3
+    other = server.ask(query, IDENTITY, b'{"counter":4,"timestamp":1700000000000}')
+    assert other.ext_fields == {"changed": "true"}
+    unknown = server.ask(query, SLAVE, b'{"counter":3,"timestamp":1700000000000}')
+    assert (unknown.ext_fields, unknown.body) == ({"changed": "true"}, b"")
+
+
+def test_a_heartbeat_is_acknowledged(server: NameServer) -> None:
+    """Also that of a broker which is not registered."""
+    server.ok(RequestCode.BROKER_HEARTBEAT, IDENTITY)
+    server.ok(RequestCode.BROKER_HEARTBEAT, SLAVE)
+
+
+def test_the_configuration_is_shown_as_properties() -> None:
+    """Keys are RocketMQ's, in standalone too."""
+    answer = NameServer(listenPort="1234").ask(RequestCode.GET_NAMESRV_CONFIG)
+    assert answer.code == 0
+    assert "listenPort=1234" in answer.body.decode().splitlines()
+
+
+def test_the_configuration_cannot_be_changed_from_outside() -> None:
+    """CVE-2023-33246's way in is closed: code 16 names the key."""
+    server = NameServer()
+    answer = server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"kvConfigPath=/etc/passwd\n")
+    assert answer.code == 16
+    assert (answer.remark or "").startswith("kvConfigPath cannot be changed")
+    assert server.ask(RequestCode.UPDATE_NAMESRV_CONFIG).code == 0

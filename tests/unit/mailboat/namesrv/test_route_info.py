@@ -1,0 +1,350 @@
+"""The route table: what registrations, silence and lost connections do to the routes."""
+
+from dataclasses import replace
+
+import pytest
+
+from mailboat.errors import BrokerError
+from mailboat.model.data_version import DataVersion
+from mailboat.model.topic import TopicConfig
+from mailboat.namesrv.route_info import BrokerAddress, Registration, RouteInfoManager
+from mailboat.protocol.route import BrokerData, QueueData
+
+MASTER = Registration(
+    cluster_name="c",
+    broker_name="a",
+    broker_id=0,
+    address="10.0.0.1:10911",
+    ha_server_address="10.0.0.1:10912",
+    data_version=DataVersion(1, 1000),
+    topics={"T": TopicConfig("T", 4, 3), "U": TopicConfig("U", 1, 1)},
+)
+SLAVE = replace(MASTER, broker_id=1, address="10.0.0.2:10911", ha_server_address="10.0.0.2:10912")
+OTHER = replace(MASTER, broker_name="b", address="10.0.0.3:10911")
+FOREIGN = replace(MASTER, cluster_name="d", broker_name="x", address="10.0.0.4:10911")
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        """Start somewhere."""
+        self.now_s = 5000.0
+
+    def __call__(self) -> float:
+        """Return monotonic seconds."""
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """Return a clock that stands still."""
+    return Clock()
+
+
+@pytest.fixture
+def routes(clock: Clock) -> RouteInfoManager:
+    """Return an empty table."""
+    return RouteInfoManager(clock=clock, expired_timeout_s=120.0)
+
+
+def _queue(routes: RouteInfoManager, topic: str, broker_name: str = "a") -> QueueData:
+    route = routes.route(topic)
+    assert route is not None
+    return next(item for item in route.queue_datas if item.broker_name == broker_name)
+
+
+def test_a_registered_topic_has_a_route(routes: RouteInfoManager) -> None:
+    """The route holds the broker's address by id and the queue numbers it registered."""
+    routes.register(MASTER, "connection")
+    route = routes.route("T")
+    assert route is not None
+    assert route.broker_datas == [BrokerData("c", "a", {0: "10.0.0.1:10911"})]
+    assert route.queue_datas == [QueueData("a", 4, 3, 6, 0)]
+    assert routes.route("unknown") is None
+
+
+def test_the_brokers_of_a_topic_share_its_route(routes: RouteInfoManager) -> None:
+    """Each broker name adds its queues; slaves join the master's entry."""
+    for registration in (MASTER, SLAVE, OTHER):
+        routes.register(registration, registration)
+    route = routes.route("T")
+    assert route is not None
+    assert route.broker_datas == [
+        BrokerData("c", "a", {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}),
+        BrokerData("c", "b", {0: "10.0.0.3:10911"}),
+    ]
+    assert [item.broker_name for item in route.queue_datas] == ["a", "b"]
+
+
+def test_a_slave_is_told_its_master(routes: RouteInfoManager) -> None:
+    """Only a slave whose master is registered gets addresses."""
+    assert routes.register(SLAVE, "s").address is None
+    assert routes.register(MASTER, "m").address is None
+    assert routes.register(SLAVE, "s") == ("10.0.0.1:10911", "10.0.0.1:10912")
+
+
+def test_only_the_masters_topics_count(routes: RouteInfoManager) -> None:
+    """A slave's table is a copy that may be old."""
+    routes.register(MASTER, "m")
+    old_copy = {"T": TopicConfig("T", 1, 1), "OLD": TopicConfig("OLD")}
+    routes.register(replace(SLAVE, topics=old_copy), "s")
+    assert _queue(routes, "T").read_queue_nums == 4
+    assert routes.route("OLD") is None
+
+
+def test_a_new_version_changes_the_queues(routes: RouteInfoManager) -> None:
+    """The same version changes nothing, another one does, whatever its number."""
+    routes.register(MASTER, "m")
+    wider = {"T": TopicConfig("T", 8, 8), "U": TopicConfig("U", 1, 1)}
+    routes.register(replace(MASTER, topics=wider), "m")
+    assert _queue(routes, "T").write_queue_nums == 3
+    routes.register(replace(MASTER, topics=wider, data_version=DataVersion(0, 999)), "m")
+    assert _queue(routes, "T").write_queue_nums == 8
+
+
+def test_one_new_topic_may_be_registered_alone(routes: RouteInfoManager) -> None:
+    """A broker that made a topic sends that one only; the others keep their routes."""
+    routes.register(MASTER, "m")
+    alone = replace(MASTER, topics={"N": TopicConfig("N")}, data_version=DataVersion(2, 1001))
+    routes.register(alone, "m")
+    assert sorted(routes.topics()) == ["N", "T", "U"]
+
+
+def test_one_topic_is_refused_as_the_first_word_of_a_broker(routes: RouteInfoManager) -> None:
+    """As RocketMQ: it would pass for all of the broker's topics until its version changes."""
+    with pytest.raises(BrokerError, match="must register all of its topics") as caught:
+        routes.register(replace(MASTER, topics={"N": TopicConfig("N")}), "m")
+    assert caught.value.code == 1
+    assert routes.cluster_info().broker_addr_table == {}
+    assert routes.broker_count() == 0
+
+
+def test_a_broker_name_belongs_to_one_cluster(routes: RouteInfoManager) -> None:
+    """Two clusters with one broker name would mix their messages; the second is told to change."""
+    routes.register(MASTER, "m")
+    with pytest.raises(BrokerError, match="is taken by cluster c"):
+        routes.register(replace(MASTER, cluster_name="d", address="10.9.9.9:1"), "x")
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
+
+
+def test_two_clusters_may_use_the_same_address(routes: RouteInfoManager) -> None:
+    """A private address is not unique; unregistering one leaves the other."""
+    routes.register(MASTER, "m")
+    routes.register(replace(FOREIGN, address=MASTER.address), "f")
+    routes.unregister(BrokerAddress("d", MASTER.address), "x")
+    assert routes.broker_addresses("a") == {0: MASTER.address}
+    assert routes.broker_addresses("x") == {}
+
+
+def test_a_changed_address_replaces_the_old_one(routes: RouteInfoManager) -> None:
+    """A broker that moved has one address; what remains of the old one does not end the new one."""
+    routes.register(MASTER, "old")
+    moved = replace(MASTER, address="10.0.0.9:10911")
+    routes.register(moved, "new")
+    routes.connection_closed("old")
+    assert routes.broker_addresses("a") == {0: "10.0.0.9:10911"}
+    assert routes.route("T") is not None
+
+
+def test_an_older_state_does_not_replace_a_newer_one(routes: RouteInfoManager) -> None:
+    """With a lower stateVersion another address is not taken for the same broker id."""
+    routes.register(replace(MASTER, data_version=DataVersion(1, 1, state_version=2)), "m")
+    late = replace(
+        MASTER, address="10.0.0.9:10911", data_version=DataVersion(9, 9, state_version=1)
+    )
+    routes.register(late, "late")
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
+    assert routes.broker_count() == 1
+
+
+def test_a_slave_that_became_master_leaves_its_old_number(routes: RouteInfoManager) -> None:
+    """One address has one broker id."""
+    routes.register(MASTER, "m")
+    routes.register(SLAVE, "s")
+    routes.unregister(MASTER.key, "a")
+    routes.register(replace(SLAVE, broker_id=0), "s")
+    assert routes.broker_addresses("a") == {0: "10.0.0.2:10911"}
+
+
+def test_unregistering_the_last_address_ends_broker_cluster_and_topics(
+    routes: RouteInfoManager,
+) -> None:
+    """Nothing remains of a broker name without addresses; others keep the topic."""
+    routes.register(MASTER, "m")
+    routes.register(OTHER, "o")
+    routes.register(FOREIGN, "f")
+    routes.unregister(FOREIGN.key, "x")
+    routes.unregister(MASTER.key, "a")
+    info = routes.cluster_info()
+    assert info.cluster_addr_table == {"c": ["b"]}
+    assert list(info.broker_addr_table) == ["b"]
+    assert [item.broker_name for item in routes.route("T").queue_datas] == ["b"]  # type: ignore[union-attr]
+    routes.unregister(OTHER.key, "b")
+    assert routes.topics() == []
+    assert routes.cluster_info().cluster_addr_table == {}
+
+
+def test_a_group_without_master_keeps_its_routes(routes: RouteInfoManager) -> None:
+    """Consumers may go on reading from a slave."""
+    routes.register(MASTER, "m")
+    routes.register(SLAVE, "s")
+    routes.connection_closed("m")
+    route = routes.route("T")
+    assert route is not None
+    assert route.broker_datas == [BrokerData("c", "a", {1: "10.0.0.2:10911"})]
+
+
+def test_unregistering_an_unknown_broker_is_fine(routes: RouteInfoManager) -> None:
+    """A broker that says good-bye twice breaks nothing."""
+    routes.unregister(MASTER.key, "a")
+    assert routes.broker_count() == 0
+
+
+def test_a_closed_connection_drops_its_brokers_only(routes: RouteInfoManager) -> None:
+    """Others stay; a broker that came back on a new connection is not dropped with the old one."""
+    routes.register(MASTER, "old")
+    routes.register(OTHER, "o")
+    routes.register(MASTER, "new")
+    routes.connection_closed("old")
+    assert routes.broker_addresses("a") != {}
+    routes.connection_closed("new")
+    assert routes.broker_addresses("a") == {}
+    assert routes.broker_addresses("b") != {}
+
+
+def test_silence_drops_a_broker_and_names_its_connection(
+    routes: RouteInfoManager, clock: Clock
+) -> None:
+    """120 s without a word end a broker's routes, 120 s exactly do not."""
+    routes.register(MASTER, "m")
+    clock.now_s += 60
+    routes.register(OTHER, "o")
+    clock.now_s += 60
+    assert routes.drop_silent() == []
+    clock.now_s += 0.1
+    assert routes.drop_silent() == ["m"]
+    assert routes.broker_addresses("a") == {}
+    assert routes.broker_addresses("b") != {}
+
+
+def test_a_sign_of_life_counts_as_much_as_a_registration(
+    routes: RouteInfoManager, clock: Clock
+) -> None:
+    """A refresh of a known broker restarts its time; of an unknown one it is nothing."""
+    routes.register(MASTER, "m")
+    clock.now_s += 119
+    routes.refresh(MASTER.key)
+    routes.refresh(OTHER.key)
+    clock.now_s += 119
+    assert routes.drop_silent() == []
+    assert routes.broker_count() == 1
+
+
+def test_a_broker_may_name_its_own_time(routes: RouteInfoManager, clock: Clock) -> None:
+    """RocketMQ 5 brokers send heartbeatTimeoutMillis."""
+    routes.register(replace(MASTER, expired_timeout_s=10.0), "m")
+    clock.now_s += 10.1
+    assert routes.drop_silent() == ["m"]
+
+
+def test_versions_tell_whether_a_registration_is_needed(routes: RouteInfoManager) -> None:
+    """Unknown brokers and other versions count as changed."""
+    assert routes.is_changed(MASTER.key, MASTER.data_version)
+    routes.register(MASTER, "m")
+    assert not routes.is_changed(MASTER.key, DataVersion(1, 1000))
+    assert routes.is_changed(MASTER.key, DataVersion(1, 1001))
+    assert routes.data_version(MASTER.key) == DataVersion(1, 1000)
+    assert routes.data_version(OTHER.key) is None
+
+
+def test_write_permission_is_taken_and_given_back(routes: RouteInfoManager) -> None:
+    """Wiping leaves READ, giving back sets READ and WRITE; both count the broker's topics."""
+    routes.register(MASTER, "m")
+    routes.register(OTHER, "o")
+    assert routes.set_write_permission("a", writable=False) == 2
+    assert (_queue(routes, "T").perm, _queue(routes, "T", "b").perm) == (4, 6)
+    assert routes.set_write_permission("a", writable=True) == 2
+    assert _queue(routes, "T").perm == 6
+    assert routes.set_write_permission("unknown", writable=False) == 0
+
+
+def test_wiped_permission_lasts_until_the_version_changes(routes: RouteInfoManager) -> None:
+    """The half-minute registration of an unchanged broker does not give it back."""
+    routes.register(MASTER, "m")
+    routes.set_write_permission("a", writable=False)
+    routes.register(MASTER, "m")
+    assert _queue(routes, "T").perm == 4
+    routes.register(replace(MASTER, data_version=DataVersion(2, 1001)), "m")
+    assert _queue(routes, "T").perm == 6
+
+
+def test_a_topic_is_deleted_everywhere_or_in_one_cluster(routes: RouteInfoManager) -> None:
+    """A cluster name limits the deletion to that cluster's brokers."""
+    routes.register(MASTER, "m")
+    routes.register(FOREIGN, "f")
+    routes.delete_topic("T", "d")
+    assert [item.broker_name for item in routes.route("T").queue_datas] == ["a"]  # type: ignore[union-attr]
+    routes.delete_topic("U")
+    assert routes.topics() == ["T"]
+    routes.delete_topic("T", "unknown")
+    routes.delete_topic("unknown")
+    assert routes.topics() == ["T"]
+
+
+def test_topics_are_listed_by_cluster(routes: RouteInfoManager) -> None:
+    """Only topics that a broker of the cluster serves are there."""
+    routes.register(MASTER, "m")
+    extra = {"V": TopicConfig("V"), "W": TopicConfig("W")}
+    routes.register(replace(FOREIGN, topics=extra), "f")
+    assert sorted(routes.topics_of_cluster("c")) == ["T", "U"]
+    assert sorted(routes.topics_of_cluster("d")) == ["V", "W"]
+    assert routes.topics_of_cluster("unknown") == []
+
+
+def test_system_topics_are_named_as_clusters_and_brokers(routes: RouteInfoManager) -> None:
+    """Tools ask the broker whose address comes with them for the rest."""
+    assert routes.any_broker_address() == ""
+    routes.register(MASTER, "m")
+    routes.register(OTHER, "o")
+    assert routes.system_topics() == ["c", "a", "b"]
+    assert routes.any_broker_address() == "10.0.0.1:10911"
+
+
+def test_unit_topics_are_told_by_their_flags(routes: RouteInfoManager) -> None:
+    """Bit 0 is unit, bit 1 is unit subscription."""
+    topics = {str(flag): TopicConfig(str(flag), topic_sys_flag=flag) for flag in range(4)}
+    routes.register(replace(MASTER, topics=topics), "m")
+    assert sorted(routes.topics_by_unit_flags(mask=1, value=1)) == ["1", "3"]
+    assert sorted(routes.topics_by_unit_flags(mask=2, value=2)) == ["2", "3"]
+    assert sorted(routes.topics_by_unit_flags(mask=3, value=2)) == ["2"]
+
+
+def test_a_topic_can_be_added_on_known_brokers_only(routes: RouteInfoManager) -> None:
+    """A queue on a broker that nobody knows would be a route to nowhere."""
+    routes.register(MASTER, "m")
+    routes.add_topic("N", [QueueData("a", 2, 2, 6), QueueData("ghost", 2, 2, 6)])
+    assert [item.broker_name for item in routes.route("N").queue_datas] == ["a"]  # type: ignore[union-attr]
+    routes.add_topic("M", [QueueData("ghost", 2, 2, 6)])
+    assert routes.route("M") is None
+
+
+@pytest.mark.parametrize("delete_unlisted", [False, True])
+def test_topics_left_out_of_a_registration(clock: Clock, delete_unlisted: bool) -> None:
+    """They keep their route unless deleteTopicWithBrokerRegistration is set."""
+    routes = RouteInfoManager(clock=clock, delete_unlisted_topics=delete_unlisted)
+    routes.register(MASTER, "m")
+    fewer = {"T": TopicConfig("T"), "V": TopicConfig("V")}
+    routes.register(replace(MASTER, topics=fewer, data_version=DataVersion(2, 1001)), "m")
+    assert (routes.route("U") is None) is delete_unlisted
+
+
+def test_a_route_is_a_copy(routes: RouteInfoManager) -> None:
+    """What a caller does to a route does not change the table."""
+    routes.register(MASTER, "m")
+    route = routes.route("T")
+    assert route is not None
+    route.broker_datas[0].broker_addrs.clear()
+    route.queue_datas.clear()
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
+    assert _queue(routes, "T").read_queue_nums == 4

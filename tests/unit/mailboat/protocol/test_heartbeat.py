@@ -1,0 +1,69 @@
+"""Tests of mailboat.protocol.heartbeat."""
+
+import pytest
+
+from mailboat.errors import RemoteProtocolError
+from mailboat.model.subscription import SubscriptionData
+from mailboat.protocol.heartbeat import (
+    CheckClientConfig,
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    decode_check_client_config,
+    decode_heartbeat,
+    decode_subscription_data,
+    encode_check_client_config,
+    encode_heartbeat,
+    encode_subscription_data,
+)
+
+SUBSCRIPTION = SubscriptionData("T", "a || b", {"a", "b"}, {97, 98}, 5, "TAG", False)
+
+
+def test_heartbeat_survives_the_round_trip() -> None:
+    """Client, groups and subscriptions come back."""
+    heartbeat = HeartbeatData(
+        "id",
+        [ProducerData("P1"), ProducerData("P2")],
+        [ConsumerData("C1", "CONSUME_ACTIVELY", "BROADCASTING", "X", [SUBSCRIPTION], True)],
+    )
+    assert heartbeat == decode_heartbeat(encode_heartbeat(heartbeat))
+
+
+def test_client_id_has_javas_spelling() -> None:
+    """The id of a heartbeat is written clientID, that of a check clientId."""
+    assert encode_heartbeat(HeartbeatData("id")).startswith(b'{"clientID":"id"')
+    check = CheckClientConfig("id", "G", SUBSCRIPTION)
+    assert encode_check_client_config(check).startswith(b'{"clientId":"id","group":"G"')
+    assert check == decode_check_client_config(encode_check_client_config(check))
+
+
+def test_null_sets_are_empty() -> None:
+    """Go sends null for the groups it has none of; Java may send null for any set."""
+    body = (
+        b'{"clientID":"id","producerDataSet":null,"consumerDataSet":[{"groupName":"G",'
+        b'"subscriptionDataSet":[{"topic":"T","subString":"*","tagsSet":null,"codeSet":null,'
+        b'"subVersion":0,"filterClassSource":null}]}],"heartbeatFingerprint":0}'
+    )
+    expected = HeartbeatData(
+        "id", [], [ConsumerData("G", subscription_data_set=[SubscriptionData("T")])]
+    )
+    assert expected == decode_heartbeat(body)
+    assert HeartbeatData("id") == decode_heartbeat(b'{"clientID":"id"}')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b"[]", b'{"clientID":7}', b'{"clientID":"i","consumerDataSet":[{}]}', b"\xff"],
+)
+def test_heartbeat_without_the_names_is_a_protocol_error(body: bytes) -> None:
+    """A heartbeat without client id or group names is refused."""
+    with pytest.raises(RemoteProtocolError):
+        decode_heartbeat(body)
+
+
+def test_subscription_survives_the_round_trip() -> None:
+    """A subscription alone comes back."""
+    assert SUBSCRIPTION == decode_subscription_data(encode_subscription_data(SUBSCRIPTION))
+    with pytest.raises(RemoteProtocolError):
+        decode_subscription_data(b'{"subString":"*"}')

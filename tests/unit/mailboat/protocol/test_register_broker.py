@@ -1,0 +1,102 @@
+"""Tests of mailboat.protocol.register_broker."""
+
+import struct
+import zlib
+
+import pytest
+
+from mailboat.errors import RemoteProtocolError
+from mailboat.model.data_version import DataVersion
+from mailboat.model.topic import TopicConfig
+from mailboat.protocol.register_broker import (
+    MAX_INFLATED_BYTES,
+    decode_register_broker,
+    encode_register_broker,
+)
+from mailboat.protocol.topic_table import TopicConfigTable
+
+
+def field(data: bytes) -> bytes:
+    """Return bytes with their length in front."""
+    return struct.pack(">i", len(data)) + data
+
+
+VERSION_FIELD = field(b'{"counter":1,"timestamp":2}')
+
+
+def compressed(*lines: bytes, count: int | None = None) -> bytes:
+    """Return a compressed body with these topic lines."""
+    number = struct.pack(">i", len(lines) if count is None else count)
+    return zlib.compress(VERSION_FIELD + number + b"".join(map(field, lines)) + field(b"[]"))
+
+
+def test_compressed_body_has_javas_layout() -> None:
+    """Version, topics, filter servers and mappings follow each other with int32 lengths."""
+    table = TopicConfigTable(DataVersion(1, 2, 3), {"T": TopicConfig("T", 4, 3, 6)})
+    expected = (
+        field(b'{"counter":1,"timestamp":2,"stateVersion":3}')
+        + struct.pack(">i", 1)
+        + field(b"T 4 3 6 SINGLE_TAG")
+        + field(b"[]")
+        + struct.pack(">i", 0)
+    )
+    assert expected == zlib.decompress(encode_register_broker(table, compressed=True))
+
+
+def test_both_forms_survive_the_round_trip() -> None:
+    """What a broker registers arrives, whatever the form; attributes only in the plain one."""
+    table = TopicConfigTable(DataVersion(1, 2), {"T": TopicConfig("T", 4, 3, 6)})
+    for form in (False, True):
+        body = encode_register_broker(table, compressed=form)
+        assert table == decode_register_broker(body, compressed=form)
+
+
+def test_attributes_stay_out_of_the_compressed_form() -> None:
+    """A name server of 4.9 cannot read a topic line with a sixth field."""
+    table = TopicConfigTable(DataVersion(), {"T": TopicConfig("T", attributes={"a": "b"})})
+    body = encode_register_broker(table, compressed=True)
+    assert {} == decode_register_broker(body, compressed=True).topic_config_table["T"].attributes
+
+
+def test_attributes_of_a_newer_broker_are_read() -> None:
+    """A 5.x broker adds the attributes as JSON."""
+    table = decode_register_broker(compressed(b'T 4 3 6 SINGLE_TAG {"a b":"c"}'), compressed=True)
+    assert {"a b": "c"} == table.topic_config_table["T"].attributes
+
+
+def test_empty_body_is_an_empty_table() -> None:
+    """A broker without topics may send nothing."""
+    assert TopicConfigTable() == decode_register_broker(b"")
+    assert TopicConfigTable() == decode_register_broker(b"", compressed=True)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"garbage",
+        compressed(b"T 4 3 6 SINGLE_TAG")[:-5],
+        zlib.compress(b""),
+        zlib.compress(VERSION_FIELD),
+        zlib.compress(struct.pack(">i", -1)),
+        zlib.compress(field(b"x")),
+        compressed(count=1_000_000_000),
+        compressed(b"T 4 3 6"),
+        compressed(b"T 4 3 x SINGLE_TAG"),
+        compressed(b"T 4 3 2147483648 SINGLE_TAG"),
+        compressed(b"\xff 4 3 6 SINGLE_TAG"),
+        compressed(b"T 4 3 6 SINGLE_TAG {"),
+        compressed(b"T 4 3 6 SINGLE_TAG " + b"[" * 60_000),
+    ],
+)
+def test_bad_compressed_body_is_a_protocol_error(body: bytes) -> None:
+    """Cut streams, wrong lengths and counts, and bad lines are refused."""
+    with pytest.raises(RemoteProtocolError):
+        decode_register_broker(body, compressed=True)
+
+
+def test_inflating_has_a_limit() -> None:
+    """A small body cannot make the name server allocate without end."""
+    bomb = zlib.compress(bytes(MAX_INFLATED_BYTES + 1))
+    assert len(bomb) < 100_000
+    with pytest.raises(RemoteProtocolError, match="inflates beyond"):
+        decode_register_broker(bomb, compressed=True)

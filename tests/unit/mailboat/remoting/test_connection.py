@@ -1,0 +1,372 @@
+"""Tests of mailboat.remoting.connection, against a transport that only takes notes."""
+
+import asyncio
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from mailboat.errors import ConnectionLostError, RequestTimeoutError
+from mailboat.protocol.command import RemotingCommand, decode_command
+from mailboat.protocol.frame import Frame, FrameDecoder, encode_frame
+from mailboat.remoting.connection import Connection, ConnectionSet
+from mailboat.remoting.limits import RemotingLimits
+
+LIMITS = RemotingLimits()
+
+
+class NotedTransport(asyncio.Transport):
+    """Stands for the operating system: takes bytes, or leaves them when `reads` is off."""
+
+    def __init__(self, peername: Any = ("10.0.0.1", 5000)) -> None:
+        """Stand for a socket connected to `peername`."""
+        super().__init__({"peername": peername})
+        self.written: list[bytes] = []
+        self.is_reading_paused = False
+        self.is_aborted = False
+        self.is_closed = False
+        self.unsent = 0
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Take note of the high-water mark."""
+        self.high_water = high
+
+    def get_write_buffer_size(self) -> int:
+        """Return what the test says is unsent."""
+        return self.unsent
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Take note of the bytes."""
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        """Whether it was closed either way."""
+        return self.is_closed or self.is_aborted
+
+    def close(self) -> None:
+        """Take note."""
+        self.is_closed = True
+
+    def abort(self) -> None:
+        """Take note."""
+        self.is_aborted = True
+
+    def pause_reading(self) -> None:
+        """Take note."""
+        self.is_reading_paused = True
+
+    def resume_reading(self) -> None:
+        """Take note."""
+        self.is_reading_paused = False
+
+
+class NotingHandler:
+    """Takes note of what a connection reports."""
+
+    def __init__(self) -> None:
+        """Start without notes."""
+        self.opened: list[Connection] = []
+        self.closed: list[Connection] = []
+        self.frames: list[Frame] = []
+
+    def connection_opened(self, connection: Connection) -> None:
+        """Take note."""
+        self.opened.append(connection)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """Take note."""
+        self.closed.append(connection)
+
+    def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
+        """Take note; responses go where they belong."""
+        self.frames += frames
+        for frame in frames:
+            command = decode_command(frame)
+            if command.is_response:
+                connection.response_received(command)
+
+
+def new_set(limits: RemotingLimits = LIMITS, capacity: int | None = None) -> ConnectionSet:
+    """Return an empty set of connections of a server called "test"."""
+    return ConnectionSet(limits, name="test", capacity=capacity, expects_frames=True)
+
+
+def connect(
+    owner: ConnectionSet, peername: Any = ("10.0.0.1", 5000)
+) -> tuple[Connection, NotedTransport, NotingHandler]:
+    """Open a connection of `owner`."""
+    handler = NotingHandler()
+    connection = Connection(handler, owner)
+    transport = NotedTransport(peername)
+    connection.connection_made(transport)
+    return connection, transport, handler
+
+
+def sweep(connection: Connection, after_s: float, *, expects_frames: bool = True) -> None:
+    """Let a connection be looked at some seconds from now."""
+    connection.sweep(time.monotonic() + after_s, LIMITS, expects_frames=expects_frames)
+
+
+FRAME = encode_frame(0, b'{"code":1}')
+
+
+@pytest.mark.parametrize(
+    ("peername", "peer", "host"),
+    [
+        (("10.0.0.1", 5000), "10.0.0.1:5000", "0a00000100001388"),
+        (("::1", 80, 0, 0), "[::1]:80", "00" * 15 + "01" + "00000050"),
+        (("::ffff:10.0.0.1", 80, 0, 0), "10.0.0.1:80", "0a00000100000050"),
+        (("fe80::1%eth0", 80, 0, 2), "[fe80::1]:80", "fe80" + "00" * 13 + "01" + "00000050"),
+    ],
+)
+async def test_peer_is_text_and_stored_host(peername: Any, peer: str, host: str) -> None:
+    """The peer's address is there for people and as records store it."""
+    connection, transport, handler = connect(new_set(), peername)
+    assert (peer, host) == (connection.peer, connection.peer_host.hex())
+    assert [connection] == handler.opened
+    assert LIMITS.write_high_water_bytes == transport.high_water
+
+
+async def test_peer_that_left_before_it_was_accepted_is_no_connection() -> None:
+    """A socket without a peer is dropped and nobody hears of it."""
+    owner = new_set()
+    connection, transport, handler = connect(owner, None)
+    assert transport.is_aborted
+    connection.connection_lost(None)
+    assert ([], [], 0) == (handler.opened, handler.closed, len(owner))
+
+
+async def test_connection_beyond_the_limit_is_closed() -> None:
+    """The limit closes the newcomer and nobody else; a place that gets free is given again."""
+    owner = new_set(capacity=1)
+    first, first_transport, _ = connect(owner)
+    second, second_transport, second_handler = connect(owner)
+    second.connection_lost(None)
+    assert (False, True) == (first_transport.is_aborted, second_transport.is_aborted)
+    assert ([], [], 1) == (second_handler.opened, second_handler.closed, len(owner))
+    first.connection_lost(None)
+    third, _, third_handler = connect(owner)
+    assert [third] == third_handler.opened
+
+
+async def test_frames_of_one_read_come_together() -> None:
+    """The handler gets all frames of a read at once."""
+    connection, _, handler = connect(new_set())
+    connection.data_received(FRAME + FRAME + FRAME[:5])
+    assert [(0, b'{"code":1}', b"")] * 2 == handler.frames
+    connection.data_received(FRAME[5:])
+    assert 3 == len(handler.frames)
+
+
+async def test_silent_newcomer_is_dropped() -> None:
+    """A peer has ten seconds to its first whole frame."""
+    connection, transport, _ = connect(new_set())
+    connection.data_received(FRAME[:-1])
+    sweep(connection, 9.9)
+    assert not transport.is_aborted
+    sweep(connection, 10.1)
+    assert transport.is_aborted
+
+
+async def test_our_own_connection_may_stay_silent() -> None:
+    """A client does not expect requests from a server."""
+    connection, transport, _ = connect(new_set())
+    sweep(connection, 11, expects_frames=False)
+    assert not transport.is_aborted
+
+
+async def test_frame_must_be_finished_in_thirty_seconds() -> None:
+    """A frame that trickles in is dropped although bytes keep coming."""
+    connection, transport, _ = connect(new_set())
+    connection.data_received(FRAME + FRAME[:3])
+    for second in range(30):
+        sweep(connection, second)
+        connection.data_received(FRAME[3 + second % 5 : 4 + second % 5] if second < 5 else b"")
+    assert not transport.is_aborted
+    sweep(connection, 30.1)
+    assert transport.is_aborted
+
+
+async def test_finished_frames_restart_the_clock() -> None:
+    """A busy peer whose reads always end in the middle of a frame is left alone."""
+    connection, transport, _ = connect(new_set())
+    connection.data_received(FRAME + FRAME[:3])
+    for second in range(0, 300, 20):
+        sweep(connection, second)
+        connection.data_received(FRAME[3:] + FRAME[:3])
+    assert not transport.is_aborted
+
+
+@pytest.mark.parametrize("activity", ["read", "write"])
+async def test_idle_connection_is_closed_after_two_minutes(activity: str) -> None:
+    """Reads and writes both keep a connection alive; without either it is closed."""
+    connection, transport, _ = connect(new_set())
+    connection.data_received(FRAME)
+    for second in (0, 100, 200):
+        sweep(connection, second)
+        if activity == "read":
+            connection.data_received(FRAME)
+        else:
+            connection.write(b"x")
+    sweep(connection, 300)
+    sweep(connection, 419)
+    assert not transport.is_aborted
+    sweep(connection, 420.1)
+    assert transport.is_aborted
+
+
+async def test_peer_that_does_not_read_is_dropped_after_ten_seconds() -> None:
+    """Above the high-water mark nothing more is read, and after ten seconds it is over."""
+    connection, transport, _ = connect(new_set())
+    connection.data_received(FRAME)
+    connection.pause_writing()
+    assert (True, True) == (connection.is_write_paused, transport.is_reading_paused)
+    sweep(connection, 9.9)
+    assert not transport.is_aborted
+    sweep(connection, 10.1)
+    assert transport.is_aborted
+
+
+async def test_slow_reader_goes_on_when_it_has_read() -> None:
+    """Frames that were put back come again, in order, before new ones are read."""
+    connection, transport, handler = connect(new_set())
+    connection.pause_writing()
+    connection.postpone([(0, b'{"code":1}', b"")])
+    connection.postpone([(0, b'{"code":2}', b"")])
+    connection.data_received(encode_frame(0, b'{"code":3}'))  # read before the pause took effect
+    assert [] == handler.frames
+    connection.resume_writing()
+    assert [b'{"code":1}', b'{"code":2}', b'{"code":3}'] == [frame[1] for frame in handler.frames]
+    assert (False, False) == (connection.is_write_paused, transport.is_reading_paused)
+    sweep(connection, 11)
+    assert not transport.is_aborted
+
+
+async def test_longest_paused_peer_pays_for_short_memory() -> None:
+    """Unsent answers of all connections have a budget; the one that stalls longest is dropped."""
+    owner = new_set(RemotingLimits(unsent_budget_bytes=1000))
+    peers = [connect(owner, ("10.0.0.1", port)) for port in (1, 2, 3)]
+    for connection, transport, _ in peers:
+        transport.unsent = 400
+        connection.pause_writing()
+    assert [True, False, False] == [transport.is_aborted for _, transport, _ in peers]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 8, b"\0\0\0\4\0\0\0\xff", FRAME + b"\xff" * 8],
+)
+async def test_malformed_input_closes_with_one_log_line(
+    data: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Garbage ends the connection; a peer that repeats it does not fill the log."""
+    owner = new_set()
+    with caplog.at_level(logging.DEBUG):
+        for port in range(5):
+            connection, transport, _ = connect(owner, ("10.0.0.1", port))
+            connection.data_received(data)
+            assert transport.is_closing()
+            connection.data_received(FRAME)  # too late
+            connection.connection_lost(None)
+        connection, _, _ = connect(owner, ("10.0.0.2", 1))
+        connection.data_received(data)
+    lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert ["peer=10.0.0.1:0", "peer=10.0.0.2:1"] == [line.split()[3] for line in lines]
+    assert all("malformed input" in line for line in lines)
+    assert all(record.exc_info is None for record in caplog.records)
+
+
+async def test_suppressed_complaints_are_counted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next line about a peer says how many were left out."""
+    owner = new_set()
+    connection, _, _ = connect(owner)
+    for _ in range(4):
+        owner.complain(connection, "nonsense")
+    later = time.monotonic() + 61
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    owner.complain(connection, "nonsense")
+    assert ["suppressed=0", "suppressed=3"] == [
+        record.getMessage().split()[-2].rstrip(":") for record in caplog.records
+    ]
+
+
+async def test_tls_hello_is_closed_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    """A client that tries TLS first and plain afterwards leaves no warning."""
+    connection, transport, _ = connect(new_set())
+    with caplog.at_level(logging.INFO):
+        connection.data_received(bytes.fromhex("16030100c5010000c10303"))
+    assert transport.is_closed
+    assert [] == caplog.records
+
+
+def sent(transport: NotedTransport) -> list[RemotingCommand]:
+    """Return the commands that were written."""
+    decoder = FrameDecoder()
+    return [decode_command(frame) for data in transport.written for frame in decoder.feed(data)]
+
+
+async def test_responses_find_their_requests_in_any_order() -> None:
+    """Each request gets the response with its opaque; the others go on waiting."""
+    connection, transport, _ = connect(new_set())
+    first = asyncio.create_task(connection.request(RemotingCommand.request(40), 5))
+    second = asyncio.create_task(connection.request(RemotingCommand.request(220), 5))
+    await asyncio.sleep(0)
+    requests = sent(transport)
+    assert 2 == len({request.opaque for request in requests})
+    connection.data_received(requests[1].response(0, "second").encode())
+    assert "second" == (await second).remark
+    assert not first.done()
+    connection.data_received(requests[0].response(1, "first").encode())
+    assert (1, "first") == ((await first).code, (await first).remark)
+
+
+async def test_late_and_unknown_responses_are_counted_and_dropped() -> None:
+    """A response that nobody waits for disturbs nobody."""
+    connection, transport, _ = connect(new_set())
+    with pytest.raises(RequestTimeoutError, match="did not answer GET_CONSUMER_RUNNING_INFO"):
+        await connection.request(RemotingCommand.request(307), 0.01)
+    (request,) = sent(transport)
+    connection.data_received(request.response(0).encode())
+    connection.data_received(RemotingCommand(0, opaque=12345, flag=1).encode())
+    assert 2 == connection.unknown_responses
+    assert not transport.is_closing()
+
+
+async def test_requests_fail_when_the_connection_is_lost() -> None:
+    """Whoever waits learns that the outcome is unknown; later requests are refused."""
+    owner = new_set()
+    connection, _, handler = connect(owner)
+    waiting = asyncio.create_task(connection.request(RemotingCommand.request(307), 5))
+    await asyncio.sleep(0)
+    connection.connection_lost(ConnectionResetError())
+    with pytest.raises(ConnectionLostError, match=r"10\.0\.0\.1:5000 closed the connection"):
+        await waiting
+    with pytest.raises(ConnectionLostError):
+        await connection.request(RemotingCommand.request(307), 5)
+    assert ([connection], True, 0) == (handler.closed, connection.is_closed, len(owner))
+
+
+async def test_writing_to_a_closed_connection_is_silent() -> None:
+    """A push to a peer that just left is nobody's error."""
+    connection, transport, _ = connect(new_set())
+    connection.send_oneway(RemotingCommand.request(40, oneway=True))
+    connection.close()
+    connection.write(b"x")
+    connection.send_oneway(RemotingCommand.request(40, oneway=True))
+    connection.connection_lost(None)
+    connection.write(b"x")
+    connection.close()
+    connection.abort()
+    assert 1 == len(transport.written)
+
+
+async def test_opaque_stays_an_int32() -> None:
+    """After two billion requests the numbers start again."""
+    connection, transport, _ = connect(new_set())
+    connection._next_opaque = 2**31 - 2
+    for _ in range(2):
+        connection.send_oneway(RemotingCommand.request(40, oneway=True))
+    assert [2**31 - 1, 0] == [command.opaque for command in sent(transport)]

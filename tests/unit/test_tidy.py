@@ -1,0 +1,121 @@
+"""Style that no linter checks: sizes, forbidden calls, and the trap of a folder called operator."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = [ROOT / part / "src" for part in ("broker", "operator", "spark")]
+MAX_MODULE_LINES = 800
+MAX_FUNCTION_LINES = 70
+MAX_LINE_LENGTH = 100
+# Calls that touch files; only `mailboat.disk` makes them for the store and the broker.
+FILE_CALLS = {
+    "open", "mmap.mmap", "os.open", "os.rename", "os.replace", "os.unlink", "os.remove",
+    "os.fsync", "os.fdatasync", "os.pwrite", "os.truncate", "os.ftruncate", "os.mkdir",
+    "os.makedirs", "shutil.rmtree", "Path.write_text", "Path.write_bytes",
+}  # fmt: skip
+
+
+def modules(*roots: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """Yield every Python file below some folders, parsed."""
+    for root in roots:
+        for path in sorted(root.rglob("*.py")):
+            yield path.relative_to(ROOT), ast.parse(path.read_text())
+
+
+def test_no_module_is_too_long():
+    """A module that nobody can keep in mind is split."""
+    tracked = [*SOURCES, ROOT / "tests"]
+    lengths = {
+        path.relative_to(ROOT): len(path.read_text().splitlines())
+        for root in tracked
+        for path in root.rglob("*.py")
+    }
+    assert {path: n for path, n in lengths.items() if n > MAX_MODULE_LINES} == {}
+
+
+def test_no_function_is_too_long():
+    """A function fits on a screen."""
+    long = [
+        f"{path}:{node.lineno} {node.name} {node.end_lineno - node.lineno + 1} lines"
+        for path, tree in modules(*SOURCES)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.end_lineno is not None
+        and node.end_lineno - node.lineno + 1 > MAX_FUNCTION_LINES
+    ]
+    assert long == []
+
+
+def test_no_line_is_too_long():
+    """Lines end before column 100, comments and strings too."""
+    long = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for root in [*SOURCES, ROOT / "tests"]
+        for path in root.rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > MAX_LINE_LENGTH
+    ]
+    assert long == []
+
+
+def test_only_the_commands_print():
+    """Libraries log or return; only `mailboat.cli` and a job's entry point write to stdout."""
+    printing = [
+        f"{path}:{node.lineno}"
+        for path, tree in modules(*SOURCES)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "print"
+        and "cli" not in path.parts
+    ]
+    assert printing == []
+
+
+def test_the_disk_seam_is_the_only_door_to_files():
+    """Store and broker reach files through `mailboat.disk`, so that crashes can be simulated."""
+    roots = [ROOT / "broker/src/mailboat" / name for name in ("store", "broker", "protocol")]
+    found = [
+        f"{path}:{node.lineno} {ast.unparse(node.func)}"
+        for path, tree in modules(*roots)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in FILE_CALLS
+        # Anonymous memory is no file.
+        and ast.unparse(node).startswith("mmap.mmap(-1,") is False
+    ]
+    assert found == []
+
+
+def test_no_except_carries_on_blindly():
+    """`except Exception` stands only at the root of a task or request, where it is reported."""
+    blind = [
+        f"{path}:{handler.lineno}"
+        for path, tree in modules(*SOURCES)
+        for handler in ast.walk(tree)
+        if isinstance(handler, ast.ExceptHandler)
+        and (handler.type is None or ast.unparse(handler.type) in ("Exception", "BaseException"))
+        and all(isinstance(step, ast.Pass | ast.Continue) for step in handler.body)
+    ]
+    assert blind == []
+
+
+def test_no_folder_imports_as_operator():
+    """A folder that imports as `operator` would replace a module of the standard library."""
+    assert list((ROOT / "operator").glob("*.py")) == []
+    assert list((ROOT / "operator").rglob("test_*.py")) == []
+    assert list((ROOT / "operator").rglob("conftest.py")) == []
+    assert not (ROOT / "operator.py").exists()
+    assert not (ROOT / "tests" / "operator").exists()
+    found = subprocess.run(
+        [sys.executable, "-S", "-c", "import operator; print(operator.__file__)"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=30,
+    )
+    assert not found.stdout.startswith(str(ROOT))
