@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import random
 import socket
+import struct
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +25,7 @@ _JVM += ["-XX:MaxDirectMemorySize=512m", "-Drocketmq.log.level=WARN"]
 for _package in ("java.nio", "sun.nio.ch", "jdk.internal.ref"):
     _JVM.append(f"--add-opens=java.base/{_package}=ALL-UNNAMED")
 _BOOT_TIMEOUT_S = 90.0
+_REGISTRATION_TIMEOUT_S = 30.0
 
 # Release line 4.9 refuses to start without these files, 5.x has its own in the jars.
 _LOGBACK = """<configuration>
@@ -95,7 +99,27 @@ def start_java_broker(
     }
     store_dir.mkdir(parents=True, exist_ok=True)
     path = _prepare(home, settings | dict(config or {}))
-    return _start(line, "org.apache.rocketmq.broker.BrokerStartup", path, port, name)
+    broker = _start(line, "org.apache.rocketmq.broker.BrokerStartup", path, port, name)
+    deadline_s = time.monotonic() + _REGISTRATION_TIMEOUT_S
+    while name not in _cluster_info(namesrv):
+        if time.monotonic() > deadline_s:
+            broker.kill()
+            raise ProcessFailedError(f"{name} did not register at {namesrv}")
+        time.sleep(0.05)
+    return broker
+
+
+def _cluster_info(namesrv: str) -> str:
+    """Ask the name server which brokers it knows; a broker can serve before it is registered."""
+    header = json.dumps(
+        {"code": 106, "flag": 0, "language": "OTHER", "opaque": 1, "version": 0}
+    ).encode()
+    host, _, port = namesrv.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(struct.pack(">II", len(header) + 4, len(header)) + header)
+        with connection.makefile("rb") as answer:
+            (length,) = struct.unpack(">I", answer.read(4))
+            return answer.read(length).decode()
 
 
 def _prepare(home: Path, settings: Mapping[str, object]) -> Path:

@@ -2,7 +2,7 @@
 
     MailboatError                         `retriable` says whether the same call may succeed later
       ConfigError                         a setting is wrong (exit code 3)
-      IllegalMessageError                 a message or a name breaks a limit, before anything is sent
+      IllegalMessageError                 a message or a name breaks a limit; nothing is sent
       StoreError                          the store cannot do what was asked
         CorruptRecordError                bytes that fail their checks
         DamagedStoreError                 the directory cannot be opened as it is (exit code 4)

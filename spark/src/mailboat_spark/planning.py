@@ -89,7 +89,7 @@ def plan_tasks(
     if min_partitions is not None:
         tasks = max(tasks, min(min_partitions, total))
     if tasks > len(wanted):
-        wanted = _cut(wanted, -(-total // tasks))
+        wanted = _cut(wanted, tasks)
     # The longest range goes to the task that has least so far.
     heap: list[tuple[int, int, list[QueueRange]]] = [(0, index, []) for index in range(tasks)]
     for queue_range in sorted(wanted, key=lambda r: (-r.size, r.queue, r.start)):
@@ -100,9 +100,21 @@ def plan_tasks(
     return [sorted(members, key=lambda r: (r.queue, r.start)) for _, members in filled]
 
 
-def _cut(ranges: Iterable[QueueRange], largest: int) -> list[QueueRange]:
+def _cut(ranges: list[QueueRange], pieces: int) -> list[QueueRange]:
+    """Cut ranges into so many pieces; the one with the largest pieces gets the next cut."""
+    counts = dict.fromkeys(ranges, 1)
+    heap = [(-float(whole.size), index) for index, whole in enumerate(ranges)]
+    heapq.heapify(heap)
+    for _ in range(pieces - len(ranges)):
+        whole = ranges[heap[0][1]]
+        counts[whole] += 1
+        heapq.heapreplace(heap, (-(whole.size / counts[whole]), heap[0][1]))
     return [
-        QueueRange(whole.queue, start, min(start + largest, whole.end))
-        for whole in ranges
-        for start in range(whole.start, whole.end, largest)
+        QueueRange(
+            whole.queue,
+            whole.start + whole.size * index // count,
+            whole.start + whole.size * (index + 1) // count,
+        )
+        for whole, count in counts.items()
+        for index in range(count)
     ]

@@ -8,7 +8,7 @@ from mailboat.cli.client_command import json_option, namesrv_option, run
 from mailboat.cli.output import print_json, print_rows
 from mailboat.client.admin import Admin
 from mailboat.errors import BrokerError
-from mailboat.model.names import SYSTEM_GROUPS
+from mailboat.model.names import SYSTEM_GROUPS, is_retry_or_dlq
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.protocol.codes import version_name
 
@@ -45,7 +45,9 @@ async def _summary(admin: Admin, group: str) -> dict[str, Any]:
         "group": group,
         "members": len(connection.connection_set) if connection else 0,
         "model": connection.message_model if connection else None,
-        "topics": sorted({queue.topic for queue in stats.offset_table}),
+        "topics": sorted(
+            {queue.topic for queue in stats.offset_table if not is_retry_or_dlq(queue.topic)}
+        ),
         "lag": sum(
             wrapper.broker_offset - wrapper.consumer_offset
             for wrapper in stats.offset_table.values()

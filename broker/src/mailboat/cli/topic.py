@@ -7,6 +7,7 @@ import click
 from mailboat.cli.client_command import json_option, namesrv_option, run
 from mailboat.cli.output import print_json, print_rows, time_text
 from mailboat.client.admin import Admin
+from mailboat.client.admin.cluster import BrokerAddress
 from mailboat.model.names import is_retry_or_dlq, is_system_topic
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.route import TopicRouteData
@@ -25,7 +26,7 @@ def command() -> None:
 @json_option
 @namesrv_option
 def list_topics(with_system: bool, as_json: bool, namesrv: str) -> None:
-    """List the topics with their queues and messages' places."""
+    """List the topics, the brokers that hold them, and their queues."""
     rows = run(_list(namesrv, with_system=with_system))
     print_rows(rows, ("topic", "brokers", "read_queues", "write_queues", "perm"), as_json=as_json)
 
@@ -35,12 +36,17 @@ async def _list(namesrv: str, *, with_system: bool) -> list[dict[str, Any]]:
         table: dict[str, dict[str, Any]] = {}
         for master in await admin.cluster.masters():
             for name, config in (await admin.topics.configs(master.address)).items():
-                hidden = is_system_topic(name) or is_retry_or_dlq(name) or name in master
-                if hidden and not with_system:
+                if not with_system and _is_hidden(name, master):
                     continue
                 row = table.setdefault(name, _row(config))
                 row["brokers"].append(master.broker_name)
         return [table[name] for name in sorted(table)]
+
+
+def _is_hidden(topic: str, broker: BrokerAddress) -> bool:
+    """Tell whether brokers or groups made a topic for themselves."""
+    own = (broker.cluster, broker.broker_name, f"{broker.cluster}_REPLY_TOPIC")
+    return is_system_topic(topic) or is_retry_or_dlq(topic) or topic in own
 
 
 def _row(config: TopicConfig) -> dict[str, Any]:

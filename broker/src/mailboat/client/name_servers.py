@@ -53,9 +53,11 @@ class NameServers:
             try:
                 response = await self._remoting.request(address, command, REQUEST_TIMEOUT_S)
             except RemotingError as error:
-                logger.warning("name server %s does not answer: %s", address, error)
                 failure = error
                 self._chosen = (self._chosen + 1) % len(self._addresses)
+                following = self._addresses[self._chosen]
+                if following != address:
+                    logger.warning("name server %s gives way to %s: %s", address, following, error)
                 continue
             if response.code != ResponseCode.SUCCESS:
                 raise BrokerError(response.code, response.remark or "")

@@ -24,7 +24,8 @@ class QueueBuffer:
         self.position = position
         self._read_to = position
         self._arrived = arrived
-        self._lists: deque[list[MessageExt]] = deque()
+        # Each list with the bytes it came in; they count until its last message is handed out.
+        self._lists: deque[tuple[list[MessageExt], int]] = deque()
         self._count = 0
         self._bytes = 0
         self._room = asyncio.Event()
@@ -39,14 +40,15 @@ class QueueBuffer:
         """Hand out the next messages, at most `max_messages`, and move the position behind them."""
         given: list[MessageExt] = []
         while self._lists and len(given) < max_messages:
-            messages = self._lists.popleft()
+            messages, size_bytes = self._lists.popleft()
             missing = max_messages - len(given)
             if len(messages) > missing:
-                self._lists.appendleft(messages[missing:])
+                self._lists.appendleft((messages[missing:], size_bytes))
                 messages = messages[:missing]
+            else:
+                self._bytes -= size_bytes
             given += messages
         self._count -= len(given)
-        self._bytes -= sum(len(message.body) for message in given)
         # Past the last message, offsets whose messages were filtered out count as handed out too.
         self.position = given[-1].queue_offset + 1 if self._lists else self._read_to
         self._update_room()
@@ -61,9 +63,9 @@ class QueueBuffer:
         messages = result.messages
         self._read_to = result.next_offset
         if messages:
-            self._lists.append(messages)
+            self._lists.append((messages, len(result.body)))
             self._count += len(messages)
-            self._bytes += sum(len(message.body) for message in messages)
+            self._bytes += len(result.body)
             self._arrived.set()
             self._update_room()
         elif not self._lists:

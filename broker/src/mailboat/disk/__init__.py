@@ -92,6 +92,10 @@ class Disk(Protocol):
         """Create a directory and its parents and make their names durable."""
         ...
 
+    def mkdir(self, path: str) -> None:
+        """Create one directory; its name is durable after `fsync_dir` of its parent."""
+        ...
+
     def rename(self, source: str, target: str) -> None:
         """Rename atomically, replacing the target."""
         ...

@@ -87,6 +87,10 @@ class RealDisk:
         os.mkdir(path, 0o755)
         self.fsync_dir(parent)
 
+    def mkdir(self, path: str) -> None:
+        """Create one directory."""
+        os.mkdir(path, 0o755)
+
     def rename(self, source: str, target: str) -> None:
         """Rename atomically, replacing the target."""
         os.replace(source, target)

@@ -156,10 +156,7 @@ class CommitLog:
             The pieces to write at `self.end`, the index after the last message, and the end.
         """
         parts: list[bytes] = []
-        add = parts.append
-        pack = HEAD_V4.pack
-        topics = self._topics
-        store_host = self.store_host
+        add, pack, topics, store_host = parts.append, HEAD_V4.pack, self._topics, self.store_host
         is_plain_host = len(store_host) == 8
         physical_offset = self.end
         limit = segment.end - FILLER_BYTES

@@ -8,7 +8,7 @@ A unit has 20 bytes, big-endian; its index in the queue is the queue offset:
     12      8     tagsCode
 
 Files have a fixed size (300,000 units by default), are sparse, and are named by their first byte in
-the queue. A unit {0, 0x7FFFFFFF, 0} is a blank: it stands for a message that is not there.
+the queue. A unit of size 0x7FFFFFFF is a blank: it stands for a message that is not there.
 
 New units gather in memory and go to the file in larger pieces; a reader sees both. They are
 derived: what a crash takes is rebuilt from the CommitLog.
@@ -28,7 +28,8 @@ UNIT: Final = struct.Struct(">qiq")
 UNIT_BYTES: Final = 20
 assert UNIT.size == UNIT_BYTES
 BLANK_SIZE: Final = 0x7FFFFFFF
-BLANK_UNIT: Final = UNIT.pack(0, BLANK_SIZE, 0)
+_NOTHING: Final = (0, BLANK_SIZE, 0)
+BLANK_UNIT: Final = UNIT.pack(*_NOTHING)
 
 
 class FilePool:
@@ -95,6 +96,7 @@ class ConsumeQueue:
         "min_offset",
         "next_offset",
         "queue_id",
+        "stored_end",
         "topic",
     )
 
@@ -115,6 +117,7 @@ class ConsumeQueue:
         self.max_offset = 0
         self.next_offset = 0
         self.last_physical_end = 0
+        self.stored_end = 0
         self.is_dirty = False
 
     # -- writing --------------------------------------------------------------------------------
@@ -125,11 +128,16 @@ class ConsumeQueue:
         self.max_offset += 1
         self.last_physical_end = physical_offset + size_bytes
 
-    def append_unit(self, unit: bytes, physical_end: int) -> None:
-        """Make the next message visible from a packed unit; reaches memory only."""
-        self._pending += unit
-        self.max_offset += 1
-        self.last_physical_end = physical_end
+    def append_blanks(self, end: int) -> None:
+        """Fill up to the queue offset `end` with blanks: their messages are damaged or missing.
+
+        They carry the physical offset where the message before them ended, so that units stay in
+        order.
+        """
+        count = max(end - self.max_offset, 0)
+        self._pending += UNIT.pack(self.last_physical_end, BLANK_SIZE, 0) * count
+        self.max_offset += count
+        self.next_offset = self.max_offset
 
     def begin_at(self, queue_offset: int) -> None:
         """Start an empty queue at a queue offset other than 0: what comes before is gone."""
@@ -164,7 +172,11 @@ class ConsumeQueue:
         return created
 
     def _create(self, file_start: int) -> None:
-        self._disk.make_dirs(self.directory)
+        # Nothing here is synced: whoever waits for a message must not wait for a journal. The next
+        # checkpoint makes files and names durable.
+        for directory in (self.directory.rpartition("/")[0], self.directory):
+            if not self._disk.exists(directory):
+                self._disk.mkdir(directory)
         path = self._path(file_start)
         fd = self._disk.open(path) if self._disk.exists(path) else None
         if fd is None:
@@ -178,7 +190,9 @@ class ConsumeQueue:
         self._files.append(file_start)
 
     def sync(self, since_bytes: int) -> None:
-        """Make the files that hold bytes from `since_bytes` on durable, names included.
+        """Make the files that hold bytes from `since_bytes` on and their names durable.
+
+        The directory's own name is the business of `mailboat.store.queue_table.sync_queues`.
 
         Raises:
             OSError: nothing is known to be durable.
@@ -256,11 +270,12 @@ class ConsumeQueue:
         starts = range(self._files[0], self._files[-1] + 1, self._file_bytes)
         return intact and self._files == list(starts)
 
-    def cut_from(self, physical_offset: int) -> None:
+    def cut_from(self, physical_offset: int, flushed_offset: int) -> None:
         """Keep the leading units whose records lie whole below a physical offset; zero the rest.
 
         Everything behind the first unit that is empty or out of order goes too, as does everything
-        beyond, so that no later recovery takes it for new.
+        beyond, so that no later recovery takes it for new. `stored_end` remembers how far the units
+        of records below `flushed_offset` went: those queue offsets have been given out.
 
         Raises:
             OSError: the cut may be incomplete; the call may be repeated.
@@ -281,8 +296,17 @@ class ConsumeQueue:
         self.max_offset = self.next_offset = low
         self._written = low * UNIT_BYTES
         unit = self.unit(low - 1) if low > first else None
-        self.last_physical_end = unit[0] + unit[1] if unit and unit[1] != BLANK_SIZE else 0
+        if unit is not None:
+            self.last_physical_end = unit[0] + (unit[1] if unit[1] != BLANK_SIZE else 0)
+        self.stored_end = self._count_beyond(low, flushed_offset)
         self._zero_after(low * UNIT_BYTES)
+
+    def _count_beyond(self, queue_offset: int, flushed_offset: int) -> int:
+        """Return where the units of flushed records end that are stored beyond a cut."""
+        limit = (self._files[-1] + self._file_bytes) // UNIT_BYTES
+        while queue_offset < limit and self._holds_below(queue_offset, flushed_offset):
+            queue_offset += 1
+        return queue_offset
 
     def _holds_below(self, queue_offset: int, physical_offset: int) -> bool:
         position = queue_offset * UNIT_BYTES
@@ -290,7 +314,7 @@ class ConsumeQueue:
         fd = self._pool.get(self._path(file_start))
         start, size, _ = UNIT.unpack(read_fully(self._disk, fd, UNIT_BYTES, position - file_start))
         if size == BLANK_SIZE:
-            return True
+            return bool(start <= physical_offset)
         return bool(size > 0 and start + size <= physical_offset)
 
     def _zero_after(self, position: int) -> None:
@@ -314,10 +338,13 @@ class ConsumeQueue:
             OSError: a file could not be read or removed; the call may be repeated.
         """
         low, high = self.min_offset, self.max_offset
+        first = self.unit(low)
+        if first is None or (first[0] >= physical_offset and first != _NOTHING):
+            return
         while low < high:
             middle = (low + high) // 2
             unit = self.unit(middle)
-            if unit is None or (unit[1] != BLANK_SIZE and unit[0] >= physical_offset):
+            if unit is None or (unit[0] >= physical_offset and unit != _NOTHING):
                 high = middle
             else:
                 low = middle + 1

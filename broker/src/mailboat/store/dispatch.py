@@ -16,7 +16,7 @@ from mailboat.model.properties import PropertyName, decode_properties
 from mailboat.model.record import RecordParts
 from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mailboat.model.tags import tags_code
-from mailboat.store.consume_queue import BLANK_UNIT, UNIT_BYTES, ConsumeQueue
+from mailboat.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from mailboat.store.index_service import IndexedRecord, IndexService
 from mailboat.store.message_inner import MessageInner
 from mailboat.store.queue_table import QueueTable
@@ -153,8 +153,7 @@ class Dispatch:
             if queue.max_offset == queue.min_offset == 0:
                 queue.begin_at(header.queue_offset)
             else:
-                while queue.max_offset < header.queue_offset:
-                    queue.append_unit(BLANK_UNIT, queue.last_physical_end)
+                queue.append_blanks(header.queue_offset)
         queue.append(header.physical_offset, header.size_bytes, code)
         queue.next_offset = queue.max_offset
         self._queues.mark_dirty(queue)

@@ -33,14 +33,14 @@ from mailboat.store.index_service import IndexService
 from mailboat.store.layout import StorePaths, store_paths
 from mailboat.store.lookup import GetResult, GetStatus, Lookup, QueryResult
 from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus, run_inline
-from mailboat.store.queue_table import QueueTable
+from mailboat.store.queue_table import QueueTable, sync_queues
 from mailboat.store.recovery import RecoveryReport, read_record
 from mailboat.store.retention import Retention
 
 log = logging.getLogger(__name__)
 
 # A restart reads at most about this much of the log again.
-CHECKPOINT_BYTES: Final = 256 * 1024 * 1024
+CHECKPOINT_BYTES: Final = 128 * 1024 * 1024
 CHECKPOINT_INTERVAL_S: Final = 10.0
 _WRITE_QUEUES_A_SLICE: Final = 256
 _NO_QUEUE: Final = GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0, 0)
@@ -152,7 +152,13 @@ class MessageStore:
             OSError: the file system refuses.
         """
         disk, paths = self._disk, self.paths
-        for directory in (paths.root, paths.commit_log, paths.config, paths.own):
+        for directory in (
+            paths.root,
+            paths.commit_log,
+            paths.consume_queue,
+            paths.config,
+            paths.own,
+        ):
             disk.make_dirs(directory)
         is_foreign = opening.was_used_by_another_broker(disk, paths)
         try:
@@ -216,8 +222,7 @@ class MessageStore:
             self.finish_flush(job, None)
         self._catch_up_index()
         progress = self._write_derived()
-        for queue, since_bytes in self._queue_syncs:
-            queue.sync(since_bytes)
+        sync_queues(self._disk, self.paths.consume_queue, self._queue_syncs)
         for file in self._index_syncs:
             file.sync()
         if self._disk.exists(self.paths.index):
@@ -357,11 +362,10 @@ class MessageStore:
         self._checkpoint_due = False
         self._is_checkpointing = True
         queue_syncs, index_syncs = self._queue_syncs, self._index_syncs
-        index_directory = self.paths.index
+        index_directory, queue_directory = self.paths.index, self.paths.consume_queue
 
         def sync_all() -> Progress:
-            for queue, since_bytes in queue_syncs:
-                queue.sync(since_bytes)
+            sync_queues(self._disk, queue_directory, queue_syncs)
             for file in index_syncs:
                 file.sync()
             if index_syncs:

@@ -69,12 +69,16 @@ def recover(
     progress = None if is_foreign else read_progress(disk, paths.progress)
     _check_log_is_there(disk, paths, commit_log, progress)
     is_clean = progress is not None and progress.clean and not disk.exists(paths.abort)
-    start = _load_derived(commit_log, queues, index, progress, is_clean=is_clean)
+    start = _load_derived(
+        commit_log, queues, index, progress, mark.flushed_offset, is_clean=is_clean
+    )
     dispatch.dispatched_offset = start
     trusted_mark = None if is_foreign else mark.flushed_offset
     scanner = Scanner(commit_log, trusted_mark, check_crc=config.check_crc_on_recover)
     report = scanner.scan(start, dispatch.dispatch_record)
     quarantine(disk, paths.quarantine, commit_log, report.damaged)
+    if report.damaged:
+        queues.fill_stored()
     cut_log(disk, commit_log, paths.commit_log, report, force=not is_clean)
     for segment in commit_log.segments:
         # What a crash left in the page cache only must be durable before anybody relies on it.
@@ -118,6 +122,7 @@ def _load_derived(
     queues: QueueTable,
     index: IndexService,
     progress: Progress | None,
+    flushed_offset: int,
     *,
     is_clean: bool,
 ) -> int:
@@ -125,7 +130,9 @@ def _load_derived(
     log_start = commit_log.segments[0].start if commit_log.segments else 0
     if progress is not None and progress.commit_log_offset >= log_start:
         offset = progress.commit_log_offset
-        intact = queues.load(offset) and queues.total_units() == progress.queue_units
+        intact = (
+            queues.load(offset, flushed_offset) and queues.total_units() == progress.queue_units
+        )
         if intact and index.load(
             progress.index_file, progress.index_entry_count, check_slots=not is_clean
         ):

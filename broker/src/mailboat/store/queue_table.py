@@ -18,6 +18,23 @@ class QueueSync(NamedTuple):
     since_bytes: int
 
 
+def sync_queues(disk: Disk, root: str, syncs: list[QueueSync]) -> None:
+    """Make queues durable: their files, and the names of their files and directories.
+
+    Raises:
+        OSError: nothing is known to be durable.
+    """
+    topics: set[str] = set()
+    for queue, since_bytes in syncs:
+        queue.sync(since_bytes)
+        topics.add(queue.topic)
+    for topic in topics:
+        if disk.exists(f"{root}/{topic}"):
+            disk.fsync_dir(f"{root}/{topic}")
+    if topics:
+        disk.fsync_dir(root)
+
+
 class QueueTable:
     """The queues by topic and queue id, and which of them have something to write or sync."""
 
@@ -98,8 +115,12 @@ class QueueTable:
         """Return the sum of all queues' ends: a check that no queue is missing."""
         return sum(queue.max_offset for queue in self.by_key.values())
 
-    def load(self, physical_offset: int) -> bool:
+    def load(self, physical_offset: int, flushed_offset: int) -> bool:
         """Open the queues as far as their records lie below a physical offset.
+
+        Args:
+            physical_offset: how far the queues are known to be durable and complete.
+            flushed_offset: how far the CommitLog was durable.
 
         Returns:
             Whether the files fit together; if not, they must be rebuilt from the CommitLog.
@@ -119,7 +140,7 @@ class QueueTable:
                 if not queue.load():
                     intact = False
                     continue
-                queue.cut_from(physical_offset)
+                queue.cut_from(physical_offset, flushed_offset)
                 self.mark_unsynced(queue, queue.max_offset * UNIT_BYTES)
         return intact
 
@@ -168,6 +189,13 @@ class QueueTable:
         """
         for queue in self.by_key.values():
             queue.raise_min(physical_offset)
+
+    def fill_stored(self) -> None:
+        """Fill queues up to where they once went, after damage took the records themselves."""
+        for queue in self.by_key.values():
+            if queue.max_offset < queue.stored_end:
+                queue.append_blanks(queue.stored_end)
+                self.mark_dirty(queue)
 
     def close(self) -> None:
         """Close the files; what is only in memory is dropped."""

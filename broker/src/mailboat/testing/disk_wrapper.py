@@ -60,6 +60,10 @@ class DiskWrapper:
         """Pass on."""
         self.disk.make_dirs(path)
 
+    def mkdir(self, path: str) -> None:
+        """Pass on."""
+        self.disk.mkdir(path)
+
     def rename(self, source: str, target: str) -> None:
         """Pass on."""
         self.disk.rename(source, target)

@@ -119,6 +119,11 @@ class FaultyDisk(DiskWrapper):
             self._meet("make_dirs", path)
         self.disk.make_dirs(path)
 
+    def mkdir(self, path: str) -> None:
+        """Create one directory, or fail."""
+        self._meet("make_dirs", path)
+        self.disk.mkdir(path)
+
     def rename(self, source: str, target: str) -> None:
         """Rename, or fail."""
         self._meet("rename", target)

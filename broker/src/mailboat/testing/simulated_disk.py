@@ -201,11 +201,17 @@ class SimulatedDisk:
             return
         parent = os.path.dirname(_normal(path))
         self.make_dirs(parent)
+        self.mkdir(path)
+        self.fsync_dir(parent)
+
+    def mkdir(self, path: str) -> None:
+        """Create one directory; its name is durable after `fsync_dir` of its parent."""
+        self._check_power()
         if self.exists(path):
             raise _error(errno.EEXIST, path)
         self._about_to_change()
+        parent = os.path.dirname(_normal(path))
         self._directory(parent).add(_name(path), SimulatedDirectory())
-        self.fsync_dir(parent)
 
     def rename(self, source: str, target: str) -> None:
         """Rename atomically, replacing the target."""

@@ -10,8 +10,6 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** The commands that ask: messages by id and key, offsets, topics, routes, statistics. */
 final class Queries {
-    private static final long REGISTRATION_WAIT_S = 30;
-
     private final String namesrv;
     private final Senders senders;
     private DefaultMQAdminExt admin;
@@ -123,21 +121,14 @@ final class Queries {
         }
     }
 
-    /** The brokers the name server knows; a Java broker can serve before it is registered. */
     private Map<String, String> brokers() throws Exception {
-        long deadline = System.nanoTime() + REGISTRATION_WAIT_S * 1_000_000_000L;
-        while (true) {
-            Map<String, String> addresses = new TreeMap<>();
-            for (var broker : admin().examineBrokerClusterInfo().getBrokerAddrTable().values()) {
-                addresses.put(broker.getBrokerName(), broker.selectBrokerAddr());
-            }
-            if (!addresses.isEmpty()) {
-                return addresses;
-            }
-            if (System.nanoTime() > deadline) {
-                throw new IllegalStateException("no broker is registered");
-            }
-            Thread.sleep(50);
+        Map<String, String> addresses = new TreeMap<>();
+        for (var broker : admin().examineBrokerClusterInfo().getBrokerAddrTable().values()) {
+            addresses.put(broker.getBrokerName(), broker.selectBrokerAddr());
         }
+        if (addresses.isEmpty()) {
+            throw new IllegalStateException("no broker is registered");
+        }
+        return addresses;
     }
 }
