@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -14,8 +15,12 @@ from mailboat.namesrv.controller import NamesrvController
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand
 from mailboat.protocol.heartbeat import ConsumerData, HeartbeatData, encode_heartbeat
+from mailboat.protocol.register_broker import decode_register_broker
 from mailboat.protocol.route import decode_topic_route
 from mailboat.remoting.client import RemotingClient
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.server import RemotingServer
 
 
 @pytest.fixture
@@ -64,6 +69,31 @@ async def start_broker(stack: AsyncExitStack, root: Path, *ports: int) -> Broker
     await broker.start()
     stack.push_async_callback(broker.shutdown)
     return broker
+
+
+class SlowNamesrv:
+    """A name server that takes its time: it answers registrations only while `go` is set."""
+
+    def __init__(self) -> None:
+        """Begin with answers."""
+        self.go = asyncio.Event()
+        self.go.set()
+        self.requests: list[RemotingCommand] = []
+        dispatcher = Dispatcher()
+        dispatcher.register(RequestCode.REGISTER_BROKER, self._answer)
+        dispatcher.register(RequestCode.UNREGISTER_BROKER, self._answer)
+        self.server = RemotingServer(dispatcher, name="slow namesrv")
+
+    async def start(self, stack: AsyncExitStack) -> int:
+        """Listen; return the port."""
+        await self.server.start("127.0.0.1", 0)
+        stack.push_async_callback(self.server.close)
+        return self.server.port
+
+    async def _answer(self, _: Connection, command: RemotingCommand) -> RemotingCommand:
+        self.requests.append(command)
+        await self.go.wait()
+        return command.response(ResponseCode.SUCCESS)
 
 
 async def addresses_of(client: RemotingClient, port: int, topic: str) -> list[str]:
@@ -132,6 +162,60 @@ async def test_a_new_topic_is_known_when_it_is_answered(
         answer = await client.request(broker.address, request, 3.0)
         assert answer.code == ResponseCode.SUCCESS
         assert await addresses_of(client, namesrv.port, f"%RETRY%G{number}") == [broker.address]
+
+
+async def test_a_new_group_is_answered_after_its_registration(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """The heartbeat waits for a slow name server, though not for ever."""
+    namesrv = SlowNamesrv()
+    broker = await start_broker(stack, tmp_path, await namesrv.start(stack))
+    namesrv.go.clear()
+    body = encode_heartbeat(HeartbeatData("c", [], [ConsumerData("G")]))
+    request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body)
+    heartbeat = asyncio.create_task(client.request(broker.address, request, 5.0))
+    done, _ = await asyncio.wait({heartbeat}, timeout=0.3)
+    assert not done
+    namesrv.go.set()
+    assert (await heartbeat).code == ResponseCode.SUCCESS
+    table = decode_register_broker(namesrv.requests[-1].body)
+    assert "%RETRY%G" in table.topic_config_table
+
+
+async def test_a_registration_says_who_the_broker_is(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """Every field that a Java name server needs is there, and the checksum is that of the body."""
+    namesrv = SlowNamesrv()
+    broker = await start_broker(stack, tmp_path, await namesrv.start(stack))
+    request = namesrv.requests[0]
+    assert request.ext_fields == {
+        "brokerName": "broker-a",
+        "brokerAddr": broker.address,
+        "clusterName": "DefaultCluster",
+        "brokerId": "0",
+        "haServerAddr": broker.address,
+        "compressed": "false",
+        "bodyCrc32": str(zlib.crc32(request.body) & 0x7FFFFFFF),
+    }
+    assert decode_register_broker(request.body).topic_config_table["TBW102"].perm == 7
+
+
+async def test_the_end_is_told_before_it_comes(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """A broker unregisters first, so that producers turn away while it still answers."""
+    namesrv = SlowNamesrv()
+    broker = await start_broker(stack, tmp_path, await namesrv.start(stack))
+    await broker.shutdown()
+    request = namesrv.requests[-1]
+    assert request.code == RequestCode.UNREGISTER_BROKER
+    assert request.ext_fields == {
+        "brokerName": "broker-a",
+        "brokerAddr": broker.address,
+        "clusterName": "DefaultCluster",
+        "brokerId": "0",
+    }
 
 
 async def test_a_topic_made_by_a_message_is_registered(

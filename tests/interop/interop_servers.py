@@ -24,7 +24,7 @@ _JVM += ["-XX:MaxDirectMemorySize=512m", "-Drocketmq.log.level=WARN"]
 # Release line 4.9 frees mapped files through the JDK's internals; without these it stops uncleanly.
 for _package in ("java.nio", "sun.nio.ch", "jdk.internal.ref"):
     _JVM.append(f"--add-opens=java.base/{_package}=ALL-UNNAMED")
-_BOOT_TIMEOUT_S = 90.0
+_BOOT_TIMEOUT_S = 180.0
 _REGISTRATION_TIMEOUT_S = 30.0
 
 # Release line 4.9 refuses to start without these files, 5.x has its own in the jars.

@@ -21,7 +21,7 @@ from mailboat.client.pulling import Puller, PullRequest, PullResult
 from mailboat.client.queue_buffer import QueueBuffer
 from mailboat.client.queue_offsets import QueueOffsets, StartPoint
 from mailboat.client.queue_reader import ERROR_PAUSE_S, QueueReader
-from mailboat.client.rebalance import Rebalancer
+from mailboat.client.rebalance import AssignmentListener, Rebalancer
 from mailboat.errors import MailboatError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
@@ -74,6 +74,8 @@ class PullConsumer:
         self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._committed: dict[MessageQueue, int] = {}
         self._arrived = asyncio.Event()
+        self.on_assignment: list[AssignmentListener] = []
+        """Called when the group gave queues to this member or took some away (`subscribe` only)."""
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -296,10 +298,14 @@ class PullConsumer:
         )
 
     async def _take_queues(self, topic: str, own: set[MessageQueue]) -> None:
-        for queue in [q for q in self._buffers if q.topic == topic and q not in own]:
+        held = {queue for queue in self._buffers if queue.topic == topic}
+        for queue in held - own:
             self._stop(queue)
-        for queue in sorted(own - self._buffers.keys()):
+        for queue in sorted(own - held):
             self._read(queue, None)
+        if held != own:
+            for listener in self.on_assignment:
+                listener(topic, sorted(own))
 
     def _read(self, queue: MessageQueue, queue_offset: int | None) -> None:
         buffer = QueueBuffer(queue_offset, self._arrived)

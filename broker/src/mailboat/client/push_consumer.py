@@ -33,7 +33,7 @@ from mailboat.client.process_queue import FlowLimits, ProcessQueue
 from mailboat.client.pulling import Puller
 from mailboat.client.queue_offsets import QueueOffsets, StartPoint
 from mailboat.client.queue_reader import ERROR_PAUSE_S, QueueReader
-from mailboat.client.rebalance import Rebalancer
+from mailboat.client.rebalance import AssignmentListener, Rebalancer
 from mailboat.errors import MailboatError, RouteNotFoundError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
@@ -103,10 +103,7 @@ class PushConsumer:
         self._instance = ClientInstance(namesrv)
         self._puller = Puller(self._instance.remoting, self._instance.routes)
         self._offsets = QueueOffsets(self._instance.remoting, self._instance.routes)
-        self._local_offsets: LocalOffsets | None = None
-        if model is MessageModel.BROADCASTING:
-            default_path = Path.home() / ".mailboat_offsets" / group / "offsets.json"
-            self._local_offsets = LocalOffsets(offsets_path or default_path)
+        self._local_offsets = _local_offsets(model, group, offsets_path)
         self._model = model
         self._concurrency = concurrency
         self._start_point = start_point or StartPoint()
@@ -130,6 +127,8 @@ class PushConsumer:
         self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._process_queues: dict[MessageQueue, ProcessQueue] = {}
         self._started_ms = 0
+        self.on_assignment: list[AssignmentListener] = []
+        """Called when queues came to this member or went away."""
         ConsumerStatusProcessors(group, self.status, self.move_queue).register(
             self._instance.handle
         )
@@ -279,13 +278,28 @@ class PushConsumer:
         )
 
     async def _take_queues(self, topic: str, own: set[MessageQueue]) -> None:
-        for queue in [q for q in self._readers if q.topic == topic and q not in own]:
-            held = self._process_queues.get(queue)
-            self._stop(queue)
-            if held is not None and self._local_offsets is None:
-                await self._offsets.commit_oneway(self.group, queue, held.commit_offset)
-        for queue in sorted(own - self._readers.keys()):
+        held = {queue for queue in self._readers if queue.topic == topic}
+        for queue in sorted(own - held):
             self._read(queue, None)
+        if held != own:
+            for listener in self.on_assignment:
+                listener(topic, sorted(own))
+        for queue in held - own:
+            process_queue = self._process_queues.get(queue)
+            self._stop(queue)
+            if process_queue is not None:
+                await self._store_left_offset(process_queue)
+
+    async def _store_left_offset(self, process_queue: ProcessQueue) -> None:
+        """Store how far a queue is finished that another member takes over."""
+        queue, queue_offset = process_queue.queue, process_queue.commit_offset
+        if self._local_offsets is not None:
+            await self._local_offsets.save({queue: queue_offset})
+            return
+        try:
+            await self._offsets.commit_oneway(self.group, queue, queue_offset)
+        except MailboatError as error:
+            logger.warning("offset of queue=%s not stored: %s", queue, error)
 
     def _read(self, queue: MessageQueue, queue_offset: int | None) -> None:
         self._readers[queue] = self._instance.tasks.spawn(
@@ -336,6 +350,13 @@ class PushConsumer:
             broker_name=queue.broker_name,
             max_reconsume_times=self._max_reconsume_times,
         )
+
+
+def _local_offsets(model: MessageModel, group: str, path: Path | None) -> LocalOffsets | None:
+    """Return the offsets file of a broadcasting consumer; a clustering one has none."""
+    if model is MessageModel.CLUSTERING:
+        return None
+    return LocalOffsets(path or Path.home() / ".mailboat_offsets" / group / "offsets.json")
 
 
 def _now_ms() -> int:

@@ -28,6 +28,9 @@ REBALANCE_INTERVAL_S: Final = 20.0
 # A topic without a route (a retry topic just being made, say) is looked for again this soon.
 UNROUTED_INTERVAL_S: Final = 1.0
 
+AssignmentListener = Callable[[str, list[MessageQueue]], None]
+"""Told of a topic and this member's queues of it, after they changed."""
+
 Assign = Callable[[str, set[MessageQueue]], Awaitable[None]]
 """Takes a topic and the queues of it that are this member's from now on."""
 

@@ -115,7 +115,8 @@ class OffsetProcessor:
     def _start_of_young_queue(self, topic: str, queue_id: int) -> int:
         store = self._broker.store
         is_young = (
-            store.min_offset(topic, queue_id) == 0
+            store.has_queue(topic, queue_id)
+            and store.min_offset(topic, queue_id) == 0
             and store.is_hot(topic, queue_id, 0)
         )
         return 0 if is_young else UNKNOWN_OFFSET

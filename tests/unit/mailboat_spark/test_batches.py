@@ -1,0 +1,176 @@
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from mailboat.errors import ConfigError
+from mailboat.model.message_queue import MessageQueue
+from mailboat_spark.batches import BatchBuilder
+from mailboat_spark.schema import COLUMNS, check_schema, default_schema
+
+FOREVER = 2**62
+QUEUE = MessageQueue("orders", "broker-a", 3)
+PROPERTIES = b"TAGS\x01paid\x02KEYS\x01k1 k2\x02UNIQ_KEY\x01ID7\x02color\x01gr\xc3\xbcn\x02"
+
+
+def builder(schema, *, max_rows=1000, max_bytes=2**30):
+    """Return a builder and the Arrow schema that Spark checks the first batch against."""
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    return BatchBuilder(arrow, max_rows=max_rows, max_bytes=max_bytes, tags=frozenset()), arrow
+
+
+def columns(*names):
+    """Return a schema of some columns of the source."""
+    return StructType([StructField(name, COLUMNS[name].spark_type) for name in names])
+
+
+def test_kafka_columns(make_record):
+    """The default columns have the names, types and meaning of Spark's Kafka source."""
+    schema = default_schema("kafka", include_headers=True)
+    kinds = {field.name: field.dataType.simpleString() for field in schema}
+    # As Spark's Structured Streaming and Kafka guide lists them.
+    assert kinds == {
+        "key": "binary",
+        "value": "binary",
+        "topic": "string",
+        "partition": "int",
+        "offset": "bigint",
+        "timestamp": "timestamp",
+        "timestampType": "int",
+        "headers": "array<struct<key:string,value:binary>>",
+    }
+    batches, arrow = builder(schema)
+    batches.add(QUEUE, make_record(9, b"v", properties=PROPERTIES, store_ms=1), end=FOREVER)
+    [batch] = batches.take_rest()
+    batch.validate(full=True)
+    assert batch.schema.equals(arrow)
+    [row] = batch.to_pylist()
+    headers = {header["key"]: header["value"] for header in row.pop("headers")}
+    assert row == {
+        "key": b"k1 k2",
+        "value": b"v",
+        "topic": "orders",
+        "partition": 3,
+        "offset": 9,
+        "timestamp": datetime(1970, 1, 1, 0, 0, 0, 1000, UTC),
+        "timestampType": 1,
+    }
+    assert headers == {
+        "TAGS": b"paid",
+        "KEYS": b"k1 k2",
+        "UNIQ_KEY": b"ID7",
+        "color": "grün".encode(),
+    }
+
+
+def test_rocketmq_columns(make_record):
+    """The other mode has RocketMQ's fields; the record's own checksum is no property."""
+    schema = default_schema("rocketmq", include_headers=False)
+    batches, arrow = builder(schema)
+    record = make_record(
+        9, b"v", properties=PROPERTIES, born_ms=1_700_000_000_001, flag=4, reconsume_times=2
+    )
+    batches.add(QUEUE, record, end=FOREVER)
+    [batch] = batches.take_rest()
+    batch.validate(full=True)
+    assert batch.schema.equals(arrow)
+    [row] = batch.to_pylist(maps_as_pydicts="strict")
+    assert row == {
+        "topic": "orders",
+        "broker_name": "broker-a",
+        "queue_id": 3,
+        "queue_offset": 9,
+        "keys": "k1 k2",
+        "tags": "paid",
+        "value": b"v",
+        "properties": {"TAGS": "paid", "KEYS": "k1 k2", "UNIQ_KEY": "ID7", "color": "grün"},
+        "message_id": "ID7",
+        "flag": 4,
+        "reconsume_times": 2,
+        "born_timestamp": datetime(2023, 11, 14, 22, 13, 20, 1000, UTC),
+        "store_timestamp": datetime(2023, 11, 14, 22, 13, 20, 123000, UTC),
+    }
+
+
+def test_a_message_without_tags_and_keys_has_nulls(make_record):
+    """What a producer did not give is null, not empty."""
+    schema = columns("key", "keys", "tags", "message_id")
+    batches, _ = builder(schema)
+    batches.add(QUEUE, make_record(0, properties=b""), end=FOREVER)
+    [batch] = batches.take_rest()
+    assert batch.to_pylist() == [{"key": None, "keys": None, "tags": None, "message_id": None}]
+
+
+def test_bytes_that_are_no_text_do_not_stop_a_query(make_record):
+    """Properties of other clients may not be UTF-8; text columns replace, binary ones keep."""
+    schema = columns("key", "keys", "properties")
+    batches, _ = builder(schema)
+    batches.add(QUEUE, make_record(0, properties=b"KEYS\x01\xff\x02"), end=FOREVER)
+    [batch] = batches.take_rest()
+    [row] = batch.to_pylist(maps_as_pydicts="strict")
+    assert row == {"key": b"\xff", "keys": "\ufffd", "properties": {"KEYS": "\ufffd"}}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_column_alone_and_empty_handed(make_record, name):
+    """Any single column is built as Spark's own converter declares it."""
+    schema = StructType([StructField(name, COLUMNS[name].spark_type)])
+    batches, arrow = builder(schema)
+    batches.add(QUEUE, make_record(0) + make_record(1, with_crc=False), end=FOREVER)
+    [batch] = batches.take_rest()
+    batch.validate(full=True)
+    assert batch.num_rows == 2
+    assert batch.schema.equals(arrow)
+
+
+def test_batches_grow_over_pulls_and_queues(make_record):
+    """Rows of several pulls and queues come as one batch; Spark pays per batch."""
+    schema = columns("partition", "offset")
+    batches, _ = builder(schema, max_rows=5)
+    other = MessageQueue("orders", "broker-a", 4)
+    batches.add(QUEUE, make_record(0) + make_record(1), end=FOREVER)
+    assert list(batches.take_full()) == []
+    batches.add(other, make_record(7) + make_record(8), end=FOREVER)
+    assert list(batches.take_full()) == []
+    batches.add(QUEUE, make_record(2), end=FOREVER)
+    [batch] = batches.take_full()
+    assert isinstance(batch, pa.RecordBatch)
+    rows = [(row["partition"], row["offset"]) for row in batch.to_pylist()]
+    assert rows == [(3, 0), (3, 1), (4, 7), (4, 8), (3, 2)]
+    assert list(batches.take_rest()) == []
+
+
+def test_large_messages_end_a_batch_early(make_record):
+    """A batch is bounded in bytes as well, so that memory is."""
+    batches, _ = builder(columns("value"), max_bytes=3000)
+    batches.add(QUEUE, make_record(0, b"x" * 2000), end=FOREVER)
+    assert list(batches.take_full()) == []
+    batches.add(QUEUE, make_record(1, b"x" * 2000), end=FOREVER)
+    assert [batch.num_rows for batch in batches.take_full()] == [2]
+
+
+@pytest.mark.parametrize(
+    ("field", "reason"),
+    [
+        (StructField("wert", BinaryType()), "there is no such column"),
+        (StructField("value", StringType()), "is string here and binary in the source"),
+        (StructField("offset", LongType(), nullable=False), "must be nullable"),
+    ],
+)
+def test_a_wrong_schema_is_refused_with_the_column(field, reason):
+    """A schema of the user's that cannot be filled is an error that names the column."""
+    with pytest.raises(ConfigError, match=f"schema={field.name}: .*{reason}"):
+        check_schema(StructType([field]))
+
+
+def test_a_subset_of_both_modes_is_a_schema():
+    """Columns may be picked from both modes."""
+    check_schema(columns("value", "tags", "offset"))
