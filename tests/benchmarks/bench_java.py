@@ -28,8 +28,9 @@ _JVM = [
 ]
 _HEAP = ["-Xms2g", "-Xmx2g", "-XX:+AlwaysPreTouch", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m"]
 _HEAP += ["-XX:G1ReservePercent=25", "-XX:InitiatingHeapOccupancyPercent=30"]
-# With 32 MB it does not come up.
-_SMALLEST_HEAP = ["-Xms48m", "-Xmx48m", "-XX:+UseSerialGC"]
+# The least heap with which a release comes up (5.5.0 does not with 64 MB).
+_SMALLEST_HEAP_MB = {"4.9.7": 32, "5.5.0": 80}
+_UNTRIED_HEAP_MB = 96
 # 4.9 does not start without these files; 5.x has its own in the jars and ignores them.
 _LOGBACK = """<configuration>
   <appender name="file" class="ch.qos.logback.core.FileAppender">
@@ -93,7 +94,7 @@ class JavaRocketMQ:
             "storePathRootDir": home / "store",
             "storePathCommitLog": home / "store" / "commitlog",
         }
-        heap = _SMALLEST_HEAP if variant.smallest else _HEAP
+        heap = _smallest_heap(self._version) if variant.smallest else _HEAP
         return _java(self._version, home, [*_JVM, *heap], "broker.BrokerStartup", settings)
 
     def variants(self) -> frozenset[str]:
@@ -131,6 +132,11 @@ def java_rocketmq(version: str, folder: Path, warmup_s: float) -> Iterator[JavaR
     finally:
         process.kill()
         process.wait()
+
+
+def _smallest_heap(version: str) -> list[str]:
+    megabytes = _SMALLEST_HEAP_MB.get(version, _UNTRIED_HEAP_MB)
+    return [f"-Xms{megabytes}m", f"-Xmx{megabytes}m", "-XX:+UseSerialGC"]
 
 
 def _wait_booted(process: subprocess.Popen[bytes], log: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from bench_brokers import QUEUES, BrokerProcess, System, Variant
 from bench_generator import Answer, idle_connections
-from bench_machine import Memory, as_fields, raise_open_file_limit
+from bench_machine import BenchError, Memory, as_fields, raise_open_file_limit
 
 BODY_BYTES = 1024
 
@@ -162,8 +162,9 @@ def _run_load(
 ) -> tuple[float, dict[str, Any]]:
     timing = session.timing
     answer = broker.load(mode, warmup=timing.warmup_s, seconds=timing.seconds, **options)
-    details = _load_details(answer, broker.memory())
-    return answer["rate"], details
+    if not answer["messages"] and not answer["errors"]:
+        raise BenchError(f"no request was answered within {timing.seconds:.0f} s")
+    return answer["rate"], _load_details(answer, broker.memory())
 
 
 def _pull(session: Session) -> tuple[float, dict[str, Any]]:

@@ -125,6 +125,18 @@ async def test_a_stop_is_quick_and_clean(tmp_path: Path) -> None:
     await again.shutdown()
 
 
+async def test_a_stop_goes_on_when_its_caller_gives_up(tmp_path: Path) -> None:
+    """Two signals, or an impatient caller, do not leave the store half closed."""
+    broker = make_broker(tmp_path)
+    await broker.start()
+    impatient = asyncio.create_task(broker.shutdown())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.gather(broker.shutdown(), broker.shutdown())
+    assert impatient.cancelled()
+    assert not (tmp_path / "abort").exists()
+
+
 async def test_waiting_pulls_are_answered_at_the_end(tmp_path: Path) -> None:
     """A consumer whose pull is held hears NOT_FOUND when the broker stops, and no silence."""
     client = RemotingClient()

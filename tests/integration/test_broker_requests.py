@@ -2,6 +2,7 @@
 or the reason why mailboat answers something better."""
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -670,6 +671,24 @@ async def test_messages_are_found_by_key(client: Client) -> None:
     answer = await client.call(RequestCode.QUERY_MESSAGE, {**fields, "key": "nothing"})
     assert answer.code == ResponseCode.QUERY_NOT_FOUND
     assert {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"} <= set(answer.ext_fields)
+
+
+async def test_an_answer_never_breaks_the_frame(tmp_path: Path) -> None:
+    """Five messages of four million bytes under one key do not fit a frame; those that fit come."""
+    small = settings(tmp_path)
+    store = dataclasses.replace(small.store, mapped_file_size_commit_log=32 << 20)
+    broker = BrokerController(dataclasses.replace(small, store=store))
+    await broker.start()
+    client = Client(broker.address)
+    for _ in range(5):
+        await client.send("T", bytes(4_000_000), 0, "KEYS\x01k\x02")
+    answer = await client.call(
+        RequestCode.QUERY_MESSAGE,
+        {"topic": "T", "key": "k", "maxNum": 64, "beginTimestamp": 0, "endTimestamp": 2**62},
+    )
+    await client.close()
+    await broker.shutdown()
+    assert [len(message.body) for message in decode_records(answer.body)] == [4_000_000] * 4
 
 
 # -- the broker itself ----------------------------------------------------------------------------

@@ -26,7 +26,6 @@ LARGE_BYTES = 64 * 1024
 LIMITS = RemotingLimits(
     first_frame_timeout_s=0.3,
     frame_timeout_s=0.5,
-    idle_timeout_s=1.0,
     write_high_water_bytes=128 * 1024,
     write_drain_timeout_s=0.5,
     max_connections=50,
@@ -216,8 +215,10 @@ async def test_trickling_peer_is_dropped(service: Service) -> None:
     assert await echo_works(service.address)
 
 
-async def test_idle_connection_is_closed_and_made_again(service: Service) -> None:
+async def test_idle_connection_is_closed_and_made_again() -> None:
     """Silence ends a connection; the client notices, and its next request makes a new one."""
+    service = Service(RemotingLimits(idle_timeout_s=0.3, sweep_interval_s=0.05))
+    await service.server.start("127.0.0.1", 0)
     noticed = asyncio.Event()
     dispatcher = Dispatcher()
     dispatcher.on_connection_closed.append(lambda _: noticed.set())
@@ -227,6 +228,7 @@ async def test_idle_connection_is_closed_and_made_again(service: Service) -> Non
             await noticed.wait()
         await client.request(service.address, RemotingCommand.request(ECHO), 5)
         assert 1 == service.server.connection_count
+    await service.server.close(0.2)
 
 
 async def test_peer_that_does_not_read_is_dropped(service: Service) -> None:
@@ -425,7 +427,6 @@ async def test_server_listens_on_two_ports(service: Service) -> None:
         test_large_bodies_arrive_whole,
         test_answers_before_garbage_arrive,
         test_trickling_peer_is_dropped,
-        test_idle_connection_is_closed_and_made_again,
         test_peer_that_does_not_read_is_dropped,
         test_slow_reader_gets_everything,
         test_closing_sends_what_was_answered,

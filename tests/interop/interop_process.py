@@ -19,6 +19,11 @@ _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 60.0
 
 
+def _inherited_environment() -> dict[str, str]:
+    """The environment without what mailboat would take for its configuration."""
+    return {key: value for key, value in os.environ.items() if not key.startswith("MAILBOAT_")}
+
+
 class ProcessFailedError(Exception):
     """A child process ended or stayed silent; the text holds the end of its output."""
 
@@ -53,9 +58,11 @@ class LineProcess:
             text=True,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, **(env or {})},
+            env={**_inherited_environment(), **(env or {})},
         )
-        self._reader = threading.Thread(target=self._read, name=f"read-{log_file.stem}")
+        self._reader = threading.Thread(
+            target=self._read, name=f"read-{log_file.stem}", daemon=True
+        )
         self._reader.start()
 
     @property

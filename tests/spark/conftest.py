@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,15 +32,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(short_dir: Path) -> Iterator[SparkSession]:
     """The Spark session of all tests; starting Java is what costs most."""
     before = dict(os.environ)
-    session = local_session(tmp_path_factory.mktemp("spark"), app_name="mailboat tests")
+    session = local_session(short_dir, app_name="mailboat tests")
     # Java and its workers have what they need; other tests get the environment as it was.
     os.environ.clear()
     os.environ.update(before)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def short_dir() -> Iterator[Path]:
+    """A folder with a path short enough for sockets, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(prefix="mailboat-") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

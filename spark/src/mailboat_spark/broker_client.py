@@ -123,8 +123,8 @@ class BrokerClient:
             queue: stored for queue, stored in zip(wanted, found, strict=True) if stored is not None
         }
 
-    async def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets for the group, so that tools see its lag.
+    async def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> bool:
+        """Store offsets for the group, so that tools see its lag; tell whether all are stored.
 
         The checkpoint is what counts for the query: a commit that fails is logged, and the next one
         makes up for it.
@@ -139,6 +139,8 @@ class BrokerClient:
                 )
         except (MailboatError, TimeoutError) as exc:
             logger.warning("commit group=%s failed, repeated with the next batch: %s", group, exc)
+            return False
+        return True
 
     async def fetch(self, request: ChunkRequest, deadline_s: float) -> Chunk:
         """Pull what the broker holds of a chunk.

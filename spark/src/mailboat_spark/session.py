@@ -24,6 +24,8 @@ import mailboat
 from mailboat_spark.java import find_java
 
 _QUICK_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+# A socket's path holds at most 107 bytes, and Spark's names take 43 of them.
+_LONGEST_SOCKET_DIR: Final = 64
 _CHECKPOINTS: Final = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
@@ -68,13 +70,15 @@ def local_session(
 
 
 def _settings(work_dir: Path, memory: str) -> dict[str, str]:
+    is_short = len(os.fsencode(work_dir)) <= _LONGEST_SOCKET_DIR
     return {
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"{_QUICK_JAVA} -Djava.io.tmpdir={work_dir}",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
-        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(work_dir),
+        "spark.python.unix.domain.socket.enabled": str(is_short).lower(),
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": "2",

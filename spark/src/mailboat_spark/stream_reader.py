@@ -163,8 +163,8 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
         if changed:
             client = self._client()
-            client.run(client.client.commit(self._options.group, changed))
-            self._stored |= changed
+            if client.run(client.client.commit(self._options.group, changed)):
+                self._stored |= changed
 
     def _run_committed(self, bounds: Mapping[MessageQueue, QueueBounds]) -> QueueOffsets:
         client = self._client()

@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 Phase = Literal["new", "recovering", "starting", "serving", "stopping", "stopped"]
 
+# A disk that hangs is no reason to restart: it may come back.
+_SAVE_MAY_TAKE_S: Final = 600.0
 _EXPIRY_SCAN_S: Final = 10.0  # ClientHousekeepingService
 _BUSY_SLICE_S: Final = 0.03
 _IDLE_SLICE_S: Final = 0.25
@@ -98,6 +100,7 @@ class BrokerController:
         self._register_processors()
         self._server = RemotingServer(self.dispatcher, _limits(settings.remoting), name="broker")
         self._opening: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     @property
     def port(self) -> int:
@@ -124,8 +127,12 @@ class BrokerController:
         try:
             await self._start()
         except BaseException:
-            _log.debug("the broker did not start; closing what was opened")
-            await self.shutdown()
+            try:
+                await self.shutdown()
+            except OSError as error:
+                _log.error(
+                    "what was opened before the start failed is not cleanly closed: %s", error
+                )
             raise
 
     async def wait_failed(self) -> str:
@@ -138,8 +145,12 @@ class BrokerController:
         Raises:
             OSError: a table or the store could not be saved; everything else is ended all the same.
         """
-        if self.phase == "stopped":
-            return
+        if self._ending is None:
+            self._ending = asyncio.create_task(self._end())
+        # Whoever gives up waiting must not leave the store half closed.
+        await asyncio.shield(self._ending)
+
+    async def _end(self) -> None:
         self.phase = "stopping"
         await self._server.stop_accepting()
         await self.registration.unregister()
@@ -200,7 +211,9 @@ class BrokerController:
         supervisor.start("store background", self._run_store)
         self.flush.start(supervisor)
         save_period_s = config.flush_consumer_offset_interval / 1000
-        supervisor.start_periodic("saving of tables", save_period_s, self._save_tables)
+        supervisor.start_periodic(
+            "saving of tables", save_period_s, self._save_tables, may_take_s=_SAVE_MAY_TAKE_S
+        )
         supervisor.start_periodic("search for silent clients", _EXPIRY_SCAN_S, self._expire)
         supervisor.start_periodic("statistics", SAMPLE_PERIOD_S, self.stats.sample)
 

@@ -10,6 +10,7 @@ only the `.bak` exists.
 """
 
 import asyncio
+import errno
 import hashlib
 import logging
 import threading
@@ -50,6 +51,7 @@ class JsonFile:
 
         Raises:
             DamagedStoreError: neither version can be read.
+            OSError: the file may be good, but cannot be read now (permissions, descriptors).
         """
         backup = self._path + ".bak"
         problems = []
@@ -60,6 +62,9 @@ class JsonFile:
                 content = read_file(self._disk, path)
                 value = decode(content)
             except (OSError, ValueError, ProtocolError) as error:
+                if isinstance(error, OSError) and error.errno != errno.EIO:
+                    # Only a bad disk block is damage; to go on with an old version would be.
+                    raise
                 problems.append(f"{path} cannot be read ({_one_line(error)})")
                 continue
             if path == self._path:

@@ -65,19 +65,26 @@ class Supervisor:
             self._watch = asyncio.get_running_loop().create_task(self._watch_tasks())
 
     def start_periodic(
-        self, name: str, period_s: float, action: Callable[[], Awaitable[None] | None]
+        self,
+        name: str,
+        period_s: float,
+        action: Callable[[], Awaitable[None] | None],
+        *,
+        may_take_s: float | None = None,
     ) -> None:
         """Run `action` again and again, `period_s` after it finished; first after one period.
 
-        Each period is a little shorter or longer, so that tasks do not come in step.
+        Each period is a little shorter or longer, so that tasks do not come in step. An action that
+        takes longer than `may_take_s` (by default the stall time) has stalled.
         """
+        may_take_s = self._stall_after_s if may_take_s is None else may_take_s
 
         async def run(progress: TaskProgress) -> None:
             while True:
                 pause_s = period_s * random.uniform(0.95, 1.05)
                 progress.beat(pause_s + self._stall_after_s)
                 await asyncio.sleep(pause_s)
-                progress.beat(self._stall_after_s)
+                progress.beat(may_take_s)
                 result = action()
                 if inspect.isawaitable(result):
                     await result

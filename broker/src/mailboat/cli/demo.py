@@ -30,6 +30,7 @@ from mailboat.errors import MailboatError
 TOPIC: Final = "demo"
 DEFAULT_MESSAGES: Final = 200_000
 EXIT_TERMINATED: Final = 143
+TEMPORARY_PREFIX: Final = "mailboat-demo-"
 
 
 @click.command(name="demo")
@@ -90,7 +91,9 @@ def _run(view: DemoView, folder: Path, source: LineSource, messages: int | None)
         with view.stage("send", messages) as update:
             sent = send_lines(namesrv, TOPIC, chain([first], lines), update)
         _tell_odd_lines(view, source)
-        job = stack.enter_context(closing(run_job(folder, namesrv, TOPIC)))
+        # A short path of its own, also with --keep: sockets lie there.
+        work_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX))
+        job = stack.enter_context(closing(run_job(folder, Path(work_dir), namesrv, TOPIC)))
         with view.stage("start Spark"):
             next(job)
         with view.stage("Spark", sent.messages) as update:
@@ -140,7 +143,7 @@ def _disk_bytes(folder: Path) -> dict[str, int]:
 def _work_folder(keep: Path | None) -> Iterator[Path]:
     """Give the folder to work in: the one to keep, or one that is removed at the end."""
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="mailboat-demo-") as folder:
+        with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as folder:
             yield Path(folder)
         return
     if keep.exists() and any(keep.iterdir()):

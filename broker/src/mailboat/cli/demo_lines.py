@@ -100,8 +100,8 @@ class LineSource:
             yield from self._path_lines(path, path.relative_to(root), prefix)
 
     def _path_lines(self, path: Path, shown: Path, prefix: str = "") -> Iterator[Line]:
-        # The top folder names the tag; a file by itself is tagged with its suffix or name.
-        tag = shown.parts[0] if len(shown.parts) > 1 else shown.suffix[1:] or shown.stem
+        # The package a file belongs to: its top folder, or its own name without the suffix.
+        tag = shown.parts[0] if len(shown.parts) > 1 else shown.stem
         try:
             with path.open("rb") as file:
                 yield from self._file_lines(file, name=f"{prefix}{_plain(shown)}", tag=tag)

@@ -70,14 +70,16 @@ def running_broker(folder: Path) -> Iterator[Mapping[str, Any]]:
             raise MailboatError(f"the broker ended with code {process.returncode}{_tail(log)}")
 
 
-def run_job(folder: Path, namesrv: str, topic: str) -> Generator[Mapping[str, Any], None, None]:
-    """Run the Spark job to its end and yield what it tells.
+def run_job(
+    folder: Path, work_dir: Path, namesrv: str, topic: str
+) -> Generator[Mapping[str, Any], None, None]:
+    """Run the Spark job to its end and yield what it tells; temporary files go to `work_dir`.
 
     Raises:
         MailboatError: it failed; the text ends with its last log lines.
     """
     command = [sys.executable, "-m", JOB_MODULE, "--namesrv", namesrv, "--topic", topic]
-    command += ["--output", str(folder / "parquet"), "--work-dir", str(folder / "spark")]
+    command += ["--output", str(folder / "parquet"), "--work-dir", str(work_dir)]
     command += ["--group", "demo", "--cores", str(min(os.cpu_count() or 1, 8))]
     log = folder / "spark.log"
     with _child(command, log) as process:

@@ -138,13 +138,13 @@ class ClientInstance:
             producer_data_set=[ProducerData(group) for group in sorted(self._producer_groups)],
             consumer_data_set=[member.describe() for member in self._consumers.values()],
         )
+        # Before the answer: a broker that may know us must hear when we leave.
+        self._known_brokers.add(address)
         try:
             await call(self.remoting, address, RequestCode.HEART_BEAT, body=encode_heartbeat(data))
         except MailboatError as error:
             self._known_brokers.discard(address)
             logger.warning("heartbeat broker=%s: %s", address, error)
-        else:
-            self._known_brokers.add(address)
 
     def _route_changed(self, topic: str) -> None:
         addresses = self.routes.broker_addresses(masters_only=not self._consumers)

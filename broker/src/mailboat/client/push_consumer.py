@@ -279,14 +279,15 @@ class PushConsumer:
 
     async def _take_queues(self, topic: str, own: set[MessageQueue]) -> None:
         held = {queue for queue in self._readers if queue.topic == topic}
+        left = [self._process_queues.get(queue) for queue in held - own]
+        for queue in held - own:
+            self._stop(queue)
         for queue in sorted(own - held):
             self._read(queue, None)
         if held != own:
             for listener in self.on_assignment:
                 listener(topic, sorted(own))
-        for queue in held - own:
-            process_queue = self._process_queues.get(queue)
-            self._stop(queue)
+        for process_queue in left:
             if process_queue is not None:
                 await self._store_left_offset(process_queue)
 

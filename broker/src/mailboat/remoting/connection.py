@@ -25,6 +25,8 @@ _log: Final = logging.getLogger(__name__)
 _COMPLAINT_INTERVAL_S: Final = 60.0
 _COMPLAINT_PEERS: Final = 1024
 _OPAQUE_MASK: Final = 0x7FFF_FFFF
+_SWEEP_SLICE: Final = 500  # connections looked at in one go: below a millisecond
+_SLICE_INTERVAL: Final = 0.25  # of the sweep interval
 _NO_HOST: Final = bytes(8)  # 0.0.0.0:0
 
 
@@ -83,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._postponed: list[Frame] | None = None
         self.reads = 0
         self._active_since_sweep = True
-        self._opened_s = self._idle_since_s = time.monotonic()
+        self._opened_s = self._idle_since_s = owner.now_s()
         self._frame_started_s = 0.0
         self._frames_at_sweep = -1
         self._write_paused_s: float | None = None
@@ -195,6 +197,8 @@ class Connection(asyncio.Protocol):
 
     def sweep(self, now_s: float, limits: RemotingLimits, *, expects_frames: bool) -> None:
         """Close the connection if it broke one of the time limits."""
+        if self._transport is None:
+            return
         if self._active_since_sweep:
             self._active_since_sweep = False
             self._idle_since_s = now_s
@@ -261,7 +265,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Stop reading from a peer that does not read; called by the event loop."""
-        self._write_paused_s = time.monotonic()
+        self._write_paused_s = self._owner.now_s()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
         self._owner.writing_paused(self)
@@ -322,6 +326,9 @@ class ConnectionSet:
         self._expects_frames = expects_frames
         self._connections: set[Connection] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._to_sweep: list[Connection] = []
+        self._sweep_due_s = 0.0
+        self._stalled_s = 0.0
         self._complaints: dict[str, tuple[float, int]] = {}
         self._write_paused: dict[Connection, None] = {}  # the longest paused first
         self._empty = asyncio.Event()
@@ -335,6 +342,14 @@ class ConnectionSet:
         """Iterate over a copy: closing a connection changes the set."""
         return iter(list(self._connections))
 
+    def now_s(self) -> float:
+        """Return seconds on a clock that stands still while this process does.
+
+        After a stop of the process or the machine, what peers sent meanwhile has not been read yet:
+        they are not to blame for the time.
+        """
+        return time.monotonic() - self._stalled_s
+
     def add(self, connection: Connection) -> bool:
         """Take a new connection in, or return False when there are too many."""
         if self._capacity is not None and len(self._connections) >= self._capacity:
@@ -343,7 +358,7 @@ class ConnectionSet:
         self._connections.add(connection)
         self._empty.clear()
         if self._timer is None:
-            self._arm()
+            self._arm(self.limits.sweep_interval_s)
         return True
 
     def discard(self, connection: Connection) -> bool:
@@ -354,6 +369,7 @@ class ConnectionSet:
         self._write_paused.pop(connection, None)
         if not self._connections:
             self._empty.set()
+            self._to_sweep.clear()
             if self._timer is not None:
                 self._timer.cancel()
                 self._timer = None
@@ -404,12 +420,21 @@ class ConnectionSet:
                 connection.abort()
             await self._empty.wait()
 
-    def _arm(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(self.limits.sweep_interval_s, self._sweep)
+    def _arm(self, delay_s: float) -> None:
+        self._sweep_due_s = time.monotonic() + delay_s
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._sweep)
 
     def _sweep(self) -> None:
-        self._arm()
-        now_s = time.monotonic()
-        for connection in self:
+        """Look at the next slice of connections; a round of up to 500 takes one sweep interval."""
+        interval_s = self.limits.sweep_interval_s
+        late_s = time.monotonic() - self._sweep_due_s
+        if late_s > interval_s:
+            self._stalled_s += late_s
+        if not self._to_sweep:
+            self._to_sweep = list(self._connections)
+        connections = self._to_sweep[-_SWEEP_SLICE:]
+        del self._to_sweep[-_SWEEP_SLICE:]
+        self._arm(interval_s * _SLICE_INTERVAL if self._to_sweep else interval_s)
+        now_s = self.now_s()
+        for connection in connections:
             connection.sweep(now_s, self.limits, expects_frames=self._expects_frames)

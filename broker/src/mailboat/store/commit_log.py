@@ -133,7 +133,9 @@ class CommitLog:
 
     def append_together(self, batch: list[MessageInner], queue: ConsumeQueue) -> int:
         """Write the messages of one client batch, all of them or none, into one segment."""
-        total = sum(self._size(message) for message in batch)
+        # An upper bound: a batch may roll a few bytes early, it never crosses a segment's end.
+        total = sum([len(message.body) + len(message.properties) for message in batch])
+        total += len(batch) * self._fixed_bytes(batch[0])
         if total + FILLER_BYTES > self._segment_bytes or self._has_illegal(batch):
             _refuse(batch, PutStatus.MESSAGE_ILLEGAL)
             return 0
@@ -247,11 +249,8 @@ class CommitLog:
 
     def _has_illegal(self, batch: list[MessageInner]) -> bool:
         # Only what is near a limit is looked at closely.
-        return any(
-            len(message.body) + len(message.properties) > _SURELY_LEGAL_BYTES
-            and not self._is_legal(message)
-            for message in batch
-        )
+        largest = max([len(message.body) + len(message.properties) for message in batch])
+        return largest > _SURELY_LEGAL_BYTES and not all(map(self._is_legal, batch))
 
     def _append_legal(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> int:
         pairs = list(zip(batch, queues, strict=True))
@@ -303,17 +302,15 @@ class CommitLog:
             )
         )
 
-    def _size(self, message: MessageInner) -> int:
+    def _fixed_bytes(self, message: MessageInner) -> int:
+        """Return at least what a record takes beside body and properties."""
         crc_bytes = CRC_PROPERTY_BYTES + 1 if self._append_crc else 0
         topic = self._topics.get(message.topic) or self._add_topic(message.topic)
-        return (
-            FIXED_BYTES
-            + len(message.body)
-            + len(topic[1])
-            + len(message.properties)
-            + crc_bytes
-            + self._extra_host_bytes(message.born_host)
-        )
+        hosts = self._extra_host_bytes(message.born_host)
+        return FIXED_BYTES + len(topic[1]) + crc_bytes + hosts
+
+    def _size(self, message: MessageInner) -> int:
+        return len(message.body) + len(message.properties) + self._fixed_bytes(message)
 
     def _is_legal(self, message: MessageInner) -> bool:
         topic = self._topics.get(message.topic) or self._add_topic(message.topic)

@@ -92,7 +92,7 @@ class IndexFile:
         return self._begin_timestamp_ms
 
     def put_all(self, keys: list[tuple[int, int]], store_timestamp_ms: int) -> None:
-        """Add (key hash, physical offset) pairs of one store time; there must be room for all."""
+        """Add (unsigned hash, physical offset) pairs of one store time; there is room for all."""
         slots = self._slots
         if slots is None:
             slots = self._load_slots()
@@ -108,6 +108,8 @@ class IndexFile:
         pack = ENTRY.pack
         for key_hash, physical_offset in keys:
             number += 1
+            if key_hash & 0x80000000:
+                key_hash = (0x100000000 - key_hash) & 0x7FFFFFFF
             slot = key_hash % slot_count
             previous = slots[slot]
             slots[slot] = number

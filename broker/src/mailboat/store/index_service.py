@@ -67,31 +67,34 @@ class IndexService:
         Raises:
             OSError: a new file could not be created; the keys of the last messages are missing.
         """
-        seeds = self._topic_hashes
         keys: list[tuple[int, int]] = []
+        add = keys.append
+        topic = ""
+        seed = 0
         for message in messages:
-            try:
-                seed = seeds[message.topic]
-            except KeyError:
-                seed = seeds[message.topic] = unsigned_text_hash(message.topic + "#")
+            if message.topic != topic:
+                topic = message.topic
+                seed = self._seed(topic)
+            physical_offset = message.physical_offset
             unique_key = message.unique_key
             if unique_key:
-                h = unsigned_key_hash(unique_key, seed)
-                if h & 0x80000000:
-                    h = index_hash(h)
-                keys.append((h, message.physical_offset))
+                add((unsigned_key_hash(unique_key, seed), physical_offset))
             if message.keys:
                 for key in message.keys.split(" "):
                     if key:
-                        h = unsigned_text_hash(key, seed)
-                        if h & 0x80000000:
-                            h = index_hash(h)
-                        keys.append((h, message.physical_offset))
+                        add((unsigned_text_hash(key, seed), physical_offset))
         while keys:
             file = self._current()
             room = file.room
             file.put_all(keys[:room], store_timestamp_ms)
             keys = keys[room:]
+
+    def _seed(self, topic: str) -> int:
+        try:
+            return self._topic_hashes[topic]
+        except KeyError:
+            seed = self._topic_hashes[topic] = unsigned_text_hash(topic + "#")
+            return seed
 
     def _current(self) -> IndexFile:
         if self.files:

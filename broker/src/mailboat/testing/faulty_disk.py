@@ -67,10 +67,15 @@ class FaultyDisk(DiskWrapper):
         return self.disk.open(path, create=create)
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
-        """Write, or fail, or take half."""
-        if self._meet("pwrite") and len(data) > 1:
-            data = memoryview(data)[: len(data) // 2]
-        return self.disk.pwrite(fd, data, position)
+        """Write, or fail, or take half; an EIO comes after half was taken."""
+        half = memoryview(data)[: len(data) // 2]
+        try:
+            is_short = self._meet("pwrite")
+        except OSError as exc:
+            if exc.errno == errno.EIO:
+                self.disk.pwrite(fd, half, position)
+            raise
+        return self.disk.pwrite(fd, half if is_short and half else data, position)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         """Read, or fail."""

@@ -12,6 +12,7 @@ The clock stands still until a test moves it.
 import errno
 import os
 from collections.abc import Callable
+from functools import lru_cache
 from random import Random
 from typing import Final
 
@@ -199,7 +200,7 @@ class SimulatedDisk:
         self._check_power()
         if self.is_dir(path):
             return
-        parent = os.path.dirname(_normal(path))
+        parent = "/".join(("", *_parts(path)[:-1]))
         self.make_dirs(parent)
         self.mkdir(path)
         self.fsync_dir(parent)
@@ -210,7 +211,7 @@ class SimulatedDisk:
         if self.exists(path):
             raise _error(errno.EEXIST, path)
         self._about_to_change()
-        parent = os.path.dirname(_normal(path))
+        parent = "/".join(("", *_parts(path)[:-1]))
         self._directory(parent).add(_name(path), SimulatedDirectory())
 
     def rename(self, source: str, target: str) -> None:
@@ -253,13 +254,14 @@ class SimulatedDisk:
         self._check_power()
         if self._find(path) is None:
             raise _error(errno.ENOENT, path)
-        used = self._used_bytes()
+        is_limited = self.capacity_bytes < _UNLIMITED_BYTES
+        used = self._used_bytes() if is_limited else 0
         return VolumeUsage(
             capacity_bytes=self.capacity_bytes,
             used_bytes=used,
             available_bytes=max(0, self.capacity_bytes - used),
             inodes_total=_INODES,
-            inodes_free=_INODES - len(self.walk()),
+            inodes_free=_INODES,
         )
 
     def map_read(self, fd: int, size: int) -> "_SimulatedMap":
@@ -272,7 +274,6 @@ class SimulatedDisk:
 
     def lock(self, path: str, text: str) -> Callable[[], None]:
         """Take the lock; it goes with this disk object, as a real one goes with its process."""
-        path = _normal(path)
         if path in self._locked:
             raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process")
         fd = self.open(path, create=not self.exists(path))
@@ -317,9 +318,8 @@ class SimulatedDisk:
 
     def _find(self, path: str) -> SimulatedFile | SimulatedDirectory | None:
         node: SimulatedFile | SimulatedDirectory | None = self._root
-        for part in _normal(path).split("/")[1:]:
-            if part:
-                node = node.live.get(part) if isinstance(node, SimulatedDirectory) else None
+        for part in _parts(path):
+            node = node.live.get(part) if isinstance(node, SimulatedDirectory) else None
         return node
 
     def _directory(self, path: str) -> SimulatedDirectory:
@@ -331,7 +331,7 @@ class SimulatedDisk:
         return node
 
     def _parent(self, path: str) -> SimulatedDirectory:
-        return self._directory(os.path.dirname(_normal(path)))
+        return self._directory("/".join(("", *_parts(path)[:-1])))
 
     def _has_room(self, file: SimulatedFile, size: int, position: int) -> bool:
         wanted = 4096 * len(file.new_pages(size, position))
@@ -353,12 +353,13 @@ class _SimulatedMap:
         self.view.release()
 
 
-def _normal(path: str) -> str:
-    return os.path.normpath("/" + path.lstrip("/"))
+@lru_cache(maxsize=4096)
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(part for part in os.path.normpath("/" + path).split("/") if part)
 
 
 def _name(path: str) -> str:
-    return os.path.basename(_normal(path))
+    return _parts(path)[-1]
 
 
 def _error(number: int, path: str | None = None) -> OSError:

@@ -1,12 +1,17 @@
 """Reads everything that a store serves, and holds its derived files against its log."""
 
-from mailboat.errors import CorruptRecordError
-from mailboat.model.record import decode_record, locate
+import struct
+from typing import Final
+
+from mailboat.model.record import BLANK_MAGIC, FIXED_BYTES, check_sums, decode_record, locate
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.history import Found, HistoryViolation, QueueKey, QueueView
 
-_MANY = 1 << 30
+_MANY: Final = 1 << 30
+_LOOKUPS: Final = 6
+# size, magic, queue id, queue offset, physical offset
+_PLACE: Final = struct.Struct(">iI4xi4xqq")
 
 
 def read_queue(store: MessageStore, key: QueueKey) -> QueueView:
@@ -52,7 +57,7 @@ def check_derived(
         HistoryViolation: they do not agree.
     """
     in_queues = {
-        found.physical_offset: (key, found.queue_offset)
+        found.physical_offset: (key[1], found.queue_offset)
         for key, view in queues.items()
         for found in view.messages
     }
@@ -64,43 +69,49 @@ def check_derived(
     )
     if differing:
         raise HistoryViolation("queues and log differ", f"in {differing[:6]}")
-    for physical_offset, (key, queue_offset) in in_log.items():
-        if physical_offset >= expired_below:
-            _check_lookups(store, key, queue_offset, physical_offset)
+    # Look-ups cost as much as all the rest: some from everywhere and the newest.
+    messages = [
+        (key, found)
+        for key, view in queues.items()
+        for found in view.messages
+        if found.physical_offset >= expired_below
+    ]
+    messages.sort(key=lambda item: item[1].physical_offset)
+    step = len(messages) // _LOOKUPS + 1
+    for key, found in messages[::-step]:
+        _check_lookups(store, key, found)
 
 
-def _check_lookups(
-    store: MessageStore, key: QueueKey, queue_offset: int, physical_offset: int
-) -> None:
-    record = store.look_message_by_offset(physical_offset)
+def _check_lookups(store: MessageStore, key: QueueKey, found: Found) -> None:
+    record = store.look_message_by_offset(found.physical_offset)
     if record is None:
-        raise HistoryViolation("not found by id", f"{key}@{queue_offset} at {physical_offset}")
+        raise HistoryViolation("not found by id", f"{key}, {found}")
     message, _ = decode_record(record)
     for word in (message.keys, message.unique_key):
         if word is None:
             continue
-        found = store.query_message(key[0], word, 10, 0, _MANY << 20).records
-        if found != [record]:
-            raise HistoryViolation("not found by key", f"{word} of {key}@{queue_offset}: {found}")
+        records = store.query_message(key[0], word, 10, 0, _MANY << 20).records
+        if records != [record]:
+            raise HistoryViolation("not found by key", f"{word} of {key}, {found}: {records}")
 
 
-def _records_of_log(store: MessageStore) -> dict[int, tuple[QueueKey, int]]:
+def _records_of_log(store: MessageStore) -> dict[int, tuple[int, int]]:
     """Walk the log by the sizes in its records, as far as it is visible."""
-    records: dict[int, tuple[QueueKey, int]] = {}
+    records: dict[int, tuple[int, int]] = {}
     for segment in store.commit_log.segments:
         position = 0
-        while segment.start + position < min(segment.end, store.dispatch.dispatched_offset):
-            try:
-                parts = locate(segment.view, position, segment.size_bytes)
-            except ValueError:
-                # A filler ends the segment; anything else shows as a difference.
-                break
-            topic = bytes(segment.view[parts.topic_at : parts.topic_end]).decode()
-            records[segment.start + position] = (
-                (topic, parts.header.queue_id),
-                parts.header.queue_offset,
+        end = min(segment.size_bytes, store.dispatch.dispatched_offset - segment.start)
+        # Less than a record's fixed part can only be a filler.
+        while position + FIXED_BYTES <= end:
+            size, magic, queue_id, queue_offset, physical_offset = _PLACE.unpack_from(
+                segment.view, position
             )
-            position = parts.properties_end
+            if magic == BLANK_MAGIC:
+                break
+            if physical_offset != segment.start + position or size <= 0:
+                raise HistoryViolation("broken log", f"at {segment.start + position}")
+            records[physical_offset] = (queue_id, queue_offset)
+            position += size
     return records
 
 
@@ -109,14 +120,19 @@ def _decode(key: QueueKey, queue_offset: int, data: bytes) -> list[Found]:
     position = 0
     while position < len(data):
         try:
-            message, position = decode_record(data, position)
-        except CorruptRecordError as exc:
-            raise HistoryViolation("wrong bytes served", f"{key}: {exc}") from exc
-        if (message.topic, message.queue_id) != key:
-            raise HistoryViolation("in another queue", f"{message.topic} served for {key}")
-        if message.queue_offset != queue_offset + len(messages):
+            parts = locate(data, position, len(data))
+            check_sums(data, position, parts)
+        except ValueError as exc:
+            raise HistoryViolation("wrong bytes served", f"{key}@{queue_offset}: {exc}") from exc
+        header = parts.header
+        topic = data[parts.topic_at : parts.topic_end].decode()
+        if (topic, header.queue_id) != key:
+            raise HistoryViolation("in another queue", f"{topic}/{header.queue_id} for {key}")
+        if header.queue_offset != queue_offset + len(messages):
             raise HistoryViolation(
-                "wrong offset", f"{key}: {message.queue_offset} at {queue_offset + len(messages)}"
+                "wrong offset", f"{key}: {header.queue_offset} at {queue_offset + len(messages)}"
             )
-        messages.append(Found(message.queue_offset, message.physical_offset, message.body))
+        body = data[parts.body_at : parts.body_end]
+        messages.append(Found(header.queue_offset, header.physical_offset, body))
+        position = parts.properties_end
     return messages

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk
+from mailboat.errors import StoreError
 from mailboat.model.properties import encode_properties
 from mailboat.model.tags import tags_code
 from mailboat.store.flush import FlushJob
@@ -154,7 +155,7 @@ class StoreSimulator:
         self._unanswered = []
         self._flush = None
         self._store = self._new_store(self._disk)
-        self._store.open()
+        _open_or_violate(self._store)
         self._check(self._store, crash, adopt=True)
         if crash is not Crash.NONE:
             self.crash_states += 1
@@ -171,7 +172,7 @@ class StoreSimulator:
 
     def _look_at(self, disk: SimulatedDisk, crash: Crash) -> None:
         store = self._new_store(disk, inline=True)
-        store.open()
+        _open_or_violate(store)
         self._check(store, crash, adopt=False)
         self.crash_states += 1
 
@@ -194,7 +195,7 @@ class StoreSimulator:
         if cut_after is not None:
             self._disk.cut_power_after(cut_after)
         try:
-            for _ in range(random.randrange(60)):
+            for _ in range(random.randrange(40)):
                 random.choices(
                     (self._put, self._put_batch, self._flush_step, self._background, self._run_job,
                      self._wait, self._consume, self._fail),
@@ -215,11 +216,11 @@ class StoreSimulator:
 
     def _close(self) -> Crash:
         """Close cleanly; a power cut afterwards must not matter."""
+        self._faulty.heal()
         while self._jobs:
             self._run_job()
         if self._flush is not None:
             self._finish_flush()
-        self._faulty.heal()
         self._store.close()
         self._answer()
         if self._random.random() < 0.5:
@@ -338,3 +339,10 @@ _FAILURES: Final = (
 
 def _unwrapped(disk: Disk) -> Disk:
     return disk
+
+
+def _open_or_violate(store: MessageStore) -> None:
+    try:
+        store.open()
+    except StoreError as exc:
+        raise HistoryViolation("cannot be opened", str(exc)) from exc

@@ -1,10 +1,10 @@
 """Probes for Kubernetes: is the process alive, does it serve, has it started.
 
-/livez     503 once a background task died or stalled: only a restart helps
-/readyz    503 while clients are not served, or when the store has failed; a full disk is *not*
-unready,
-           since consumers still read and make room
-/startupz  503 until the start is finished; the body says how far it is
+    /livez     503 once a background task died or stalled: only a restart helps
+    /readyz    503 while clients are not served, or when the store has failed
+    /startupz  503 until the start is finished; the body says how far it is
+
+A full disk is *not* unready: consumers go on reading, and only then is there room again.
 """
 
 import msgspec

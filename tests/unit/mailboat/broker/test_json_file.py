@@ -3,6 +3,8 @@
 import asyncio
 import errno
 import json
+import os
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
@@ -132,6 +134,20 @@ def test_two_damaged_versions_are_refused_by_name() -> None:
     damage(disk, PATH + ".bak")
     with pytest.raises(DamagedStoreError, match=r"topics\.json cannot be read.*\.bak.*put back"):
         JsonFile(disk, PATH).load(load_json)
+
+
+@pytest.mark.parametrize("error", [errno.EACCES, errno.EMFILE])
+def test_a_file_that_cannot_be_opened_is_not_damaged(error: int) -> None:
+    """Going on with the old version because of a permission would lose what is in the new one."""
+    disk = FaultyDisk(saved_disk(OLD, NEW), Fault(("open",), 1, error))
+    with pytest.raises(OSError, match=re.escape(os.strerror(error))):
+        JsonFile(disk, PATH).load(load_json)
+
+
+def test_a_bad_block_falls_back_to_the_previous_version() -> None:
+    """A disk that cannot read the file any more is damage like any other."""
+    disk = FaultyDisk(saved_disk(OLD, NEW), Fault(("pread",), 1, errno.EIO))
+    assert JsonFile(disk, PATH).load(load_json) == {"version": 1}
 
 
 def test_a_full_disk_leaves_the_old_table_and_heals() -> None:

@@ -11,9 +11,7 @@ QUEUE = MessageQueue("T", "broker-a", 0)
 
 def message_at(queue_offset: int, body: bytes = b"x") -> MessageExt:
     """Return a message with that offset."""
-    return MessageExt(
-        "T", body, 0, queue_offset, 0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, {}
-    )
+    return MessageExt("T", body, 0, queue_offset, 0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, {})
 
 
 def has_room(process_queue: ProcessQueue) -> bool:

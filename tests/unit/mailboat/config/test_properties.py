@@ -41,6 +41,15 @@ def test_a_value_may_hold_separators_and_escapes() -> None:
     ]
 
 
+def test_a_continued_line_loses_its_backslash_and_the_next_its_indent() -> None:
+    """What follows the backslash is no escape; a doubled backslash continues nothing."""
+    assert parse_properties("a=x\\\n   ny\nb=z\\\\\nc=1") == [
+        Property("a", "xny", 1),
+        Property("b", "z\\", 3),
+        Property("c", "1", 4),
+    ]
+
+
 def test_a_key_that_comes_twice_is_reported_twice() -> None:
     """The caller decides what a double key means."""
     assert [item.value for item in parse_properties("a=1\na=2\n")] == ["1", "2"]

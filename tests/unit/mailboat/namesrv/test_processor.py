@@ -55,14 +55,16 @@ EVERY_CODE = [
 
 
 class NameServer:
-    """A name server without a socket."""
+    """A name server without a socket; its clock stands still unless a test moves `now_s`."""
 
     def __init__(self, **overrides: str) -> None:
         """Answer with settings that differ from the defaults as given."""
+        self.now_s = 0.0
+        self.routes = RouteInfoManager(clock=lambda: self.now_s)
         self._dispatcher = Dispatcher()
         NamesrvProcessor(
             load_settings("namesrv", overrides=overrides),
-            routes=RouteInfoManager(clock=lambda: 0.0),
+            routes=self.routes,
             kv_config=KvConfigManager(),
         ).register(self._dispatcher)
 
@@ -281,7 +283,7 @@ def test_a_topic_is_deleted(server: NameServer) -> None:
     delete = RequestCode.DELETE_TOPIC_IN_NAMESRV
     server.ok(delete, {"topic": "T", "clusterName": "other"})
     assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == 0
-    server.ok(delete, {"topic": "T"})
+    server.ok(delete, {"topic": "T", "clusterName": ""})
     assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == 17
 
 
@@ -322,6 +324,25 @@ def test_a_heartbeat_is_acknowledged(server: NameServer) -> None:
     """Also that of a broker which is not registered."""
     server.ok(RequestCode.BROKER_HEARTBEAT, IDENTITY)
     server.ok(RequestCode.BROKER_HEARTBEAT, SLAVE)
+
+
+@pytest.mark.parametrize("code", [RequestCode.QUERY_DATA_VERSION, RequestCode.BROKER_HEARTBEAT])
+def test_both_light_requests_show_that_a_broker_lives(server: NameServer, code: int) -> None:
+    """A broker whose topics did not change skips the full registration and is kept all the same."""
+    server.now_s = 119.0
+    assert server.ask(code, IDENTITY, b'{"counter":3,"timestamp":1700000000000}').code == 0
+    server.now_s = 238.0
+    assert server.routes.drop_silent() == []
+    server.now_s = 240.0
+    assert server.routes.drop_silent() == ["connection"]
+
+
+def test_a_broker_may_name_its_own_time() -> None:
+    """heartbeatTimeoutMillis of RocketMQ 5 replaces the 120 s."""
+    server = NameServer()
+    server.register({**IDENTITY, "heartbeatTimeoutMillis": 10_000})
+    server.now_s = 10.5
+    assert server.routes.drop_silent() == ["connection"]
 
 
 def test_the_configuration_is_shown_as_properties() -> None:

@@ -149,6 +149,8 @@ def test_bad_json_header_is_a_protocol_error(header: bytes) -> None:
         binary_header(ext=struct.pack(">h", -1) + b"abcdef"),
         binary_header(ext=struct.pack(">h", 1) + b"k" + struct.pack(">i", -1)),
         binary_header(ext=struct.pack(">h", 1) + b"k" + struct.pack(">i", 9) + b"v"),
+        # A length that leads back to where the field began must not be followed for ever.
+        binary_header(ext=struct.pack(">h", 1) + b"k" + struct.pack(">i", -7)),
         binary_header(ext=struct.pack(">h", 1) + b"\xff" + struct.pack(">i", 1) + b"v"),
         # The value ends inside the header but beyond the ext fields.
         binary_header(ext=b"\0\1k\0\0\0\3v", ext_length=8) + b"zz",

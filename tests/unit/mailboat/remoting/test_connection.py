@@ -176,6 +176,35 @@ async def test_our_own_connection_may_stay_silent() -> None:
     assert not transport.is_aborted
 
 
+async def test_peers_do_not_pay_for_our_own_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time in which this process stood still counts against nobody, time after it does."""
+    owner = new_set()
+    _, transport, _ = connect(owner)
+    clock_s = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: clock_s)
+    clock_s += 60
+    owner._sweep()
+    assert not transport.is_aborted
+    for _ in range(11):
+        clock_s += 1
+        owner._sweep()
+    assert transport.is_aborted
+
+
+async def test_every_connection_of_many_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of connections are looked at in slices, none is left out."""
+    owner = new_set()
+    transports = [connect(owner, ("10.0.0.1", port))[1] for port in range(1201)]
+    clock_s = time.monotonic() + 11
+    monkeypatch.setattr(time, "monotonic", lambda: clock_s)
+    owner._sweep_due_s = clock_s
+    aborted = []
+    for _ in range(3):
+        owner._sweep()
+        aborted.append(sum(transport.is_aborted for transport in transports))
+    assert [500, 1000, 1201] == aborted
+
+
 async def test_frame_must_be_finished_in_thirty_seconds() -> None:
     """A frame that trickles in is dropped although bytes keep coming."""
     connection, transport, _ = connect(new_set())
@@ -251,6 +280,19 @@ async def test_longest_paused_peer_pays_for_short_memory() -> None:
         transport.unsent = 400
         connection.pause_writing()
     assert [True, False, False] == [transport.is_aborted for _, transport, _ in peers]
+
+
+async def test_peer_that_is_gone_is_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
+    """A paused connection that was lost is not among those that are dropped later."""
+    owner = new_set(RemotingLimits(unsent_budget_bytes=1000))
+    peers = [connect(owner, (f"10.0.0.{n}", 1)) for n in (1, 2, 3)]
+    for connection, transport, _ in peers:
+        transport.unsent = 900
+        if connection.peer == "10.0.0.2:1":
+            peers[0][0].connection_lost(None)
+        connection.pause_writing()
+    assert [False, True, False] == [transport.is_aborted for _, transport, _ in peers]
+    assert ["peer=10.0.0.2:1"] == [record.getMessage().split()[3] for record in caplog.records]
 
 
 @pytest.mark.parametrize(
@@ -333,6 +375,19 @@ async def test_late_and_unknown_responses_are_counted_and_dropped() -> None:
     connection.data_received(RemotingCommand(0, opaque=12345, flag=1).encode())
     assert 2 == connection.unknown_responses
     assert not transport.is_closing()
+
+
+async def test_response_that_meets_a_cancelled_request_is_dropped() -> None:
+    """A response that arrives in the same moment as the caller gives up harms nothing."""
+    connection, transport, _ = connect(new_set())
+    waiting = asyncio.create_task(connection.request(RemotingCommand.request(307), 5))
+    await asyncio.sleep(0)
+    (request,) = sent(transport)
+    waiting.cancel()
+    connection.data_received(request.response(0).encode())
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert 1 == connection.unknown_responses
 
 
 async def test_requests_fail_when_the_connection_is_lost() -> None:

@@ -38,6 +38,7 @@ _MAX_STORED_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 21
 # A well-formed text holds nothing but 0x01 and 0x02 in turn once everything else is taken out.
 _NOT_SEPARATORS: Final = bytes(code for code in range(256) if code not in (1, 2))
 _SEPARATORS: Final = b"\x01\x02" * (MAX_PROPERTIES_BYTES // 2)
+_PROPERTY_END: Final = 2
 _WAIT_TRUE: Final = b"WAIT\x01true\x02"
 _BATCH_CODE: Final = RequestCode.SEND_BATCH_MESSAGE
 _TAG_CACHE_SIZE: Final = 65536
@@ -116,6 +117,7 @@ class SendMessageProcessor:
         """Make messages of requests; what ends here is answered and left out."""
         topics = self._topics
         max_body_bytes = self._max_body_bytes
+        born_host = connection.peer_host
         requests: list[SendRequest] = []
         messages: list[MessageInner] = []
         for request, body in sends:
@@ -140,13 +142,17 @@ class SendMessageProcessor:
                 checked = self._check_rare(connection, request, body)
             else:
                 try:
+                    text = fields.properties
+                    if text and text[-1] != "\x02":
+                        text += "\x02"
                     checked = self._message(
-                        connection.peer_host,
+                        born_host,
                         fields,
                         body,
                         fields.queue_id,
                         fields.message_flag,
-                        fields.properties,
+                        text.encode(),
+                        text,
                     )
                 except BrokerError as error:
                     checked = self._refusal(request, error)
@@ -164,16 +170,16 @@ class SendMessageProcessor:
         body: bytes,
         queue_id: int,
         flag: int,
+        stored: bytes,
         text: str,
     ) -> MessageInner:
-        """Make the message to store; `flag` and the properties `text` are those of a batch's item.
+        """Make the message to store.
+
+        `stored` and `text` are its properties as bytes and as text, with a closing separator.
 
         Raises:
             BrokerError: the properties ask for what this broker does not do, or are too long.
         """
-        if text and text[-1] != "\x02":
-            text += "\x02"
-        stored = text.encode()
         separators = stored.translate(None, _NOT_SEPARATORS)
         if separators == _SEPARATORS[: len(separators)] and not len(separators) & 1:
             parts = iter(text.replace("\x02", "\x01").split("\x01"))
@@ -270,13 +276,17 @@ class SendMessageProcessor:
                 return self._store_batch(connection, request, body, queue_id)
             if config.topic_filter_type == "MULTI_TAG":
                 fields.sys_flag |= MULTI_TAGS
+            text = fields.properties
+            if text and text[-1] != "\x02":
+                text += "\x02"
             return self._message(
                 connection.peer_host,
                 fields,
                 body,
                 queue_id,
                 fields.message_flag,
-                fields.properties,
+                text.encode(),
+                text,
             )
         except BrokerError as error:
             return self._refusal(request, error)
@@ -332,11 +342,14 @@ class SendMessageProcessor:
                 ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic"
             )
         messages: list[MessageInner] = []
+        born_host = connection.peer_host
         try:
             for flag, item_body, properties in decode_batch(body):
+                if properties and properties[-1] != _PROPERTY_END:
+                    properties += b"\x02"
                 text = properties.decode()
                 messages.append(
-                    self._message(connection.peer_host, fields, item_body, queue_id, flag, text)
+                    self._message(born_host, fields, item_body, queue_id, flag, properties, text)
                 )
         except UnicodeDecodeError as error:
             raise BrokerError(

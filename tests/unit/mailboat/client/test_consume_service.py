@@ -1,0 +1,222 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from mailboat.client import consume_service
+from mailboat.client.background import BackgroundTasks
+from mailboat.client.consume_service import ConsumeService, ConsumeSettings, Handler, SendBack
+from mailboat.client.process_queue import ProcessQueue
+from mailboat.errors import BrokerError
+from mailboat.model.message import MessageExt
+from mailboat.model.message_queue import MessageQueue
+
+QUEUE = MessageQueue("T", "broker-a", 0)
+Start = Callable[..., ConsumeService]
+
+
+def message_at(queue_offset: int, topic: str = "T", **properties: str) -> MessageExt:
+    """Return a message with that offset."""
+    return MessageExt(
+        topic, b"x", 0, queue_offset, 0, 0, 0, 0, 0, 0, bytes(8), 0, bytes(8), 0, 0, properties
+    )
+
+
+def put(process_queue: ProcessQueue, service: ConsumeService, *messages: MessageExt) -> None:
+    """Let a service consume messages that were pulled."""
+    process_queue.put(messages, messages[-1].queue_offset + 1)
+    service.submit(process_queue, messages)
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    """Return a function that starts a service; it is stopped after the test."""
+    tasks = BackgroundTasks()
+
+    def start_service(
+        handlers: dict[str, Handler],
+        send_back: SendBack | None = None,
+        settings: ConsumeSettings | None = None,
+    ) -> ConsumeService:
+        service = ConsumeService(handlers, settings or ConsumeSettings(4, 1, 60.0), send_back)
+        service.start(tasks)
+        return service
+
+    yield start_service
+    await tasks.cancel_all()
+    tasks.check()
+
+
+class Recorder:
+    """A handler that remembers, and fails as often as it is told."""
+
+    def __init__(self, failures: int = 0) -> None:
+        """Fail the first `failures` calls."""
+        self.calls: list[list[int]] = []
+        self.topics: list[str] = []
+        self._failures = failures
+        self._called = asyncio.Event()
+
+    async def __call__(self, messages: list[MessageExt]) -> None:
+        """Remember the offsets."""
+        self.calls.append([message.queue_offset for message in messages])
+        self.topics.append(messages[0].topic)
+        self._called.set()
+        if len(self.calls) <= self._failures:
+            raise ValueError("not now")
+
+    async def wait(self, count: int) -> None:
+        """Return once it was called `count` times."""
+        async with asyncio.timeout(5):
+            while len(self.calls) < count:
+                self._called.clear()
+                await self._called.wait()
+        await asyncio.sleep(0)
+
+
+async def test_finished_messages_move_the_commit_offset(start: Start):
+    """What handlers have returned from is finished."""
+    handler = Recorder()
+    process_queue = ProcessQueue(QUEUE, 0)
+    put(process_queue, start({"T": handler}), *(message_at(offset) for offset in range(3)))
+    await handler.wait(3)
+    assert process_queue.commit_offset == 3
+
+
+async def test_batches_are_as_large_as_asked(start: Start):
+    """A handler gets at most `batch_size` messages at a time, in order."""
+    handler = Recorder()
+    service = start({"T": handler}, settings=ConsumeSettings(1, 3, 60.0))
+    put(ProcessQueue(QUEUE, 0), service, *(message_at(offset) for offset in range(7)))
+    await handler.wait(3)
+    assert handler.calls == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+async def test_failed_message_goes_back_to_the_broker(start: Start):
+    """A message that the broker took back is finished here."""
+    handler = Recorder(failures=1)
+    taken: asyncio.Queue[int] = asyncio.Queue()
+
+    async def send_back(process_queue: ProcessQueue, message: MessageExt) -> None:
+        taken.put_nowait(message.queue_offset)
+
+    process_queue = ProcessQueue(QUEUE, 0)
+    put(process_queue, start({"T": handler}, send_back), message_at(0))
+    assert await asyncio.wait_for(taken.get(), 5) == 0
+    await asyncio.sleep(0)
+    assert process_queue.commit_offset == 1
+
+
+async def test_message_that_the_broker_refuses_is_consumed_again(start: Start, monkeypatch):
+    """A message that the broker refuses (code 3) is not committed, and comes again."""
+    monkeypatch.setattr(consume_service, "RECONSUME_PAUSE_S", 0.01)
+    handler = Recorder(failures=2)
+
+    async def refused(process_queue: ProcessQueue, message: MessageExt) -> None:
+        assert process_queue.commit_offset == 0
+        raise BrokerError(3, "request type 36 not supported")
+
+    process_queue = ProcessQueue(QUEUE, 0)
+    message = message_at(0)
+    put(process_queue, start({"T": handler}, refused), message, message_at(1))
+    await handler.wait(4)
+    assert sorted(handler.calls) == [[0], [0], [1], [1]]
+    assert (message.reconsume_times, process_queue.commit_offset) == (1, 2)
+
+
+async def test_broadcasting_drops_a_failed_message(start: Start, caplog):
+    """Without a broker to send to, a failure is logged and the queue goes on."""
+    handler = Recorder(failures=1)
+    process_queue = ProcessQueue(QUEUE, 0)
+    put(process_queue, start({"T": handler}), message_at(0))
+    await handler.wait(1)
+    assert process_queue.commit_offset == 1
+    assert "not now" in caplog.text
+
+
+async def test_handler_that_takes_too_long_has_failed(start: Start):
+    """A handler above the time limit is cancelled, and its message sent back."""
+    taken: asyncio.Queue[int] = asyncio.Queue()
+
+    async def send_back(process_queue: ProcessQueue, message: MessageExt) -> None:
+        taken.put_nowait(message.queue_offset)
+
+    async def hanging(messages: list[MessageExt]) -> None:
+        await asyncio.Event().wait()
+
+    service = start({"T": hanging}, send_back, ConsumeSettings(1, 1, 0.01))
+    put(ProcessQueue(QUEUE, 0), service, message_at(0))
+    assert await asyncio.wait_for(taken.get(), 5) == 0
+
+
+async def test_retried_message_has_its_own_topic(start: Start):
+    """A message of the retry topic comes to the handler of the topic it was sent to."""
+    first, second = Recorder(), Recorder()
+    service = start({"T": first, "U": second}, settings=ConsumeSettings(1, 8, 60.0))
+    process_queue = ProcessQueue(MessageQueue("%RETRY%G", "broker-a", 0), 0)
+    put(
+        process_queue,
+        service,
+        message_at(0, "%RETRY%G", RETRY_TOPIC="T"),
+        message_at(1, "%RETRY%G", RETRY_TOPIC="U"),
+        message_at(2, "%RETRY%G", RETRY_TOPIC="U"),
+    )
+    await second.wait(1)
+    assert (first.calls, first.topics) == ([[0]], ["T"])
+    assert (second.calls, second.topics) == ([[1, 2]], ["U"])
+
+
+async def test_dropped_queue_is_not_consumed(start: Start):
+    """Messages of a queue that went to another member are left to that member."""
+    handler = Recorder()
+    service = start({"T": handler}, settings=ConsumeSettings(1, 1, 60.0))
+    lost, kept = ProcessQueue(QUEUE, 0), ProcessQueue(QUEUE, 0)
+    put(lost, service, message_at(0))
+    lost.drop()
+    put(kept, service, message_at(9))
+    await handler.wait(1)
+    assert handler.calls == [[9]]
+
+
+async def test_stop_waits_for_running_handlers(start: Start):
+    """Closing lets a handler finish that has begun, and begins no other."""
+    begun, may_end = asyncio.Event(), asyncio.Event()
+    finished: list[int] = []
+
+    async def slow(messages: list[MessageExt]) -> None:
+        begun.set()
+        await may_end.wait()
+        finished.append(messages[0].queue_offset)
+
+    process_queue = ProcessQueue(QUEUE, 0)
+    service = start({"T": slow}, settings=ConsumeSettings(1, 1, 60.0))
+    put(process_queue, service, message_at(0), message_at(1))
+    await begun.wait()
+    stopping = asyncio.ensure_future(service.stop(5.0))
+    await asyncio.sleep(0)
+    may_end.set()
+    await stopping
+    assert finished == [0]
+    assert process_queue.commit_offset == 1
+
+
+async def test_concurrency_is_a_limit(start: Start):
+    """No more handlers run at a time than asked for."""
+    running = peak = 0
+    gate = asyncio.Semaphore(0)
+
+    async def counting(messages: list[MessageExt]) -> None:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await gate.acquire()
+        running -= 1
+
+    process_queue = ProcessQueue(QUEUE, 0)
+    service = start({"T": counting}, settings=ConsumeSettings(3, 1, 60.0))
+    put(process_queue, service, *(message_at(offset) for offset in range(10)))
+    for _ in range(10):
+        await asyncio.sleep(0)
+        gate.release()
+    await service.stop(5.0)
+    assert peak == 3

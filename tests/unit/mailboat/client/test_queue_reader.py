@@ -1,0 +1,176 @@
+import asyncio
+
+import pytest
+
+from mailboat.client import queue_reader
+from mailboat.client.name_servers import NameServers
+from mailboat.client.pulling import Puller, PullRequest, PullResult, PullStatus
+from mailboat.client.queue_reader import QueueReader
+from mailboat.client.routes import RouteCache
+from mailboat.errors import BrokerError
+from mailboat.model.message_queue import MessageQueue
+from mailboat.model.subscription import build_subscription
+from mailboat.protocol.codes import RequestCode
+from mailboat.remoting.client import RemotingClient
+
+PULL = RequestCode.PULL_MESSAGE
+QUEUE = MessageQueue("T1", "a", 1)
+# Written by the encoder of rocketmq 4.9.8: body "hello", TAGS=TagA, k=v, queue 1, offset 2.
+RECORD = bytes.fromhex(
+    "0000006f daa320a7 3610a686 00000001 00000000 0000000000000002 00000000000003e8 00000000 "
+    "0000018bcfe56800 0a000001000004d2 0000018bcfe5687b 0a00000200002a9f 00000000 "
+    "0000000000000000 00000005 68656c6c6f 02 5431 000d 6b017602 54414753 01 54616741"
+)
+
+
+def answer(code: int, next_offset: int, body: bytes = b"", slave: int = 0):
+    """Return a pull answer of a broker."""
+    fields = {
+        "nextBeginOffset": next_offset, "minOffset": 0, "maxOffset": 9,
+        "suggestWhichBrokerId": slave,
+    }  # fmt: skip
+    return lambda command: command.response(code, "remark", fields, body)
+
+
+class Script:
+    """Answers pulls one after the other, then never."""
+
+    def __init__(self, *answers) -> None:
+        """Give these answers in turn."""
+        self.answers = list(answers)
+
+    def __call__(self, command):
+        """Give the next answer."""
+        return self.answers.pop(0)(command) if self.answers else None
+
+
+class Sink:
+    """Remembers what it was given."""
+
+    def __init__(self, commit_offset: int | None = None) -> None:
+        """Commit one offset with each pull."""
+        self.events: asyncio.Queue = asyncio.Queue()
+        self._commit_offset = commit_offset
+
+    async def wait_for_room(self) -> None:
+        """Never be full."""
+
+    def take(self, result: PullResult) -> None:
+        """Remember offsets."""
+        offsets = [message.queue_offset for message in result.messages]
+        self.events.put_nowait((offsets, result.next_offset))
+
+    def moved(self, queue_offset: int) -> None:
+        """Remember the move."""
+        self.events.put_nowait(("moved", queue_offset))
+
+    def offset_to_commit(self) -> int | None:
+        """Return what the test wants committed."""
+        return self._commit_offset
+
+
+@pytest.fixture
+async def broker(make_peer, name_server):
+    """Return a broker with topic T1, whose pulls the test scripts."""
+    peer = await make_peer()
+    name_server.set_route("T1", {"a": peer.address})
+    return peer
+
+
+@pytest.fixture
+async def puller(name_server):
+    """Return a puller."""
+    remoting = RemotingClient()
+    yield Puller(remoting, RouteCache(NameServers([name_server.address], remoting)))
+    await remoting.close()
+
+
+@pytest.fixture
+async def read(puller):
+    """Return a function that starts reading from offset 2."""
+    tasks = []
+
+    def start(sink: Sink, expression: str = "*") -> None:
+        subscription = build_subscription("T1", expression, 77)
+        reader = QueueReader(puller, "G", QUEUE, subscription, 32, sink)
+        tasks.append(asyncio.ensure_future(reader.read_from(2)))
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_pull_request_of_a_reader(broker, read):
+    """A long poll carries subscription, group and offsets; sysFlag is 2+4, with 1 to commit."""
+    broker.answer(PULL, Script())
+    read(Sink(commit_offset=2), "TagA || TagB")
+    (request,) = await broker.wait_asked(PULL)
+    assert request.ext_fields == {
+        "consumerGroup": "G", "topic": "T1", "queueId": "1", "queueOffset": "2",
+        "maxMsgNums": "32", "sysFlag": "7", "commitOffset": "2", "suspendTimeoutMillis": "15000",
+        "subscription": "TagA || TagB", "subVersion": "77", "expressionType": "TAG", "bname": "a",
+    }  # fmt: skip
+
+
+async def test_reading_goes_on_where_the_broker_says(broker, read):
+    """Found messages, an unmatched stretch and a move each decide where the next pull begins."""
+    broker.answer(PULL, Script(answer(0, 3, RECORD), answer(20, 8), answer(21, 5)))
+    sink = Sink()
+    read(sink)
+    assert await sink.events.get() == ([2], 3)
+    assert await sink.events.get() == ([], 8)
+    assert await sink.events.get() == ("moved", 5)
+    requests = await broker.wait_asked(PULL, 4)
+    assert [request.ext_fields["queueOffset"] for request in requests] == ["2", "3", "8", "5"]
+
+
+async def test_tag_is_compared_as_text(broker, read):
+    """A message whose hash matched by chance is dropped, and the offset still moves on."""
+    broker.answer(PULL, Script(answer(0, 3, RECORD)))
+    sink = Sink()
+    read(sink, "TagB")
+    assert await sink.events.get() == ([], 3)
+
+
+async def test_refused_pull_is_tried_again(broker, read, monkeypatch, caplog):
+    """A broker that refuses for a while is asked again, and the log says it once."""
+    monkeypatch.setattr(queue_reader, "ERROR_PAUSE_S", 0.001)
+    broker.answer(PULL, Script(*[answer(16, 0)] * 3, answer(0, 3, RECORD)))
+    sink = Sink()
+    read(sink)
+    assert await asyncio.wait_for(sink.events.get(), 5) == ([2], 3)
+    warnings = [entry for entry in caplog.records if entry.levelname == "WARNING"]
+    assert len(warnings) == 1
+
+
+async def test_damaged_body_is_pulled_again(broker, read, monkeypatch):
+    """Bytes damaged on the way are not delivered and not skipped."""
+    monkeypatch.setattr(queue_reader, "ERROR_PAUSE_S", 0.001)
+    damaged = RECORD[:90] + bytes([RECORD[90] ^ 1]) + RECORD[91:]
+    broker.answer(PULL, Script(answer(0, 3, damaged), answer(0, 3, RECORD)))
+    sink = Sink()
+    read(sink)
+    assert await asyncio.wait_for(sink.events.get(), 5) == ([2], 3)
+
+
+async def test_suggested_slave_is_pulled_next(broker, make_peer, name_server, puller):
+    """The broker id of an answer decides where the next pull of the queue goes."""
+    slave = await make_peer()
+    slave.answer(PULL, Script(answer(19, 3)))
+    broker.answer(PULL, Script(answer(19, 2, slave=1)))
+    name_server.routes["T1"].broker_datas[0].broker_addrs[1] = slave.address
+    request = PullRequest("G", QUEUE, 2, build_subscription("T1", "*"), 32)
+    await puller.pull(request)
+    result = await puller.pull(request)
+    assert (result.status, result.next_offset) == (PullStatus.NO_NEW_MSG, 3)
+
+
+async def test_single_pull_does_not_suspend(broker, puller):
+    """Without a suspend time the broker answers at once: the bit is clear."""
+    broker.answer(PULL, Script(answer(19, 2), answer(24, 0)))
+    request = PullRequest("G", QUEUE, 2, build_subscription("T1", "*"), 32)
+    await puller.pull(request)
+    assert broker.asked(PULL)[0].ext_fields["sysFlag"] == "4"
+    with pytest.raises(BrokerError):
+        await puller.pull(request)

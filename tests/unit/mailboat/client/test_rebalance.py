@@ -1,0 +1,163 @@
+import asyncio
+
+import pytest
+
+from mailboat.client import rebalance
+from mailboat.client.allocation import allocate_averagely
+from mailboat.client.instance import ClientInstance, ConsumerMembership
+from mailboat.client.rebalance import Rebalancer
+from mailboat.protocol.bodies import encode_consumer_id_list
+from mailboat.protocol.codes import RequestCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.heartbeat import ConsumerData, decode_heartbeat
+
+MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+
+
+class Broker:
+    """A broker's idea of a group."""
+
+    def __init__(self, peer) -> None:
+        """Answer heartbeats and questions for members."""
+        self.peer = peer
+        self.members: list[str] = []
+        self.learns_from_heartbeats = True
+        peer.answer(RequestCode.HEART_BEAT, self._heartbeat)
+        peer.answer(MEMBERS, self._list)
+        peer.answer(RequestCode.UNREGISTER_CLIENT, lambda command: command.response(0))
+
+    def _heartbeat(self, command: RemotingCommand) -> RemotingCommand:
+        client_id = decode_heartbeat(command.body).client_id
+        if self.learns_from_heartbeats and client_id not in self.members:
+            self.members.append(client_id)
+        return command.response(0)
+
+    def _list(self, command: RemotingCommand) -> RemotingCommand:
+        if not self.members:
+            return command.response(1, "no consumer for this group")
+        return command.response(0, body=encode_consumer_id_list(self.members))
+
+
+@pytest.fixture
+async def broker(make_peer, name_server):
+    """Return a broker that holds topic T with 6 queues."""
+    peer = await make_peer()
+    name_server.set_route("T", {"a": peer.address}, queues=6)
+    return Broker(peer)
+
+
+class Member:
+    """A member of group G and the queues it was given."""
+
+    def __init__(self, name_server, strategy=allocate_averagely) -> None:
+        """Prepare a member."""
+        self.instance = ClientInstance(name_server.address)
+        self.given: asyncio.Queue[tuple[str, list[int]]] = asyncio.Queue()
+        self.rebalancer = Rebalancer(self.instance, "G", strategy=strategy, assign=self._assign)
+        self.rebalancer.add_topic("T")
+
+    async def _assign(self, topic: str, queues) -> None:
+        self.given.put_nowait((topic, sorted(queue.queue_id for queue in queues)))
+
+    async def start(self) -> None:
+        """Join the group."""
+        await self.instance.start()
+        self.instance.join_as_consumer(
+            "G", ConsumerMembership(lambda: ConsumerData("G"), self.rebalancer.wake)
+        )
+
+    async def until_given(self, queue_ids: list[int]) -> None:
+        """Return once a rebalance gave exactly these queues."""
+        while await self.next_given() != queue_ids:
+            pass
+
+    async def next_given(self) -> list[int]:
+        """Return the queues of the next rebalance."""
+        async with asyncio.timeout(5):
+            return (await self.given.get())[1]
+
+
+@pytest.fixture
+async def member(name_server, broker):
+    """Return a member that has joined."""
+    member = Member(name_server)
+    await member.start()
+    yield member
+    await member.instance.close()
+
+
+async def test_only_member_gets_everything(member):
+    """A broker that does not know the member yet is told, and then asked again."""
+    await member.rebalancer.rebalance()
+    assert await member.next_given() == [0, 1, 2, 3, 4, 5]
+
+
+async def test_members_share(member, broker):
+    """With another member in the group each gets half, in the order of the client ids."""
+    broker.members.append("zzz@1")
+    await member.rebalancer.rebalance()
+    assert await member.next_given() == [0, 1, 2]
+
+
+async def test_forgetful_broker_does_not_take_queues_away(member, broker):
+    """A member that the broker does not list keeps what it has instead of dropping everything."""
+    await member.rebalancer.rebalance()
+    await member.next_given()
+    broker.learns_from_heartbeats = False
+    broker.members[:] = ["other@1"]
+    await member.rebalancer.rebalance()
+    assert member.given.empty()
+
+
+async def test_broker_that_is_away_changes_nothing(member, broker):
+    """Without an answer the queues stay as they are."""
+    await member.rebalancer.rebalance()
+    await member.next_given()
+    await broker.peer.close()
+    await member.rebalancer.rebalance()
+    assert member.given.empty()
+
+
+async def test_pushed_change_rebalances_at_once(member, broker):
+    """Code 40 makes the member look again without waiting for the 20 s timer."""
+    member.rebalancer.start()
+    assert await member.next_given() == [0, 1, 2, 3, 4, 5]
+    broker.members.append("zzz@1")
+    code = RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+    broker.peer.push(RemotingCommand.request(code, {"consumerGroup": "other"}, oneway=True))
+    broker.peer.push(RemotingCommand.request(code, {"consumerGroup": "G"}, oneway=True))
+    await member.until_given([0, 1, 2])
+
+
+async def test_new_queues_are_found_with_the_route(member, name_server, broker):
+    """When a topic grows, the member gets its share of the new queues."""
+    member.rebalancer.start()
+    await member.next_given()
+    name_server.set_route("T", {"a": broker.peer.address}, queues=8)
+    await member.instance.routes.refresh_all()
+    await member.until_given([0, 1, 2, 3, 4, 5, 6, 7])
+
+
+async def test_topic_that_appears_later_is_found(name_server, make_peer, monkeypatch):
+    """A topic without a route does not stop anything and is taken up when it is there."""
+    monkeypatch.setattr(rebalance, "UNROUTED_INTERVAL_S", 0.01)
+    member = Member(name_server)
+    await member.start()
+    member.rebalancer.start()
+    await name_server.wait_asked(RequestCode.GET_ROUTEINFO_BY_TOPIC, 2)
+    peer = await make_peer()
+    Broker(peer)
+    name_server.set_route("T", {"a": peer.address})
+    await member.until_given([0, 1])
+    await member.instance.close()
+
+
+async def test_broadcasting_takes_all_queues_and_asks_nobody(name_server, broker):
+    """Without a strategy every member reads every queue."""
+    broker.members.append("zzz@1")
+    member = Member(name_server, strategy=None)
+    await member.start()
+    await member.rebalancer.rebalance()
+    assert await member.next_given() == [0, 1, 2, 3, 4, 5]
+    assert broker.peer.asked(MEMBERS) == []
+    await member.instance.close()
