@@ -11,6 +11,7 @@ import hashlib
 import random
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -372,14 +373,17 @@ def test_large_bodies_are_stored_compressed(java_client: JavaClient, topic: str,
 
 
 def test_bodies_up_to_the_limit_pass_and_bigger_ones_are_refused(
-    java_client: JavaClient, topic: str
+    java_client: JavaClient, topic: str, tmp_path: Path
 ) -> None:
     """Noise just below 4 MiB comes back; above it the answer is MESSAGE_ILLEGAL, 13."""
     body = random.Random(2).randbytes(4 * 1024 * 1024 - 4096)
-    _send(java_client, topic, body=body, exact="true")
+    below, above = tmp_path / "below", tmp_path / "above"
+    below.write_bytes(body)
+    above.write_bytes(body + body[:8192])
+    _send(java_client, topic, bodyFile=below, exact="true")
     (message,) = _pull_all(java_client, topic)
     assert message["bodySha256"] == hashlib.sha256(body).hexdigest()
     with pytest.raises(JavaClientError) as caught:
-        _send(java_client, topic, body=body + body[:8192], exact="true")
+        _send(java_client, topic, bodyFile=above, exact="true")
     assert caught.value.code == 13
     assert len(_pull_all(java_client, topic)) == 1

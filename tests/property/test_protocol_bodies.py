@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailboat.errors import RemoteProtocolError
@@ -23,6 +23,7 @@ from mailboat.protocol import (
 )
 from mailboat.protocol.lenient_json import loads
 
+UNHURRIED = settings(deadline=None)  # other work on the machine is no failure
 WIRE = Path(__file__).parents[1] / "golden" / "wire"
 
 
@@ -66,6 +67,7 @@ def test_every_golden_body_has_a_decoder_here() -> None:
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@UNHURRIED
 @given(body=st.binary(max_size=200))
 def test_any_bytes_are_a_value_or_a_documented_error(name: str, body: bytes) -> None:
     """No body makes a decoder raise anything but RemoteProtocolError."""
@@ -76,6 +78,7 @@ def test_any_bytes_are_a_value_or_a_documented_error(name: str, body: bytes) -> 
 
 
 @pytest.mark.parametrize("name", DECODERS)
+@UNHURRIED
 @given(data=st.data())
 def test_damaged_java_body_is_a_value_or_a_documented_error(name: str, data: st.DataObject) -> None:
     """Bodies of the real RocketMQ with some bytes replaced, inserted or cut end well."""
@@ -90,6 +93,7 @@ def test_damaged_java_body_is_a_value_or_a_documented_error(name: str, data: st.
         pass
 
 
+@UNHURRIED
 @given(st.text(alphabet='{}[]:,"\\0123456789.eE+-truefalsn \n', max_size=60))
 def test_any_text_is_a_value_or_a_documented_error(text: str) -> None:
     """Texts made of JSON's own characters end well in the lenient reader."""
@@ -108,6 +112,7 @@ JSON_VALUES = st.recursive(
 )
 
 
+@UNHURRIED
 @given(JSON_VALUES)
 def test_lenient_reader_agrees_with_the_strict_one(value: object) -> None:
     """Ordinary JSON reads the same beside a key that only the lenient reader takes."""
@@ -115,6 +120,7 @@ def test_lenient_reader_agrees_with_the_strict_one(value: object) -> None:
     assert {"0": value} == loads(b"{0:" + text + b"}")
 
 
+@UNHURRIED
 @given(
     st.dictionaries(
         st.builds(

@@ -5,7 +5,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mailboat.errors import BrokerError, RemoteProtocolError
@@ -24,6 +24,7 @@ from mailboat.protocol.send_header import (
     send_request,
 )
 
+UNHURRIED = settings(deadline=None)  # other work on the machine is no failure
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(max_size=40)
@@ -68,6 +69,7 @@ def outcome(decoder: FrameDecoder, chunks: list[bytes]) -> tuple[list[Frame], st
     return frames, None
 
 
+@UNHURRIED
 @given(FRAMES, st.binary(max_size=30), st.data())
 def test_frames_do_not_depend_on_how_bytes_arrive(
     frames: list[Frame], tail: bytes, data: st.DataObject
@@ -83,6 +85,7 @@ def test_frames_do_not_depend_on_how_bytes_arrive(
     assert whole == outcome(FrameDecoder(), pieces)
 
 
+@UNHURRIED
 @given(st.integers(4090, 9000), st.lists(st.integers(1, 5000), min_size=1, max_size=6))
 def test_large_and_small_pieces_mix(size: int, steps: list[int]) -> None:
     """A frame cut into pieces of any sizes, in any order of sizes, arrives whole."""
@@ -98,12 +101,14 @@ def test_large_and_small_pieces_mix(size: int, steps: list[int]) -> None:
     assert [(0, b"{}", body)] == frames
 
 
+@UNHURRIED
 @given(st.binary(max_size=200))
 def test_any_bytes_are_frames_or_a_documented_error(data: bytes) -> None:
     """No input makes the frame decoder raise anything but RemoteProtocolError."""
     outcome(FrameDecoder(), [data])
 
 
+@UNHURRIED
 @given(COMMANDS)
 def test_json_command_survives_the_round_trip(command: RemotingCommand) -> None:
     """Every field of a command comes back from JSON."""
@@ -111,6 +116,7 @@ def test_json_command_survives_the_round_trip(command: RemotingCommand) -> None:
     assert fields_of(command) == fields_of(decode_command(frame))
 
 
+@UNHURRIED
 @given(
     st.builds(
         RemotingCommand,
@@ -132,6 +138,7 @@ def test_binary_command_survives_the_round_trip(command: RemotingCommand) -> Non
 
 
 @pytest.mark.parametrize("decode", [decode_command, decode_send_header, decode_pull_header])
+@UNHURRIED
 @given(form=st.integers(0, 1), header=st.binary(max_size=300))
 @example(form=0, header=b'{"code":310,"extFields":{"a":"\\udc00"}}')
 @example(form=1, header=struct.pack(">hbhiii", 310, 0, 0, 0, 0, 0) + struct.pack(">i", 0))
@@ -144,6 +151,7 @@ def test_any_header_is_a_value_or_a_documented_error(decode: Any, form: int, hea
         pass
 
 
+@UNHURRIED
 @given(JSON_VALUES, st.data())
 def test_any_json_is_a_command_or_a_documented_error(value: object, data: st.DataObject) -> None:
     """JSON of any shape, also in the place of single fields, ends well."""
@@ -196,6 +204,7 @@ PULL_EXT = st.fixed_dictionaries(
 )
 
 
+@UNHURRIED
 @given(SEND_EXT, st.sampled_from([310, 320]), INT32)
 def test_fast_send_decoder_agrees_with_the_ordinary_one(
     ext: dict[str, str], code: int, opaque: int
@@ -207,6 +216,7 @@ def test_fast_send_decoder_agrees_with_the_ordinary_one(
     assert send_request(decode_command(frame)) == decode_send_header(frame)
 
 
+@UNHURRIED
 @given(SEND_EXT)
 def test_long_names_mean_what_short_names_mean(ext: dict[str, str]) -> None:
     """Code 10 and code 310 carry the same message under other names."""
@@ -223,6 +233,7 @@ def test_long_names_mean_what_short_names_mean(ext: dict[str, str]) -> None:
         assert getattr(short_fields, name) == getattr(long_fields, name)
 
 
+@UNHURRIED
 @given(PULL_EXT, INT32)
 def test_fast_pull_decoder_agrees_with_the_ordinary_one(ext: dict[str, str], opaque: int) -> None:
     """The typed decoder and RemotingCommand read the same request out of the same bytes."""
@@ -230,6 +241,7 @@ def test_fast_pull_decoder_agrees_with_the_ordinary_one(ext: dict[str, str], opa
     assert pull_request(decode_command(frame)) == decode_pull_header(frame)
 
 
+@UNHURRIED
 @given(INT32, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
 def test_send_response_template_is_a_command(opaque: int, queue_id: int, offset: int) -> None:
     """The template agrees with the ordinary encoder for any numbers."""

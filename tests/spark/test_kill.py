@@ -10,9 +10,9 @@ import sys
 
 import pyarrow.parquet
 import pytest
-from live_cluster import numbered
 
 from mailboat.cli.demo_tally import committed_files
+from mailboat_spark.demo_job import parse_arguments, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.timeout(400)]
 
@@ -20,16 +20,26 @@ QUEUES = 3
 PER_QUEUE = 8000
 
 
-def start_job(cluster, topic, folder, work_dir):
+def job_arguments(cluster, topic, folder, work_dir):
+    """Return the arguments of the demo's job."""
+    return [
+        "--namesrv", cluster.namesrv, "--topic", topic, "--output", str(folder / "out"),
+        "--work-dir", str(work_dir), "--group", f"{topic}-group",
+        "--max-offsets-per-trigger", "1500",
+    ]  # fmt: skip
+
+
+def start_job(arguments, log):
     """Start the demo's job in a process group of its own, so that Java dies with it."""
-    command = [sys.executable, "-m", "mailboat_spark.demo_job", "--namesrv", cluster.namesrv]
-    command += ["--topic", topic, "--output", str(folder / "out"), "--work-dir", str(work_dir)]
-    command += ["--max-offsets-per-trigger", "1500", "--group", f"{topic}-group"]
     roots = [path for path in sys.path if path.endswith("src")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
-    with (folder / "job.log").open("ab") as log:
+    with log.open("ab") as log_file:
         return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, env=environment, start_new_session=True
+            [sys.executable, "-m", "mailboat_spark.demo_job", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log_file,
+            env=environment,
+            start_new_session=True,
         )
 
 
@@ -55,40 +65,30 @@ def first_progress(process, log):
     pytest.fail(f"the job ended early: {log.read_text()[-3000:]}")
 
 
-def test_a_killed_job_loses_and_doubles_nothing(cluster, topic, tmp_path, short_dir):
-    """After a kill between two batches' first and last byte, the output has each message once."""
-    queues = cluster.create_topic(topic, QUEUES)
-    for queue in queues:
-        cluster.send(queue, numbered(queue, 0, PER_QUEUE))
-    first = start_job(cluster, topic, tmp_path, short_dir)
+def test_a_killed_job_loses_and_doubles_nothing(cluster, spark, topic, tmp_path, short_dir, capsys):
+    """A job killed at work goes on from its checkpoint: the output has each message once."""
+    queues = cluster.fill(topic, QUEUES, PER_QUEUE)
+    arguments = job_arguments(cluster, topic, tmp_path, short_dir)
+    job = start_job(arguments, tmp_path / "job.log")
     try:
-        rows = first_progress(first, tmp_path / "job.log")
+        rows = first_progress(job, tmp_path / "job.log")
     finally:
-        kill_group(first)
+        kill_group(job)
     committed = sum(
         pyarrow.parquet.read_metadata(path).num_rows for path in committed_files(tmp_path / "out")
     )
     assert 0 < rows <= committed < QUEUES * PER_QUEUE, "the kill came too late to show anything"
-    second = start_job(cluster, topic, tmp_path, short_dir)
-    try:
-        last = list(events(second))[-1]
-        assert second.wait(60) == 0, (tmp_path / "job.log").read_text()[-3000:]
-    finally:
-        second.kill()
-        second.wait()
-        second.stdout.close()
+    assert run(spark, parse_arguments(arguments)) == 0
+    last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["event"] == "finished"
-    columns = ["queue_id", "queue_offset", "value"]
     found = []
     for path in committed_files(tmp_path / "out"):
-        table = pyarrow.parquet.read_table(path, columns=columns)
+        table = pyarrow.parquet.read_table(path, columns=["queue_id", "queue_offset", "value"])
         found += [tuple(row.values()) for row in table.to_pylist()]
-    found.sort()
-    assert found == [
+    assert sorted(found) == [
         (queue_id, number, b"%d-%d" % (queue_id, number))
         for queue_id in range(QUEUES)
         for number in range(PER_QUEUE)
     ]
-    assert [cluster.group_offset(f"{topic}-group", queue) for queue in queues] == [
-        PER_QUEUE
-    ] * QUEUES
+    stored = [cluster.group_offset(f"{topic}-group", queue) for queue in queues]
+    assert stored == [PER_QUEUE] * QUEUES

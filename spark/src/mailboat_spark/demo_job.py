@@ -32,7 +32,7 @@ _POLL_S: Final = 1
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the job and return the exit code."""
-    given = _parse(arguments)
+    given = parse_arguments(arguments)
     given.work_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=given.work_dir) as work_dir:
         try:
@@ -42,12 +42,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         try:
             _tell(event="started")
-            return _run(spark, given)
+            return run(spark, given)
         finally:
             spark.stop()
 
 
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the job's arguments; the process ends with 2 where they are wrong."""
     parser = argparse.ArgumentParser(prog="mailboat_spark.demo_job", description=__doc__)
     parser.add_argument("--namesrv", required=True)
     parser.add_argument("--topic", required=True)
@@ -60,7 +61,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _run(spark: SparkSession, given: argparse.Namespace) -> int:
+def run(spark: SparkSession, given: argparse.Namespace) -> int:
+    """Run the query until everything is written; return the exit code."""
     checkpoint = given.checkpoint or given.output.with_name(f"{given.output.name}-checkpoint")
     reader = (
         spark.readStream.format("mailboat")

@@ -23,7 +23,10 @@ from pyspark.sql import SparkSession
 import mailboat
 from mailboat_spark.java import find_java
 
-_QUICK_JAVA: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+_QUICK_JAVA: Final = (
+    "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
 # A socket's path holds at most 107 bytes, and Spark's names take 43 of them.
 _LONGEST_SOCKET_DIR: Final = 64
 _CHECKPOINTS: Final = (

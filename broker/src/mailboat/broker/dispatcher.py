@@ -74,14 +74,15 @@ class BrokerDispatcher(Dispatcher):
                 if next_kind != kind:
                     if index > start and not self._run(connection, frames[start:index], kind):
                         return
+                    if connection.is_write_paused:
+                        # A peer that does not read its answers gets no more of them.
+                        connection.postpone(frames[index:])
+                        return
                     start = index
                     kind = next_kind
         except RemoteProtocolError as error:
             if index == start or self._run(connection, frames[start:index], kind):
                 connection.protocol_error(error)
-            return
-        if connection.is_write_paused and start:
-            connection.postpone(frames[start:])
             return
         self._run(connection, frames[start:] if start else frames, kind)
 

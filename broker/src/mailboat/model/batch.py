@@ -24,6 +24,7 @@ from mailboat.model.message import Message
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, encode_properties
 
 _HEAD: Final = struct.Struct(">iiiii")
+_SHORT: Final = struct.Struct(">H")
 _FIXED_BYTES: Final = 22
 
 
@@ -60,20 +61,22 @@ def decode_batch(body: bytes) -> list[BatchItem]:
     """
     items: list[BatchItem] = []
     position, end = 0, len(body)
-    while position < end:
-        if end - position < _FIXED_BYTES:
-            raise _broken(len(items), "is cut short")
-        size, _, _, flag, body_size = _HEAD.unpack_from(body, position)
-        properties_at = position + 22 + body_size
-        item_end = position + size
-        if body_size < 0 or size < _FIXED_BYTES + body_size or item_end > end:
-            raise _broken(len(items), f"has the size {size}, which does not fit")
-        properties_size = (body[properties_at - 2] << 8) | body[properties_at - 1]
-        if properties_at + properties_size != item_end:
-            raise _broken(len(items), f"has properties of {properties_size} bytes that do not fit")
-        body_at = position + 20
-        items.append((flag, body[body_at : body_at + body_size], body[properties_at:item_end]))
-        position = item_end
+    try:
+        while position < end:
+            size, _, _, flag, body_size = _HEAD.unpack_from(body, position)
+            body_at = position + 20
+            body_end = body_at + body_size
+            position += size
+            if body_size < 0 or position > end or size < _FIXED_BYTES + body_size:
+                raise _broken(len(items), f"has the size {size}, which does not fit")
+            properties_size = _SHORT.unpack_from(body, body_end)[0]
+            if properties_size != size - _FIXED_BYTES - body_size:
+                raise _broken(
+                    len(items), f"has properties of {properties_size} bytes that do not fit"
+                )
+            items.append((flag, body[body_at:body_end], body[body_end + 2 : position]))
+    except struct.error:
+        raise _broken(len(items), "is cut short") from None
     if not items:
         raise IllegalMessageError("the batch holds no message")
     return items

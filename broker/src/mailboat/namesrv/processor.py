@@ -53,6 +53,7 @@ _WRITABLE_AT_RUNTIME: Final[frozenset[str]] = frozenset()
 """Keys that UPDATE_NAMESRV_CONFIG may change: none, since none is safe to take from any client."""
 
 _CRC_MASK: Final = 0x7FFFFFFF
+_ZLIB_START: Final = b"\x78"  # No JSON text begins with it.
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +259,9 @@ def _decode_registration(request: RemotingCommand) -> Registration:
     expected_crc = optional_int(request, "bodyCrc32", 0)
     if expected_crc not in (0, zlib.crc32(request.body) & _CRC_MASK):
         raise BrokerError(ResponseCode.SYSTEM_ERROR, "the body does not match its bodyCrc32")
-    table = decode_register_broker(request.body, compressed=optional_bool(request, "compressed"))
+    # A RocketMQ 5.5.0 broker with compressedRegister=true says compressed=false of a body that is.
+    is_compressed = optional_bool(request, "compressed") or request.body.startswith(_ZLIB_START)
+    table = decode_register_broker(request.body, compressed=is_compressed)
     key = _broker_address(request)
     timeout_ms = optional_int(request, "heartbeatTimeoutMillis", 0)
     return Registration(

@@ -13,7 +13,7 @@ PullMessageRequestHeader.java, SendMessageResponseHeader.java, PullMessageRespon
 """
 
 import struct
-from typing import Final, cast
+from typing import Final
 
 import msgspec
 
@@ -112,8 +112,8 @@ class SendRequest(msgspec.Struct, gc=False, rename={"fields": "extFields"}):
     serialize_type: int = SERIALIZE_JSON
 
 
-class _LongSendFields(msgspec.Struct, gc=False, rename=_LONG_NAMES):
-    """SendFields under the names of code 10."""
+class _LongSendFields(SendFields, gc=False, rename=_LONG_NAMES):
+    """SendFields under the names of code 10; msgspec renames only what a class declares itself."""
 
     producer_group: str
     topic: str
@@ -130,15 +130,10 @@ class _LongSendFields(msgspec.Struct, gc=False, rename=_LONG_NAMES):
     batch: bool = False
 
 
-class _LongSendRequest(msgspec.Struct, gc=False, rename={"fields": "extFields"}):
+class _LongSendRequest(SendRequest, gc=False, rename={"fields": "extFields"}):
     """SendRequest under the names of code 10."""
 
-    code: int
     fields: _LongSendFields
-    flag: int = 0
-    opaque: int = 0
-    version: int = 0
-    serialize_type: int = SERIALIZE_JSON
 
 
 class PullFields(msgspec.Struct, gc=False, rename="camel"):
@@ -230,8 +225,7 @@ def decode_send_header(frame: Frame) -> SendRequest:
     if serialize_type == SERIALIZE_JSON:
         try:
             if header.startswith(_LONG_NAMES_START):
-                # Same attributes, other names on the wire.
-                return cast(SendRequest, _decode_long_send(header))
+                return _decode_long_send(header)
             return _decode_send(header)
         except (ValueError, RecursionError):
             pass  # The ordinary way knows what is wrong, or that nothing is.

@@ -16,7 +16,7 @@ from typing import Final, Protocol, cast
 from mailboat.errors import ConnectionLostError, RemoteProtocolError, RequestTimeoutError
 from mailboat.model.hosts import encode_host, format_host
 from mailboat.protocol.codes import request_code_name
-from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.command import ONEWAY_FLAG, RemotingCommand
 from mailboat.protocol.frame import Frame, FrameDecoder, TlsHelloError
 from mailboat.remoting.limits import RemotingLimits
 
@@ -143,7 +143,8 @@ class Connection(asyncio.Protocol):
             self._pending.pop(opaque, None)
 
     def send_oneway(self, command: RemotingCommand) -> None:
-        """Send a request that nobody answers; dropped when the connection is gone."""
+        """Send a request and say that no answer is wanted; dropped when the connection is gone."""
+        command.flag |= ONEWAY_FLAG
         command.opaque = self._take_opaque()
         self.write(command.encode())
 

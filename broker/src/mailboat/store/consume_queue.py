@@ -128,6 +128,12 @@ class ConsumeQueue:
         self.max_offset += 1
         self.last_physical_end = physical_offset + size_bytes
 
+    def append_units(self, units: bytes, physical_end: int) -> None:
+        """Make packed units visible, all at once; reaches memory only."""
+        self._pending += units
+        self.max_offset += len(units) // UNIT_BYTES
+        self.last_physical_end = physical_end
+
     def append_blanks(self, end: int) -> None:
         """Fill up to the queue offset `end` with blanks: their messages are damaged or missing.
 

@@ -10,18 +10,22 @@ Source: apache/rocketmq store/DefaultMessageStore.java (ReputMessageService, Com
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from itertools import starmap
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from mailboat.model.properties import PropertyName, decode_properties
 from mailboat.model.record import RecordParts
 from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mailboat.model.tags import tags_code
-from mailboat.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.index_service import IndexedRecord, IndexService
 from mailboat.store.message_inner import MessageInner
 from mailboat.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
+
+_UNIT_FIELDS: Final = attrgetter("physical_offset", "size_bytes", "tags_code")
 
 ArrivalListener = Callable[[set[ConsumeQueue]], None]
 
@@ -78,9 +82,13 @@ class Dispatch:
         end: int,
         store_timestamp_ms: int,
     ) -> None:
-        for message, queue in zip(messages, queues, strict=True):
-            queue.append(message.physical_offset, message.size_bytes, message.tags_code)
+        units = starmap(UNIT.pack, map(_UNIT_FIELDS, messages))
         touched = set(queues)
+        if len(touched) == 1:
+            queues[0].append_units(b"".join(units), end)
+        else:
+            for queue, unit in zip(queues, units, strict=True):
+                queue.append_units(unit, end)
         for queue in touched:
             self._queues.mark_dirty(queue)
         if self._index_enabled and self.index_gap is None:

@@ -23,6 +23,7 @@ import mmap
 import struct
 import sys
 from array import array
+from itertools import repeat
 from typing import Final
 
 from mailboat.disk import Disk, read_fully, sync, write_fully
@@ -91,33 +92,33 @@ class IndexFile:
         """Store time of the first message."""
         return self._begin_timestamp_ms
 
-    def put_all(self, keys: list[tuple[int, int]], store_timestamp_ms: int) -> None:
-        """Add (unsigned hash, physical offset) pairs of one store time; there is room for all."""
+    def put_all(
+        self, hashes: list[int], physical_offsets: list[int], store_timestamp_ms: int
+    ) -> None:
+        """Add keys by their unsigned hashes, all of one store time; there is room for all."""
         slots = self._slots
         if slots is None:
             slots = self._load_slots()
         number = self.entry_count
         if not number:
-            self.begin_physical_offset = keys[0][1]
+            self.begin_physical_offset = physical_offsets[0]
             self._begin_timestamp_ms = store_timestamp_ms
         seconds = (store_timestamp_ms - self._begin_timestamp_ms) // 1000
         if not 0 <= seconds <= _MAX_SECONDS:
             seconds = 0 if seconds < 0 else _MAX_SECONDS
         slot_count = self._slot_count
-        entries = self._entries
-        pack = ENTRY.pack
-        for key_hash, physical_offset in keys:
+        hashes = [h if h < 0x80000000 else (0x100000000 - h) & 0x7FFFFFFF for h in hashes]
+        previous: list[int] = []
+        for slot in [key_hash % slot_count for key_hash in hashes]:
             number += 1
-            if key_hash & 0x80000000:
-                key_hash = (0x100000000 - key_hash) & 0x7FFFFFFF
-            slot = key_hash % slot_count
-            previous = slots[slot]
+            previous.append(slots[slot])
             slots[slot] = number
-            entries += pack(key_hash, physical_offset, seconds, previous)
-            if not previous:
-                self._used_slots += 1
+        self._entries += b"".join(
+            map(ENTRY.pack, hashes, physical_offsets, repeat(seconds), previous)
+        )
+        self._used_slots += previous.count(0)
         self.entry_count = number
-        self.end_physical_offset = keys[-1][1]
+        self.end_physical_offset = physical_offsets[-1]
         self.end_timestamp_ms = store_timestamp_ms
         self._is_dirty = True
 

@@ -67,27 +67,27 @@ class IndexService:
         Raises:
             OSError: a new file could not be created; the keys of the last messages are missing.
         """
-        keys: list[tuple[int, int]] = []
-        add = keys.append
-        topic = ""
-        seed = 0
+        by_topic: dict[str, list[Indexed]] = {}
         for message in messages:
-            if message.topic != topic:
-                topic = message.topic
-                seed = self._seed(topic)
-            physical_offset = message.physical_offset
-            unique_key = message.unique_key
-            if unique_key:
-                add((unsigned_key_hash(unique_key, seed), physical_offset))
-            if message.keys:
-                for key in message.keys.split(" "):
-                    if key:
-                        add((unsigned_text_hash(key, seed), physical_offset))
-        while keys:
+            try:
+                by_topic[message.topic].append(message)
+            except KeyError:
+                by_topic[message.topic] = [message]
+        for topic, of_topic in by_topic.items():
+            seed = self._seed(topic)
+            hashes, offsets = _hash_unique_keys(of_topic, seed)
+            for message in of_topic:
+                for key in message.keys.split() if message.keys else ():
+                    hashes.append(unsigned_text_hash(key, seed))
+                    offsets.append(message.physical_offset)
+            self._put(hashes, offsets, store_timestamp_ms)
+
+    def _put(self, hashes: list[int], offsets: list[int], store_timestamp_ms: int) -> None:
+        while hashes:
             file = self._current()
             room = file.room
-            file.put_all(keys[:room], store_timestamp_ms)
-            keys = keys[room:]
+            file.put_all(hashes[:room], offsets[:room], store_timestamp_ms)
+            hashes, offsets = hashes[room:], offsets[room:]
 
     def _seed(self, topic: str) -> int:
         try:
@@ -252,3 +252,10 @@ class IndexService:
             file.close()
         self.files = []
         self._unsynced = []
+
+
+def _hash_unique_keys(messages: list[Indexed], seed: int) -> tuple[list[int], list[int]]:
+    """Return the unsigned hashes and the physical offsets of messages that have a unique key."""
+    keyed = [message for message in messages if message.unique_key]
+    hashes = [unsigned_key_hash(message.unique_key or "", seed) for message in keyed]
+    return hashes, [message.physical_offset for message in keyed]

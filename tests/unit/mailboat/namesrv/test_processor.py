@@ -158,6 +158,15 @@ def test_both_forms_of_a_registration_are_read(compressed: bool) -> None:
     assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": ["S", "T"]}
 
 
+def test_a_compressed_body_is_seen_whatever_its_header_says() -> None:
+    """RocketMQ 5.5.0 with compressedRegister=true sends such a body with compressed=false."""
+    server = NameServer()
+    body = encode_register_broker(TABLE, compressed=True)
+    fields = {**IDENTITY, "compressed": "false"}
+    assert server.ask(RequestCode.REGISTER_BROKER, fields, body).code == 0
+    assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": ["S", "T"]}
+
+
 def test_a_registration_with_a_wrong_checksum_is_refused() -> None:
     """Nothing of it is taken; 0 stands for no checksum."""
     server = NameServer()

@@ -423,5 +423,7 @@ async def test_opaque_stays_an_int32() -> None:
     connection, transport, _ = connect(new_set())
     connection._next_opaque = 2**31 - 2
     for _ in range(2):
-        connection.send_oneway(RemotingCommand.request(40, oneway=True))
-    assert [2**31 - 1, 0] == [command.opaque for command in sent(transport)]
+        connection.send_oneway(RemotingCommand.request(40))
+    assert [(2**31 - 1, True), (0, True)] == [
+        (command.opaque, command.is_oneway) for command in sent(transport)
+    ]

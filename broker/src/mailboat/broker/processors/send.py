@@ -362,12 +362,12 @@ class SendMessageProcessor:
             self._stats.record_put_failed(len(messages))
             return self._failed(request, messages[0])
         self._stats.record_put(
-            fields.topic, len(messages), sum(message.size_bytes for message in messages)
+            fields.topic, len(messages), sum([message.size_bytes for message in messages])
         )
         host = self._store.commit_log.store_host.hex().upper()
-        ids = ",".join(f"{host}{message.physical_offset:016X}" for message in messages)
+        ids = ",".join([f"{host}{message.physical_offset:016X}" for message in messages])
         stored = _Stored(request, ids.encode(), queue_id, messages[0].queue_offset)
-        wait = all(message.wait_store_ok for message in messages)
+        wait = self._is_sync and all(message.wait_store_ok for message in messages)
         return self._answer(connection, [stored], wait=wait)
 
     # -- answer ---------------------------------------------------------------------------------

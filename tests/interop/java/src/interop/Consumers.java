@@ -126,6 +126,8 @@ final class Consumers {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(params.text("group"));
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(params.text("instance", "push-" + System.nanoTime()));
+        // Offsets are stored at the shutdown; without this those of running listeners are missing.
+        consumer.setAwaitTerminationMillisWhenShutdown(5000);
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
         consumer.setConsumeMessageBatchMaxSize(params.number("batch", 1));

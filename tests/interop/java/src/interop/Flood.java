@@ -32,6 +32,8 @@ import org.apache.rocketmq.remoting.exception.RemotingConnectException;
 final class Flood {
     private static final long RETRY_PAUSE_MS = 100;
     private static final int PROGRESS_EVERY = 1000;
+    /** The client's default: a send that is lost with the broker counts as unknown after this. */
+    private static final int SEND_TIMEOUT_MS = 3000;
 
     private final DefaultMQProducer producer;
     private final String topic;
@@ -57,6 +59,7 @@ final class Flood {
     }
 
     static void run(DefaultMQProducer producer, Params params, Reply reply) throws Exception {
+        producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
         producer.setRetryTimesWhenSendFailed(0);
         producer.setRetryTimesWhenSendAsyncFailed(0);
         Flood flood = new Flood(producer, params, reply);

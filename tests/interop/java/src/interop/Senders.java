@@ -2,6 +2,8 @@ package interop;
 
 import java.io.ByteArrayOutputStream;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Base64;
 import java.util.Collections;
@@ -21,6 +23,8 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** The command {@code send}: sync, async, one-way and batch, to any queue or a chosen one. */
 final class Senders {
     private static final long ASYNC_WAIT_S = 30;
+    /** More than the usual 3 s, for 4 MiB on a busy machine. */
+    private static final int SEND_TIMEOUT_MS = 10_000;
 
     private final String namesrv;
     private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
@@ -35,6 +39,7 @@ final class Senders {
             DefaultMQProducer producer = new DefaultMQProducer(name);
             producer.setNamesrvAddr(namesrv);
             producer.setInstanceName("send-" + name);
+            producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
             producer.setMaxMessageSize(16 * 1024 * 1024);
             try {
                 producer.start();
@@ -50,8 +55,8 @@ final class Senders {
     }
 
     /**
-     * Sends {@code count} messages. Body i is the base64 decoded {@code body}, followed by "#i"
-     * unless {@code exact} is set; "{i}" in the keys becomes i.
+     * Sends {@code count} messages. Body i is the base64 decoded {@code body} or the content of
+     * {@code bodyFile}, followed by "#i" unless {@code exact} is set; "{i}" in the keys becomes i.
      */
     void send(Params params, Reply reply) throws Exception {
         DefaultMQProducer producer = producer(params.text("group", "interop-producer"));
@@ -86,7 +91,11 @@ final class Senders {
 
     private static Message message(Params params, int i) throws Exception {
         ByteArrayOutputStream body = new ByteArrayOutputStream();
-        body.write(Base64.getDecoder().decode(params.text("body")));
+        if (params.text("bodyFile", "").isEmpty()) {
+            body.write(Base64.getDecoder().decode(params.text("body")));
+        } else {
+            body.write(Files.readAllBytes(Path.of(params.text("bodyFile"))));
+        }
         if (!params.flag("exact")) {
             body.write(("#" + i).getBytes(StandardCharsets.UTF_8));
         }
