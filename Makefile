@@ -1,5 +1,5 @@
 # Every target makes what it needs: a machine with python3 (3.11 or newer), make and a package index
-# is enough. MAILBOAT_REQUIRE_ALL=1 turns a test that would be skipped into a failure.
+# is enough. MAILBOAT_TEST_REQUIRE_ALL=1 turns a test that would be skipped into a failure.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,7 +34,7 @@ bench: $(STAMP)
 	$(BIN)/python tests/benchmarks/bench.py
 
 bench-peer: $(STAMP)
-	$(BIN)/python tests/benchmarks/bench.py --peer
+	$(BIN)/python tests/benchmarks/bench.py --peer --rows all
 
 clean:
 	rm -rf $(VENV) .cache dist build

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from mailboat.disk import Disk, sync
-from mailboat.errors import StoreError
-from mailboat.store import flush, message_store, opening, queue_table, recovery, segment
+from mailboat.store import flush, opening, recovery, segment
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.dispatch import Dispatch
@@ -37,6 +36,7 @@ class _Bug:
     store_class: type[MessageStore] = MessageStore
     flush_disk_types: tuple[str, ...] = ("ASYNC_FLUSH", "SYNC_FLUSH")
     needs_failures: bool = False
+    variants: int = 2
 
 
 class _NoFdatasync(DiskWrapper):
@@ -150,14 +150,14 @@ _BUGS = {
     "swallows EIO of fdatasync": _Bug(_swallow_failed_sync, needs_failures=True),
     "goes on after a failed fdatasync": _Bug(_go_on_after_failed_sync, needs_failures=True),
     "checks no checksum at recovery": _Bug(_check_no_sum),
-    "trusts a stale tail": _Bug(_trust_stale_tail),
-    "does not make the cut durable": _Bug(_cut_without_sync),
+    "trusts a stale tail": _Bug(_trust_stale_tail, flush_disk_types=("ASYNC_FLUSH",), variants=0),
+    "does not make the cut durable": _Bug(
+        _cut_without_sync, flush_disk_types=("ASYNC_FLUSH",), variants=0
+    ),
     "acknowledges before the flush": _Bug(
         store_class=_AcknowledgesBeforeFlush, flush_disk_types=("SYNC_FLUSH",)
     ),
-    "shows before the flush": _Bug(
-        store_class=_ShowsBeforeFlush, flush_disk_types=("SYNC_FLUSH",)
-    ),
+    "shows before the flush": _Bug(store_class=_ShowsBeforeFlush, flush_disk_types=("SYNC_FLUSH",)),
     "writes the checkpoint before the queues": _Bug(_claim_unsynced_queues),
     "leaves what a failed write wrote": _Bug(_leave_failed_writes, needs_failures=True),
     "flushes the newest segment only": _Bug(_flush_last_segment_only),
@@ -185,6 +185,7 @@ def test_a_planted_bug_is_caught(
                 wrap=bug.wrap,
                 store_class=bug.store_class,
                 with_failures=bug.needs_failures,
+                variants=bug.variants,
             )
             try:
                 simulator.run()

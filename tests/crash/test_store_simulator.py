@@ -31,9 +31,7 @@ def test_every_promise_holds_after_every_crash(
 
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-def test_a_seed_decides_everything(
-    flush_disk_type: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_seed_decides_everything(flush_disk_type: str, caplog: pytest.LogCaptureFixture) -> None:
     """The same seed sends the same messages to the same places, so a violation can be repeated."""
     caplog.set_level(logging.CRITICAL, "mailboat")
     stories = []

@@ -40,11 +40,12 @@ async def test_lines_go_through(tmp_path: Path, capsysbinary):
     """Every line that is produced is consumed, once, and the next consumer gets nothing."""
     path = tmp_path / "lines"
     lines = [b"line %d" % number for number in range(5000)]
-    await asyncio.to_thread(path.write_bytes, b"\n".join(lines))
+    await asyncio.to_thread(path.write_bytes, b"\n\n" + b"\n".join(lines))
     async with Cluster(tmp_path / "cluster") as cluster:
         shell = Shell(cluster, capsysbinary)
         assert await shell.run("produce", "T", "-f", str(path)) == ""
         assert shell.error.startswith("sent 5000 messages")
+        assert "(2 empty lines skipped)" in shell.error
         out = await shell.run("consume", "T", "--group", "C", "--count", "5000", "--timeout", "9")
         assert sorted(out.encode().splitlines()) == sorted(lines)
         assert shell.error.startswith("consumed 5000 messages")

@@ -73,8 +73,8 @@ def read_corpus(client: JavaClient) -> dict[str, list[Event]]:
     return {topic: _pull_all(client, topic) for topic in COUNTS}
 
 
-def _pull_all(client: JavaClient, topic: str) -> list[Event]:
-    messages = client.call("pull", topic=topic, all="true")
+def _pull_all(client: JavaClient, topic: str, expression: str = "*") -> list[Event]:
+    messages = client.call("pull", topic=topic, all="true", expression=expression)
     for message in messages:
         del message["id"]
         properties = message["properties"]
@@ -90,6 +90,10 @@ def check_opened(client: JavaClient, written: dict[str, list[Event]]) -> None:
         assert len(messages) == COUNTS[topic]
         assert _pull_all(client, topic) == messages
     singles = written[SINGLES]
+    # The broker filters by the hashes of the tags that the other one wrote into the queues.
+    blue = [message for message in singles if message["tags"] == "\u84dd\u8272"]
+    assert len(blue) == COUNTS[SINGLES] // 3
+    assert _pull_all(client, SINGLES, expression="\u84dd\u8272") == blue
     for message in (singles[0], singles[-1], *written[LARGE][:1], *written[BATCHES][:1]):
         _check_found(client, message)
     assert len(_messages(client.call("query_key", topic=SINGLES, key="all", max=64))) > 1

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -16,7 +16,8 @@ from mailboat.errors import ConfigError
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 T = TypeVar("T")
 
-_MS_DIGITS = 12
+# Fewer digits are a year or a date without separators rather than milliseconds since 1970.
+_MS_DIGITS: Final = 12
 
 
 def _check_namesrv(ctx: click.Context, param: click.Parameter, value: str) -> str:

@@ -1,7 +1,7 @@
 """`mailboat message`: finding messages."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -18,8 +18,16 @@ from mailboat.errors import BrokerError, IllegalMessageError, MailboatError, Rem
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
 
-_BODY_WIDTH = 80
-_COLUMNS = ("store_time", "topic", "broker_queue", "queue_offset", "message_id", "tags", "body")
+_BODY_WIDTH: Final = 80
+_COLUMNS: Final = (
+    "store_time",
+    "topic",
+    "broker_queue",
+    "queue_offset",
+    "message_id",
+    "tags",
+    "body",
+)
 
 
 @click.group()
@@ -126,7 +134,7 @@ def browse(
             ]
             return await _browse(admin, queues, start_point, max_messages)
 
-    _print(run(work()), as_json=as_json, what=f"queue {queue_id or ''} in topic {topic}")
+    _print(run(work()), as_json=as_json, what=f"a place in topic {topic}")
 
 
 async def _browse(

@@ -86,7 +86,7 @@ async def _produce(to_message: ToMessage, path: Path | None, *, group: str, name
     try:
         with Counter("sent", quiet_on_stdout=False, total_bytes=total_bytes) as counter:
             async with Producer(group, namesrv=namesrv) as producer:
-                await _send_all(producer, _batches(descriptor, to_message), counter)
+                await _send_all(producer, _batches(descriptor, to_message, counter), counter)
     finally:
         if path is not None:
             os.close(descriptor)
@@ -141,8 +141,10 @@ async def _send(producer: Producer, batch: list[Message]) -> None:
             return
 
 
-async def _batches(descriptor: int, to_message: ToMessage) -> AsyncIterator[list[Message]]:
-    """Yield the messages of each read, cut to the size of batches.
+async def _batches(
+    descriptor: int, to_message: ToMessage, counter: Counter
+) -> AsyncIterator[list[Message]]:
+    """Yield the messages of each read, cut to the size of batches; `counter` counts skipped lines.
 
     Raises:
         IllegalMessageError: a line is not a message; the text gives its number.
@@ -158,6 +160,7 @@ async def _batches(descriptor: int, to_message: ToMessage) -> AsyncIterator[list
             except IllegalMessageError as error:
                 raise IllegalMessageError(f"line {number}: {error}") from error
             if message is None:
+                counter.skipped_lines += 1
                 continue
             batch.append(message)
             size_bytes += len(line)

@@ -31,6 +31,7 @@ class Counter:
         self._started_s = 0.0
         self.messages = 0
         self.size_bytes = 0
+        self.skipped_lines = 0
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -52,7 +53,7 @@ class Counter:
         rate = self.messages / elapsed_s if elapsed_s else 0.0
         click.echo(
             f"{self._verb} {self.messages} messages, {self.size_bytes / 1e6:.1f} MB in "
-            f"{elapsed_s:.1f} s: {rate:.0f} messages/s",
+            f"{elapsed_s:.1f} s: {rate:.0f} messages/s" + self._skipped_text(),
             err=True,
         )
 
@@ -64,6 +65,9 @@ class Counter:
             self._progress.update(
                 self._task, completed=self.size_bytes, messages=f"{self.messages} messages"
             )
+
+    def _skipped_text(self) -> str:
+        return f" ({self.skipped_lines} empty lines skipped)" if self.skipped_lines else ""
 
     def _start_bar(self) -> None:
         from rich.console import Console

@@ -1,6 +1,6 @@
 """`mailboat topic`: topics."""
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -12,8 +12,8 @@ from mailboat.model.names import is_retry_or_dlq, is_system_topic
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.route import TopicRouteData
 
-_QUEUES = click.IntRange(1, 65_536)
-_PERMS = {"r": Perm.READ, "w": Perm.WRITE, "rw": Perm.READ | Perm.WRITE}
+_QUEUES: Final = click.IntRange(1, 65_536)
+_PERMS: Final = {"r": Perm.READ, "w": Perm.WRITE, "rw": Perm.READ | Perm.WRITE}
 
 
 @click.group()

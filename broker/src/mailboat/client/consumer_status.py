@@ -9,6 +9,7 @@ Source: apache/rocketmq client/impl/ClientRemotingProcessor.java.
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Final
 
 from mailboat.client.process_queue import ProcessQueue
 from mailboat.errors import BrokerError
@@ -33,7 +34,7 @@ from mailboat.protocol.running_info import (
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Processor
 
-_MIB = 1024 * 1024
+_MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,11 +111,9 @@ class PushConsumer:
         self._flow_limits = flow_limits or FlowLimits()
         self._handlers: dict[str, Handler] = {}
         self._subscriptions: dict[str, SubscriptionData] = {}
-        self._service = ConsumeService(
-            self._handlers,
-            ConsumeSettings(concurrency, batch_size, consume_timeout_s),
-            None if self._local_offsets else self._send_back,
-        )
+        settings = ConsumeSettings(concurrency, batch_size, consume_timeout_s)
+        send_back = None if self._local_offsets else self._send_back
+        self._service = ConsumeService(self._handlers, settings, send_back)
         self._workers = BackgroundTasks()
         self._rebalancer = Rebalancer(
             self._instance,
@@ -129,9 +127,8 @@ class PushConsumer:
         self._started_ms = 0
         self.on_assignment: list[AssignmentListener] = []
         """Called when queues came to this member or went away."""
-        ConsumerStatusProcessors(group, self.status, self.move_queue).register(
-            self._instance.handle
-        )
+        processors = ConsumerStatusProcessors(group, self.status, self.move_queue)
+        processors.register(self._instance.handle)
 
     async def __aenter__(self) -> Self:
         """Start."""

@@ -9,6 +9,7 @@ Source: java.lang.String.hashCode; apache/rocketmq store/MessageExtBrokerInner.j
 (tagsString2tagsCode).
 """
 
+from itertools import accumulate
 from typing import Final
 
 _DIGITS: Final = b"0123456789abcdefghijklmnopqrstu"
@@ -25,7 +26,7 @@ _POWERS: Final = [pow(31, exponent, 1 << 32) for exponent in range(_PIECE + 1)]
 _MAX_SHAPES: Final = 4096
 _shapes: dict[bytes, int] = {}
 # The hash of `size` characters of code 48.
-_FORTY_EIGHTS: Final = [48 * sum(_POWERS[:size]) & _MASK for size in range(_PIECE + 1)]
+_FORTY_EIGHTS: Final = [48 * total & _MASK for total in accumulate(_POWERS, initial=0)]
 
 
 def unsigned_hash(data: bytes, seed: int = 0) -> int:

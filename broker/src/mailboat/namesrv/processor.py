@@ -149,7 +149,7 @@ class NamesrvProcessor:
     def _unregister_broker(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         required_int(request, "brokerId")
         key, name = _broker_address(request), required_str(request, "brokerName")
-        logger.info("broker unregistered: %s %s", name, key)
+        logger.info("broker unregistered name=%s %s", name, key)
         self._routes.unregister(key, name)
         return request.response(ResponseCode.SUCCESS)
 
@@ -194,13 +194,13 @@ class NamesrvProcessor:
     def _wipe_write_permission(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         name = required_str(request, "brokerName")
         count = self._routes.set_write_permission(name, writable=False)
-        logger.info("write permission wiped: broker=%s topics=%d", name, count)
+        logger.info("write permission wiped broker=%s topics=%d", name, count)
         return request.response(ResponseCode.SUCCESS, ext_fields={"wipeTopicCount": count})
 
     def _add_write_permission(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         name = required_str(request, "brokerName")
         count = self._routes.set_write_permission(name, writable=True)
-        logger.info("write permission added: broker=%s topics=%d", name, count)
+        logger.info("write permission added broker=%s topics=%d", name, count)
         return request.response(ResponseCode.SUCCESS, ext_fields={"addTopicCount": count})
 
     def _list_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -227,7 +227,7 @@ class NamesrvProcessor:
     def _delete_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = required_str(request, "topic")
         self._routes.delete_topic(topic, optional_str(request, "clusterName") or None)
-        logger.info("topic deleted: %s", topic)
+        logger.info("topic deleted topic=%s", topic)
         return request.response(ResponseCode.SUCCESS)
 
     def _register_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -45,6 +45,10 @@ class BrokerAddress(NamedTuple):
     cluster_name: str
     address: str
 
+    def __str__(self) -> str:
+        """Show it in the way of logs."""
+        return f"cluster={self.cluster_name} address={self.address}"
+
 
 @dataclass(slots=True)
 class LiveBroker:
@@ -132,7 +136,7 @@ class RouteInfoManager:
             group = BrokerGroup(registration.cluster_name)
         self._refuse_doubtful(registration, group)
         if self._is_outdated(registration, group):
-            logger.warning("registration ignored, a newer one is known: %s", registration.key)
+            logger.warning("registration ignored, a newer one is known %s", registration.key)
             self._live.pop(registration.key, None)
             return MasterOfGroup()
         is_first = registration.broker_id not in group.addresses
@@ -142,7 +146,7 @@ class RouteInfoManager:
             self._update_topics(registration, changed=changed)
         self._note_live(registration, connection)
         if is_first:
-            logger.info("broker registered: %s %s", registration.broker_name, registration.key)
+            logger.info("broker registered name=%s %s", registration.broker_name, registration.key)
         return self._master_for(registration, group)
 
     def unregister(self, key: BrokerAddress, broker_name: str) -> None:
@@ -154,7 +158,7 @@ class RouteInfoManager:
     def connection_closed(self, connection: object) -> None:
         """Forget every broker that registered through this connection."""
         for key in [key for key, live in self._live.items() if live.connection is connection]:
-            logger.warning("broker dropped, its connection closed: %s", key)
+            logger.warning("broker dropped, its connection closed %s", key)
             self.unregister(key, self._live[key].broker_name)
 
     def drop_silent(self) -> list[object]:
@@ -166,7 +170,7 @@ class RouteInfoManager:
             if now - live.last_update_s > live.expired_timeout_s
         ]
         for key, live in silent:
-            logger.warning("broker dropped after %.0f s: %s", now - live.last_update_s, key)
+            logger.warning("broker dropped silent_s=%.0f %s", now - live.last_update_s, key)
             self.unregister(key, live.broker_name)
         return [live.connection for _, live in silent]
 

@@ -8,6 +8,7 @@ Source: apache/rocketmq store/CommitLog.java @ rocketmq-all-5.3.3.
 """
 
 import logging
+import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
@@ -44,7 +45,7 @@ log = logging.getLogger(__name__)
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _CRC_PROPERTY: Final = CRC_PROPERTY_HEAD + b"%b\x02"
-_LENGTHS: Final = [length.to_bytes(2, "big") for length in range(MAX_PROPERTIES_BYTES + 1)]
+_LENGTH: Final = struct.Struct(">H")
 # A new try for a segment costs file-system calls: once in this time is enough while a disk is full.
 RETRY_CREATE_S: Final = 0.2
 _EXTRA_RECORD_BYTES: Final = 64 * 1024
@@ -230,7 +231,7 @@ class CommitLog:
     ) -> list[bytes]:
         """Put records together from their parts; each is followed by its checksum property."""
         crc_bytes = CRC_PROPERTY_BYTES if self._append_crc else 0
-        lengths = [_LENGTHS[len(text) + crc_bytes] for text in properties]
+        lengths = map(_LENGTH.pack, [len(text) + crc_bytes for text in properties])
         # `heads` ends with the last record that fits; the other columns may go on.
         records = list(map(b"".join, zip(heads, bodies, fields, lengths, properties, strict=False)))
         if not crc_bytes:

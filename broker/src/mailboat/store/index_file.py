@@ -13,8 +13,7 @@
 
 The key is `topic#key`; its hash is the absolute value of Java's hash. Slots and header live in
 memory while the file is written (RocketMQ keeps them in the mapping), entries gather and are
-written in pieces; `write` puts all of it into the page cache. What was not written is rebuilt from
-the CommitLog.
+written in pieces; a `snapshot` saves all of it. What was not written is rebuilt from the CommitLog.
 
 Source: apache/rocketmq store/index/IndexFile.java, IndexHeader.java @ rocketmq-all-5.3.3.
 """
@@ -23,6 +22,7 @@ import mmap
 import struct
 import sys
 from array import array
+from collections.abc import Callable
 from itertools import repeat
 from typing import Final
 
@@ -145,19 +145,20 @@ class IndexFile:
             self._written_entries = self.entry_count
             self._entries.clear()
 
-    def write(self) -> bool:
-        """Write everything to the page cache; tell whether there was anything.
+    def snapshot(self) -> Callable[[], None] | None:
+        """Write the gathered entries and copy header and slots; None when nothing has changed.
+
+        Returns:
+            A call that writes the copy and makes the file durable; it may run on another thread.
 
         Raises:
-            OSError: the file is not complete; the call may be repeated.
+            OSError: some entries are still only in memory; the call may be repeated.
         """
         if not self._is_dirty:
-            return False
+            return None
         self.write_entries()
-        slots = array("i", self._slots or self._load_slots())
-        if sys.byteorder == "little":
-            slots.byteswap()
-        write_fully(self._disk, self._fd, memoryview(slots).cast("B"), HEADER_BYTES)
+        slots = array("i")
+        slots.frombytes((self._slots or self._load_slots()).cast("B"))
         header = HEADER.pack(
             self._begin_timestamp_ms,
             self.end_timestamp_ms,
@@ -166,9 +167,16 @@ class IndexFile:
             self._used_slots,
             self.entry_count + 1,
         )
-        write_fully(self._disk, self._fd, header, 0)
         self._is_dirty = False
-        return True
+
+        def save() -> None:
+            if sys.byteorder == "little":
+                slots.byteswap()
+            write_fully(self._disk, self._fd, memoryview(slots).cast("B"), HEADER_BYTES)
+            write_fully(self._disk, self._fd, header, 0)
+            self.sync()
+
+        return save
 
     def sync(self) -> None:
         """Make what was written durable.
@@ -178,14 +186,22 @@ class IndexFile:
         """
         sync(self._disk, self._fd)
 
-    def seal(self) -> None:
-        """Write everything for the last time and give the memory of the slots back.
+    def seal(self) -> Callable[[], None] | None:
+        """Take a last `snapshot` and give the memory of the slots back once it is written.
 
         Raises:
             OSError: the file is not complete; the call may be repeated.
         """
-        self.write()
-        self._slots = None
+        save = self.snapshot()
+        if save is None:
+            self._slots = None
+            return None
+
+        def save_and_forget() -> None:
+            save()
+            self._slots = None
+
+        return save_and_forget
 
     def load(self) -> None:
         """Read the header of an existing file; the slots follow when they are needed."""
@@ -263,8 +279,9 @@ class IndexFile:
         return found
 
     def _slot(self, slot: int) -> int:
-        if self._slots is not None:
-            return int(self._slots[slot])
+        slots = self._slots
+        if slots is not None:
+            return int(slots[slot])
         position = HEADER_BYTES + slot * SLOT_BYTES
         return int.from_bytes(
             read_fully(self._disk, self._fd, SLOT_BYTES, position), "big", signed=True

@@ -4,7 +4,7 @@ Source: apache/rocketmq store/index/IndexService.java @ rocketmq-all-5.3.3.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from mailboat.disk import Disk
@@ -58,7 +58,7 @@ class IndexService:
         self._slot_count = slot_count
         self._max_entries = max_entries
         self._topic_hashes: dict[str, int] = {}
-        self._unsynced: list[IndexFile] = []
+        self._saves: list[Callable[[], None]] = []
         self.files: list[IndexFile] = []
 
     def put_messages(self, messages: Sequence[Indexed], store_timestamp_ms: int) -> None:
@@ -101,9 +101,7 @@ class IndexService:
             last = self.files[-1]
             if last.room > 0:
                 return last
-            last.seal()
-            if last not in self._unsynced:
-                self._unsynced.append(last)
+            self._save_later(last.seal())
         return self._create()
 
     def _create(self) -> IndexFile:
@@ -126,8 +124,12 @@ class IndexService:
             raise
         file = IndexFile(self._disk, path, fd, self._slot_count, self._max_entries)
         self.files.append(file)
-        self._unsynced.append(file)
+        self._saves.append(file.sync)
         return file
+
+    def _save_later(self, save: Callable[[], None] | None) -> None:
+        if save is not None:
+            self._saves.append(save)
 
     def write_some(self) -> None:
         """Write gathered entries once there are enough of them.
@@ -138,20 +140,16 @@ class IndexService:
         if self.files and self.files[-1].pending_bytes >= _WRITE_BYTES:
             self.files[-1].write_entries()
 
-    def write(self) -> list[IndexFile]:
-        """Write everything to the page cache; return the files that must be synced.
+    def snapshot(self) -> list[Callable[[], None]]:
+        """Return calls that make everything indexed so far durable; they may run on any thread.
 
         Raises:
             OSError: the call may be repeated.
         """
-        if self.files and self.files[-1].write() and self.files[-1] not in self._unsynced:
-            self._unsynced.append(self.files[-1])
-        unsynced, self._unsynced = self._unsynced, []
-        return unsynced
-
-    def mark_unsynced(self, files: list[IndexFile]) -> None:
-        """Take back files whose sync failed."""
-        self._unsynced += files
+        if self.files:
+            self._save_later(self.files[-1].snapshot())
+        saves, self._saves = self._saves, []
+        return saves
 
     @property
     def newest_name(self) -> str:
@@ -251,7 +249,7 @@ class IndexService:
         for file in self.files:
             file.close()
         self.files = []
-        self._unsynced = []
+        self._saves = []
 
 
 def _hash_unique_keys(messages: list[Indexed], seed: int) -> tuple[list[int], list[int]]:

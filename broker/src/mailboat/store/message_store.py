@@ -223,8 +223,8 @@ class MessageStore:
         self._catch_up_index()
         progress = self._write_derived()
         sync_queues(self._disk, self.paths.consume_queue, self._queue_syncs)
-        for file in self._index_syncs:
-            file.sync()
+        for save in self._index_saves:
+            save()
         if self._disk.exists(self.paths.index):
             self._disk.fsync_dir(self.paths.index)
         write_checkpoint(self._disk, self.paths.checkpoint, self._checkpoint_times())
@@ -361,14 +361,14 @@ class MessageStore:
         self._checkpoint_s = now_s
         self._checkpoint_due = False
         self._is_checkpointing = True
-        queue_syncs, index_syncs = self._queue_syncs, self._index_syncs
+        queue_syncs, index_saves = self._queue_syncs, self._index_saves
         index_directory, queue_directory = self.paths.index, self.paths.consume_queue
 
         def sync_all() -> Progress:
             sync_queues(self._disk, queue_directory, queue_syncs)
-            for file in index_syncs:
-                file.sync()
-            if index_syncs:
+            for save in index_saves:
+                save()
+            if index_saves:
                 self._disk.fsync_dir(index_directory)
             return progress
 
@@ -376,7 +376,7 @@ class MessageStore:
 
     def _write_derived(self) -> Progress:
         self._queue_syncs = self.queues.write()
-        self._index_syncs = self.index.write()
+        self._index_saves = self.index.snapshot()
         return Progress(
             commit_log_offset=self.dispatch.dispatched_offset,
             index_file=self.index.newest_name,

@@ -67,7 +67,7 @@ def make_message(sent: Sent, unique_key: str) -> MessageInner:
 
 
 class StoreSimulator:
-    """Runs one store through lives and crashes; `crash_states` counts the crashes that were checked.
+    """Runs one store through lives and crashes; `crash_states` counts those that were checked.
 
     Raises HistoryViolation from `run` with the seed in its text.
     """
@@ -96,7 +96,8 @@ class StoreSimulator:
         self.crash_states = 0
         self.history = History()
         self._random = Random(seed)
-        self._topics, self._sizes = _TOPICS, _SIZES
+        self._topics: tuple[str, ...] = _TOPICS
+        self._sizes: tuple[int, ...] = _SIZES
         if self._random.random() < 0.3:
             # Records of one size: what a crash left behind a cut fits what is written over it.
             self._topics, self._sizes = _TOPICS[:1], (200,)
@@ -192,7 +193,7 @@ class StoreSimulator:
         if store.lookup.corrupt_records or store.recovery.damaged:
             raise HistoryViolation("taken for damage", f"{store.recovery.damaged}")
 
-    # -- one life -----------------------------------------------------------------------------------
+    # -- one life ---------------------------------------------------------------------------------
 
     def _live(self) -> Crash:
         random = self._random

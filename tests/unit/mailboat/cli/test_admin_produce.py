@@ -5,6 +5,7 @@ import pytest
 from click.testing import CliRunner
 
 from mailboat.cli import produce
+from mailboat.cli.progress import Counter
 from mailboat.errors import IllegalMessageError
 from mailboat.model.message import Message
 
@@ -26,7 +27,8 @@ async def batches(pipe: tuple[int, int], data: bytes, to_message: produce.ToMess
     reading, writing = pipe
     os.write(writing, data)
     os.close(writing)
-    return [batch async for batch in produce._batches(reading, to_message)]
+    counter = Counter("sent", quiet_on_stdout=False)
+    return [batch async for batch in produce._batches(reading, to_message, counter)]
 
 
 async def test_lines_become_messages(pipe):

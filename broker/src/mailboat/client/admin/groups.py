@@ -3,6 +3,8 @@
 Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java.
 """
 
+from typing import Final
+
 from mailboat.client.admin.cluster import ClusterAdmin
 from mailboat.client.broker_calls import call
 from mailboat.client.instance import ClientInstance
@@ -20,7 +22,8 @@ from mailboat.protocol.route import MASTER_ID
 from mailboat.protocol.running_info import ConsumerRunningInfo, decode_running_info
 from mailboat.protocol.stats_bodies import ConsumeStats, decode_consume_stats
 
-RUNNING_INFO_TIMEOUT_S = 15.0
+RUNNING_INFO_TIMEOUT_S: Final = 15.0
+"""Brokers wait 10 s for the member that they relay the question to."""
 
 
 class GroupAdmin:
