@@ -23,7 +23,7 @@ from mailboat.testing.store_simulator import HOST, make_message, small_config
 
 _KEYS = (("orders", 0), ("orders", 1), ("%RETRY%group", 0))
 _REFUSALS = {PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.CREATE_MAPPED_FILE_FAILED}
-_FULL_DISK = ("create", "pwrite", "fallocate", "mkdir")
+_FULL_DISK = ("create", "pwrite", "fallocate", "make_dirs")
 
 
 @dataclass
@@ -157,8 +157,8 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 _SITES = [
     *[(call, errno.EIO) for call in ("pwrite", "fdatasync", "fallocate", "ftruncate", "rename",
-                                     "unlink", "fsync_dir", "create", "open", "mkdir")],
-    *[(call, errno.ENOSPC) for call in ("pwrite", "fdatasync", "fallocate", "create", "mkdir",
+                                     "unlink", "fsync_dir", "create", "open", "make_dirs")],
+    *[(call, errno.ENOSPC) for call in ("pwrite", "fdatasync", "fallocate", "create", "make_dirs",
                                         "rename", "fsync_dir")],
     *[(call, errno.EMFILE) for call in ("create", "open")],
     ("usage", errno.EIO),

@@ -1,6 +1,6 @@
 """The store keeps its promises over thousands of simulated crashes.
 
-`MAILBOAT_CRASH_STATES` sets how many crash states are checked (5,200 by default); a violation names
+`MAILBOAT_TEST_CRASH_STATES` sets how many crash states are checked (5,200 by default); a violation names
 its seed, and `StoreSimulator(seed, flush_disk_type).run()` repeats it.
 """
 
@@ -11,7 +11,7 @@ import pytest
 
 from mailboat.testing.store_simulator import StoreSimulator
 
-_STATES = int(os.environ.get("MAILBOAT_CRASH_STATES", "5200"))
+_STATES = int(os.environ.get("MAILBOAT_TEST_CRASH_STATES", "5200"))
 
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])

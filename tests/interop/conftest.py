@@ -1,7 +1,7 @@
 """Fixtures of the interop tests: real RocketMQ servers and clients, and mailboat processes.
 
-`MAILBOAT_REQUIRE_INTEROP=1` turns a missing Java or Maven from a skip into a failure.
-`MAILBOAT_INTEROP_TARGET=java-5.5.0` runs the client tests against the real broker instead of
+`MAILBOAT_TEST_REQUIRE_ALL=1` turns a missing Java or Maven from a skip into a failure.
+`MAILBOAT_TEST_INTEROP_TARGET=java-5.5.0` runs the client tests against the real broker instead of
 mailboat, which shows that what they expect is what RocketMQ does.
 """
 
@@ -65,8 +65,8 @@ class Target:
 
 
 def _unavailable(error: InteropUnavailableError) -> NoReturn:
-    if os.environ.get("MAILBOAT_REQUIRE_INTEROP") == "1":
-        pytest.fail(f"MAILBOAT_REQUIRE_INTEROP=1, but: {error}")
+    if os.environ.get("MAILBOAT_TEST_REQUIRE_ALL") == "1":
+        pytest.fail(f"MAILBOAT_TEST_REQUIRE_ALL=1, but: {error}")
     pytest.skip(str(error))
 
 
@@ -171,7 +171,7 @@ def target(
     tmp_path_factory: pytest.TempPathFactory, java_namesrv: Callable[[str], str]
 ) -> Iterator[Target]:
     """The servers that the client tests talk to: mailboat, or Java when the environment asks."""
-    line = os.environ.get("MAILBOAT_INTEROP_TARGET", "mailboat").removeprefix("java-")
+    line = os.environ.get("MAILBOAT_TEST_INTEROP_TARGET", "mailboat").removeprefix("java-")
     folder = tmp_path_factory.mktemp("target")
     if line != "mailboat":
         namesrv = java_namesrv(line)

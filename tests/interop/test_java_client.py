@@ -1,7 +1,7 @@
 """Stock Java clients of both release lines against mailboat: what they send is what they get.
 
 Every expectation is RocketMQ's own behaviour: the whole file passes against the real broker too
-(`MAILBOAT_INTEROP_TARGET=java-5.5.0`).
+(`MAILBOAT_TEST_INTEROP_TARGET=java-5.5.0`).
 """
 
 from __future__ import annotations

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet
 import pytest
 
@@ -16,17 +18,22 @@ from mailboat.cli.demo_tally import committed_files
 pytestmark = [pytest.mark.timeout(300)]
 
 
+def environment(temporary_dir=None):
+    """Return an environment in which the command finds the packages under test."""
+    roots = [path for path in sys.path if path.endswith("src")]
+    added = {"PYTHONPATH": os.pathsep.join(roots)}
+    if temporary_dir is not None:
+        added["TMPDIR"] = str(temporary_dir)
+    return {**os.environ, **added}
+
+
 def run_demo(*arguments, stdin=b"", temporary_dir=None):
     """Run the command and return its exit code, output and errors."""
-    roots = [path for path in sys.path if path.endswith("src")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(roots)}
-    if temporary_dir is not None:
-        environment["TMPDIR"] = str(temporary_dir)
     done = subprocess.run(
         [sys.executable, "-m", "mailboat.cli", "demo", *map(str, arguments)],
         input=stdin,
         capture_output=True,
-        env=environment,
+        env=environment(temporary_dir),
         timeout=280,
         check=False,
     )
@@ -84,3 +91,33 @@ def test_a_full_folder_is_not_written_over(tmp_path):
     assert code == 2
     assert "is not empty" in errors
     assert (tmp_path / "mine").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"]
+)
+def test_an_interrupted_demo_leaves_nothing(tmp_path, number, code):
+    """Ctrl-C while it waits for input: the broker is stopped and the folder removed."""
+    demo = subprocess.Popen(
+        [sys.executable, "-m", "mailboat.cli", "demo", "--input", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
+    )
+    try:
+        demo.stdin.write(b"a line\n")
+        demo.stdin.flush()
+        while not demo.stdout.readline().startswith(b"send ..."):
+            assert demo.poll() is None, demo.stderr.read()
+        broker = psutil.Process(demo.pid).children()[0]
+        demo.send_signal(number)
+        demo.wait(30)
+        errors = demo.stderr.read()
+    finally:
+        demo.kill()
+        demo.communicate()
+    assert demo.returncode == code, errors
+    assert errors == b""
+    assert not broker.is_running()
+    assert list(tmp_path.iterdir()) == []

@@ -20,12 +20,12 @@ QUEUES = 3
 PER_QUEUE = 8000
 
 
-def job_arguments(cluster, topic, folder, work_dir):
+def job_arguments(cluster, topic, folder, work_dir, *, rows_per_batch):
     """Return the arguments of the demo's job."""
     return [
         "--namesrv", cluster.namesrv, "--topic", topic, "--output", str(folder / "out"),
         "--work-dir", str(work_dir), "--group", f"{topic}-group",
-        "--max-offsets-per-trigger", "1500",
+        "--max-offsets-per-trigger", str(rows_per_batch),
     ]  # fmt: skip
 
 
@@ -68,7 +68,8 @@ def first_progress(process, log):
 def test_a_killed_job_loses_and_doubles_nothing(cluster, spark, topic, tmp_path, short_dir, capsys):
     """A job killed at work goes on from its checkpoint: the output has each message once."""
     queues = cluster.fill(topic, QUEUES, PER_QUEUE)
-    arguments = job_arguments(cluster, topic, tmp_path, short_dir)
+    # Small batches, so that many are still to come when the kill does.
+    arguments = job_arguments(cluster, topic, tmp_path, short_dir, rows_per_batch=200)
     job = start_job(arguments, tmp_path / "job.log")
     try:
         rows = first_progress(job, tmp_path / "job.log")
@@ -78,6 +79,7 @@ def test_a_killed_job_loses_and_doubles_nothing(cluster, spark, topic, tmp_path,
         pyarrow.parquet.read_metadata(path).num_rows for path in committed_files(tmp_path / "out")
     )
     assert 0 < rows <= committed < QUEUES * PER_QUEUE, "the kill came too late to show anything"
+    arguments = job_arguments(cluster, topic, tmp_path, short_dir, rows_per_batch=20_000)
     assert run(spark, parse_arguments(arguments)) == 0
     last = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert last["event"] == "finished"

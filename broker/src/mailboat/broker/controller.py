@@ -31,7 +31,7 @@ from mailboat.broker.registration import NamesrvRegistration
 from mailboat.broker.stats import SAMPLE_PERIOD_S, BrokerStats
 from mailboat.broker.supervisor import Supervisor, TaskProgress
 from mailboat.broker.topics import TopicConfigManager
-from mailboat.config import RemotingConfig, Settings
+from mailboat.config import Settings
 from mailboat.disk import Disk
 from mailboat.disk.real import RealDisk
 from mailboat.model.hosts import encode_host, format_host
@@ -98,7 +98,9 @@ class BrokerController:
         self.store.on_arrival = self.pull_holds.on_arrival
         self.dispatcher = BrokerDispatcher()
         self._register_processors()
-        self._server = RemotingServer(self.dispatcher, _limits(settings.remoting), name="broker")
+        self._server = RemotingServer(
+            self.dispatcher, RemotingLimits.from_config(settings.remoting), name="broker"
+        )
         self._opening: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
 
@@ -287,13 +289,3 @@ class BrokerController:
             steps.callback(self.store.close)
             for table in (self.groups, self.topics, self.offsets):
                 steps.callback(table.persist_blocking)
-
-
-def _limits(config: RemotingConfig) -> RemotingLimits:
-    return RemotingLimits(
-        first_frame_timeout_s=config.first_frame_timeout_seconds,
-        idle_timeout_s=config.server_channel_max_idle_time_seconds,
-        write_high_water_bytes=config.write_buffer_high_water_mark,
-        write_drain_timeout_s=config.write_drain_timeout_seconds,
-        max_connections=config.max_connections,
-    )

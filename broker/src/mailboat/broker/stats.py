@@ -70,6 +70,7 @@ class BrokerStats:
         "put_messages",
         "put_total_today_morning",
         "put_total_yesterday_morning",
+        "put_without_wait",
         "started_monotonic",
     )
 
@@ -86,6 +87,7 @@ class BrokerStats:
         self.put_messages = 0
         self.put_bytes = 0
         self.put_failed = 0
+        self.put_without_wait = 0
         self.get_found = 0
         self.get_missed = 0
         self.get_messages = 0

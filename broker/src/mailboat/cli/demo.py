@@ -30,6 +30,7 @@ from mailboat.errors import MailboatError
 TOPIC: Final = "demo"
 DEFAULT_MESSAGES: Final = 200_000
 EXIT_TERMINATED: Final = 143
+STREAM_STAGE: Final = "stream to Parquet"
 TEMPORARY_PREFIX: Final = "mailboat-demo-"
 
 
@@ -96,7 +97,7 @@ def _run(view: DemoView, folder: Path, source: LineSource, messages: int | None)
         job = stack.enter_context(closing(run_job(folder, Path(work_dir), namesrv, TOPIC)))
         with view.stage("start Spark"):
             next(job)
-        with view.stage("Spark", sent.messages) as update:
+        with view.stage(STREAM_STAGE, sent.messages) as update:
             for event in job:
                 update(event["rows"])
         disk_bytes = _disk_bytes(folder)
@@ -104,7 +105,7 @@ def _run(view: DemoView, folder: Path, source: LineSource, messages: int | None)
     with view.stage("compare", sent.messages) as update:
         for arrived in tally_parquet(committed_files(folder / "parquet")):
             update(arrived.tally.messages)
-    rates = dict.fromkeys(("send", "Spark"), sent.messages)
+    rates = dict.fromkeys(("send", STREAM_STAGE), sent.messages)
     view.report(sent, arrived.tally, disk_bytes, rates)
     return _judge(view, sent, arrived)
 

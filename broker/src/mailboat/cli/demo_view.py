@@ -43,7 +43,7 @@ class DemoView:
     @contextmanager
     def _bar(self, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
         columns = (
-            TextColumn(f"{name:<14}"),
+            TextColumn(f"{name:<18}"),
             BarColumn(),
             TaskProgressColumn(show_speed=total is None),
             TextColumn("{task.completed:,.0f}"),

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from mailboat.config import RemotingConfig, Settings
+from mailboat.config import Settings
 from mailboat.namesrv.kv_config import KvConfigManager
 from mailboat.namesrv.processor import NamesrvProcessor
 from mailboat.namesrv.route_info import RouteInfoManager
@@ -43,7 +43,9 @@ class NamesrvController:
         NamesrvProcessor(settings, routes=self.routes, kv_config=self.kv_config).register(
             self._dispatcher
         )
-        self._server = RemotingServer(self._dispatcher, _limits(settings.remoting), name="namesrv")
+        self._server = RemotingServer(
+            self._dispatcher, RemotingLimits.from_config(settings.remoting), name="namesrv"
+        )
         self._scan: asyncio.Task[None] | None = None
 
     @property
@@ -86,13 +88,3 @@ class NamesrvController:
             for connection in self.routes.drop_silent():
                 if isinstance(connection, Connection):
                     connection.close()
-
-
-def _limits(config: RemotingConfig) -> RemotingLimits:
-    return RemotingLimits(
-        first_frame_timeout_s=config.first_frame_timeout_seconds,
-        idle_timeout_s=config.server_channel_max_idle_time_seconds,
-        write_high_water_bytes=config.write_buffer_high_water_mark,
-        write_drain_timeout_s=config.write_drain_timeout_seconds,
-        max_connections=config.max_connections,
-    )

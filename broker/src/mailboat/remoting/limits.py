@@ -2,11 +2,12 @@
 
 import resource
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
-_RESERVED_DESCRIPTORS: Final = (
-    256  # the store, the name servers and HTTP need files and sockets too
-)
+from mailboat.config import RemotingConfig
+
+# The store, the name servers and HTTP need files and sockets too.
+_RESERVED_DESCRIPTORS: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,17 @@ class RemotingLimits:
 
     sweep_interval_s: float = 1.0
     """How often the times above are checked."""
+
+    @classmethod
+    def from_config(cls, config: RemotingConfig) -> Self:
+        """Return the limits that the configuration asks for."""
+        return cls(
+            first_frame_timeout_s=config.first_frame_timeout_seconds,
+            idle_timeout_s=config.server_channel_max_idle_time_seconds,
+            write_high_water_bytes=config.write_buffer_high_water_mark,
+            write_drain_timeout_s=config.write_drain_timeout_seconds,
+            max_connections=config.max_connections,
+        )
 
 
 def connection_capacity(limits: RemotingLimits) -> int:

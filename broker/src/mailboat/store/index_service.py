@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from mailboat.disk import Disk
-from mailboat.model.tags import unsigned_key_hash, unsigned_text_hash
+from mailboat.model.tags import unsigned_hashes, unsigned_text_hash
 from mailboat.store.index_file import IndexFile, index_file_bytes, index_hash
 
 # Entries kept in memory before they go to the file: enough to make one call worth it.
@@ -75,11 +75,7 @@ class IndexService:
                 by_topic[message.topic] = [message]
         for topic, of_topic in by_topic.items():
             seed = self._seed(topic)
-            hashes, offsets = _hash_unique_keys(of_topic, seed)
-            for message in of_topic:
-                for key in message.keys.split() if message.keys else ():
-                    hashes.append(unsigned_text_hash(key, seed))
-                    offsets.append(message.physical_offset)
+            hashes, offsets = _hash_keys(of_topic, seed)
             self._put(hashes, offsets, store_timestamp_ms)
 
     def _put(self, hashes: list[int], offsets: list[int], store_timestamp_ms: int) -> None:
@@ -252,8 +248,18 @@ class IndexService:
         self._saves = []
 
 
-def _hash_unique_keys(messages: list[Indexed], seed: int) -> tuple[list[int], list[int]]:
-    """Return the unsigned hashes and the physical offsets of messages that have a unique key."""
+def _hash_keys(messages: list[Indexed], seed: int) -> tuple[list[int], list[int]]:
+    """Return the unsigned hashes of all keys of messages, and the physical offset of each."""
     keyed = [message for message in messages if message.unique_key]
-    hashes = [unsigned_key_hash(message.unique_key or "", seed) for message in keyed]
-    return hashes, [message.physical_offset for message in keyed]
+    unique_keys = [message.unique_key or "" for message in keyed]
+    hashes = unsigned_hashes(unique_keys, seed, hex_digits=True)
+    offsets = [message.physical_offset for message in keyed]
+    keys: list[str] = []
+    for message in messages:
+        if message.keys:
+            # RocketMQ splits at single spaces only.
+            for key in message.keys.split(" "):
+                if key:
+                    keys.append(key)
+                    offsets.append(message.physical_offset)
+    return hashes + unsigned_hashes(keys, seed), offsets

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from mailboat.disk import Disk
 from mailboat.store.consume_queue import UNIT_BYTES, ConsumeQueue, FilePool
 
-_OPEN_FILES: Final = 512
+_OPEN_FILES: Final = 256
 
 
 class QueueSync(NamedTuple):

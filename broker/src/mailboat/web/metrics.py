@@ -188,6 +188,11 @@ def _message_metrics(broker: BrokerController) -> Iterator[Metric]:
     yield _counter("mailboat_messages_in", "Messages stored.", stats.put_messages)
     yield _counter("mailboat_bytes_in", "Bytes of stored records.", stats.put_bytes)
     yield _counter("mailboat_sends_refused", "Messages that the store refused.", stats.put_failed)
+    yield _counter(
+        "mailboat_send_wait_false",
+        "Messages acknowledged before their flush although the broker flushes synchronously.",
+        stats.put_without_wait,
+    )
     yield _counter("mailboat_messages_out", "Messages handed to consumers.", stats.get_messages)
     yield _counter("mailboat_bytes_out", "Bytes of records handed to consumers.", stats.get_bytes)
     yield _counter("mailboat_pulls_found", "Pulls that returned messages.", stats.get_found)

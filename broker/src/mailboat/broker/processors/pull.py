@@ -242,6 +242,7 @@ class PullMessageProcessor:
 
     def _nothing(self, request: PullRequest, result: GetResult) -> bytes | None:
         fields = request.fields
+        self._broker.stats.record_get_miss()
         if result.status == GetStatus.DAMAGED:
             return self._refusal(
                 request,

@@ -410,7 +410,10 @@ class SendMessageProcessor:
             stored = _Stored(request, message_id, message.queue_id, message.queue_offset)
             if is_sync and message.wait_store_ok:
                 waiting.append(stored)
-            elif not request.flag & _ONEWAY_BIT:
+                continue
+            if is_sync:
+                self._stats.put_without_wait += 1
+            if not request.flag & _ONEWAY_BIT:
                 answers.append(self._encode(stored, ResponseCode.SUCCESS))
         if count:
             self._stats.record_put(topic, count, size_bytes)
