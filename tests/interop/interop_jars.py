@@ -30,11 +30,13 @@ class InteropUnavailableError(Exception):
 
 def server_classpath(line: str) -> str:
     """Return the class path of the name server and the broker of a release line."""
+    _require("java", "a Java runtime of version 17 or newer")
     return _class_path(_jars("server", line))
 
 
 def client_classpath(line: str) -> str:
     """Return the class path of a release line's client with the compiled InteropClient."""
+    _require("java", "a Java runtime of version 17 or newer")
     jars = _jars("client", line)
     sources = sorted((JAVA_DIR / "src").rglob("*.java"))
     stamp = _digest([line, *(path.read_text() for path in sources)])
@@ -79,12 +81,16 @@ def _filled(target: Path, stamp: str) -> Iterator[Path | None]:
 
 
 def _run(command: list[str], *, needs: str) -> None:
-    if shutil.which(command[0]) is None:
-        raise InteropUnavailableError(f"{command[0]} was not found; interop needs {needs}.")
+    _require(command[0], needs)
     result = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_TIMEOUT_S)
     if result.returncode != 0:
         output = (result.stdout + result.stderr)[-2000:]
         raise InteropUnavailableError(f"{command[0]} ended with {result.returncode}: {output}")
+
+
+def _require(program: str, needs: str) -> None:
+    if shutil.which(program) is None:
+        raise InteropUnavailableError(f"{program} was not found; interop needs {needs}")
 
 
 def _class_path(folder: Path) -> str:

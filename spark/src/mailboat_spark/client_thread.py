@@ -29,12 +29,13 @@ class ClientThread:
         Raises:
             ConfigError: `namesrv` is not a list of addresses.
         """
-        self._loop = asyncio.new_event_loop()
+        started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, BrokerClient]] = Future()
+        # A daemon: Spark ends its workers without telling them.
         self._thread = threading.Thread(
-            target=self._loop.run_forever, name="mailboat client", daemon=True
+            target=asyncio.run, args=(_live(namesrv, started),), name="mailboat client", daemon=True
         )
         self._thread.start()
-        self.client = self.run(_open(namesrv))
+        self._loop, self._stopped, self.client = started.result()
 
     def submit(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
         """Start `work` on the loop; the future gives its result."""
@@ -45,11 +46,9 @@ class ClientThread:
         return self.submit(work).result()
 
     def close(self) -> None:
-        """Close the connections and end the thread."""
-        self.run(self.client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        """Close the connections and end the thread; what still runs is cancelled."""
+        self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
-        self._loop.close()
 
 
 def shared_client(namesrv: str) -> ClientThread:
@@ -74,7 +73,19 @@ def close_shared_clients() -> None:
             _threads.pop(key).close()
 
 
-async def _open(namesrv: str) -> BrokerClient:
-    client = BrokerClient(namesrv)
-    await client.start()
-    return client
+async def _live(
+    namesrv: str,
+    started: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, BrokerClient]]",
+) -> None:
+    """Open a client, hand it over through `started`, and close it when the event is set."""
+    stopped = asyncio.Event()
+    try:
+        client = BrokerClient(namesrv)
+        await client.start()
+    except Exception as exc:
+        # Whatever it is, the caller waits for it and raises it.
+        started.set_exception(exc)
+        return
+    started.set_result((asyncio.get_running_loop(), stopped, client))
+    await stopped.wait()
+    await client.close()

@@ -96,12 +96,19 @@ def _batches(topic: str, lines: Iterator[Line], tally: Tally) -> Iterator[list[M
 
 @contextmanager
 def _loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="demo producer", daemon=True)
+    """Run an event loop in a thread; what still runs on it at the end is cancelled."""
+    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def live() -> None:
+        stopped = asyncio.Event()
+        started.set_result((asyncio.get_running_loop(), stopped))
+        await stopped.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(live(),), name="demo producer")
     thread.start()
+    loop, stopped = started.result()
     try:
         yield loop
     finally:
-        loop.call_soon_threadsafe(loop.stop)
+        loop.call_soon_threadsafe(stopped.set)
         thread.join()
-        loop.close()

@@ -1,0 +1,366 @@
+"""Damaged directories: flipped bits, lost, emptied, shortened, swapped and foreign files.
+
+Wrong bytes are never served. Damage in the log costs at most the messages it hit; damage in a
+derived file costs nothing, since all of them can be built from the log again.
+"""
+
+import logging
+from collections.abc import Callable
+from random import Random
+from typing import NamedTuple
+
+import pytest
+
+from mailboat.disk import read_file
+from mailboat.errors import DamagedStoreError
+from mailboat.model.record import decode_record
+from mailboat.store import recovery
+from mailboat.store.lookup import GetStatus
+from mailboat.store.message_inner import PutStatus
+from mailboat.store.message_store import MessageStore
+from mailboat.testing.history import History, QueueKey
+from mailboat.testing.simulated_disk import SimulatedDisk
+from mailboat.testing.store_simulator import HOST, make_message, small_config
+
+_KEYS = (("orders", 0), ("orders", 1), ("%RETRY%group", 0))
+_FLIPS = 250
+
+
+class _Message(NamedTuple):
+    """What was stored: its place in the log, its body and its key."""
+
+    physical_offset: int
+    size_bytes: int
+    body: bytes
+    key: str
+
+
+class _Original(NamedTuple):
+    """A directory in good order and every message in it."""
+
+    disk: SimulatedDisk
+    messages: dict[tuple[QueueKey, int], _Message]
+
+    def copy(self) -> SimulatedDisk:
+        return self.disk.crash(Random(0))
+
+
+def _make(*, closed: bool) -> _Original:
+    disk = SimulatedDisk()
+    store = MessageStore(small_config("SYNC_FLUSH"), disk, store_host=HOST)
+    store.open()
+    history = History()
+    messages = {}
+    for number in range(72):
+        body = Random(number).randbytes((20, 300, 900)[number % 3])
+        sent = history.send(*_KEYS[number % 5 % 3], body)
+        inner = make_message(sent, f"U{number}")
+        store.put_messages([inner])
+        assert inner.status == PutStatus.PUT_OK
+        messages[(sent.key, inner.queue_offset)] = _Message(
+            inner.physical_offset, inner.size_bytes, body, f"U{number}"
+        )
+        job = store.begin_flush()
+        assert job is not None
+        job.run()
+        store.finish_flush(job, None)
+        if number in (30, 50):
+            # The checkpoint of a running store, well before its end.
+            disk.advance(11)
+            for _ in range(3):
+                store.background()
+    for _ in range(3):
+        store.background()
+    if closed:
+        store.close()
+    else:
+        disk = disk.kill()
+    for path in disk.walk():
+        fd = disk.open(path)
+        disk.fdatasync(fd)
+        disk.close(fd)
+        disk.fsync_dir(path.rpartition("/")[0])
+    return _Original(disk, messages)
+
+
+@pytest.fixture(scope="module", params=["closed", "killed"])
+def original(request: pytest.FixtureRequest) -> _Original:
+    """A directory that was closed cleanly, or whose broker was killed."""
+    return _make(closed=request.param == "closed")
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "mailboat")
+
+
+def _open(disk: SimulatedDisk) -> MessageStore:
+    store = MessageStore(small_config("SYNC_FLUSH"), disk, store_host=HOST)
+    store.open()
+    return store
+
+
+def _served(store: MessageStore) -> dict[tuple[QueueKey, int], tuple[int, bytes]]:
+    """Everything that consumers get who ask for the next offset where one is damaged."""
+    found: dict[tuple[QueueKey, int], tuple[int, bytes]] = {}
+    for key in store.queues.by_key:
+        at, high = store.min_offset(*key), store.max_offset(*key)
+        while at < high:
+            result = store.get_message(*key, at, 32, 1 << 20)
+            if result.status != GetStatus.FOUND:
+                assert result.status == GetStatus.DAMAGED
+                at += 1
+                continue
+            data = b"".join(result.slices)
+            position = 0
+            while position < len(data):
+                message, position = decode_record(data, position)
+                assert (message.topic, message.queue_id) == key
+                assert (key, message.queue_offset) not in found
+                found[(key, message.queue_offset)] = (message.physical_offset, message.body)
+            at = result.next_offset
+    return found
+
+
+def _check(store: MessageStore, original: _Original, allowed: set[int]) -> None:
+    """Check that only messages at the physical offsets in `allowed` are missing, none is wrong."""
+    served = _served(store)
+    for place, found in served.items():
+        assert found == (original.messages[place].physical_offset, original.messages[place].body)
+    missing = {
+        message.physical_offset
+        for place, message in original.messages.items()
+        if place not in served
+    }
+    assert missing <= allowed
+    for (key, queue_offset), message in original.messages.items():
+        for record in store.query_message(key[0], message.key, 10, 0, 1 << 60).records:
+            read, _ = decode_record(record)
+            assert (read.queue_offset, read.body) == (queue_offset, message.body)
+
+
+def _check_works(store: MessageStore) -> None:
+    """Check that the store goes on with sane times and offsets."""
+    sent = History().send("fresh", 0, b"new")
+    inner = make_message(sent, "fresh")
+    store.put_messages([inner])
+    assert inner.status == PutStatus.PUT_OK
+    job = store.begin_flush()
+    assert job is not None
+    job.run()
+    store.finish_flush(job, None)
+    assert store.store_timestamp("fresh", 0, 0) - 1_700_000_000_000 < 86_400_000
+    store.close()
+
+
+def _hit(original: _Original, path: str, position: int) -> set[int]:
+    """Return the physical offset of the message that a byte of a file belongs to."""
+    directory, _, name = path.rpartition("/")
+    if directory.endswith("commitlog"):
+        at = int(name) + position
+        return {
+            message.physical_offset
+            for message in original.messages.values()
+            if message.physical_offset <= at < message.physical_offset + message.size_bytes
+        }
+    if "consumequeue" in path:
+        _, _, _, topic, queue_id, _ = path.split("/")
+        place = ((topic, int(queue_id)), (int(name) + position) // 20)
+        message = original.messages.get(place)
+        return {message.physical_offset} if message is not None else set()
+    return set()
+
+
+def _change(disk: SimulatedDisk, path: str, change: Callable[[bytes], bytes | None]) -> None:
+    """Replace a file's bytes, or remove it."""
+    data = change(read_file(disk, path))
+    disk.unlink(path)
+    if data is not None:
+        fd = disk.open(path, create=True)
+        disk.pwrite(fd, data, 0)
+        disk.close(fd)
+
+
+@pytest.mark.parametrize(
+    "kind", ["commitlog", "consumequeue", "index", "checkpoint", "progress.json", "flushed"]
+)
+def test_a_flipped_bit_is_never_served(original: _Original, kind: str) -> None:
+    """Any single bit: everything else is served unchanged, and the store goes on."""
+    paths = [path for path in original.disk.walk() if kind in path]
+    assert paths
+    for seed in range(_FLIPS // 3):
+        random = Random(seed)
+        path = random.choice(paths)
+        data = read_file(original.disk, path)
+        used = len(data.rstrip(b"\0"))
+        position = random.randrange(used if random.random() < 0.9 else len(data))
+        bit = 1 << random.randrange(8)
+        disk = original.copy()
+        _change(
+            disk,
+            path,
+            lambda old, at=position, bit=bit: (  # type: ignore[misc]
+                old[:at] + bytes((old[at] ^ bit,)) + old[at + 1 :]
+            ),
+        )
+        store = _open(disk)
+        _check(store, original, _hit(original, path, position))
+        _check_works(store)
+
+
+def _garbage(data: bytes) -> bytes:
+    return Random(len(data)).randbytes(len(data))
+
+
+_OPERATIONS: dict[str, Callable[[bytes], bytes | None]] = {
+    "removed": lambda data: None,
+    "emptied": lambda data: b"",
+    "zeroed": lambda data: bytes(len(data)),
+    "halved": lambda data: data[: len(data) // 2],
+    "cut in a unit": lambda data: data[: len(data) // 2 + 7],
+    "longer": lambda data: data + b"more",
+    "garbage": _garbage,
+}
+
+
+@pytest.mark.parametrize("operation", _OPERATIONS)
+@pytest.mark.parametrize(
+    "kind", ["consumequeue", "index", "checkpoint", "progress.json", "flushed", "lock", "abort"]
+)
+def test_a_damaged_derived_file_costs_nothing(
+    original: _Original, kind: str, operation: str
+) -> None:
+    """Each derived file in turn: all messages are there, by offset and by key."""
+    paths = [path for path in original.disk.walk() if kind in path]
+    for path in paths:
+        disk = original.copy()
+        _change(disk, path, _OPERATIONS[operation])
+        store = _open(disk)
+        _check(store, original, set())
+        for (key, _), message in original.messages.items():
+            found = store.query_message(key[0], message.key, 10, 0, 1 << 60).records
+            assert len(found) == 1, (path, message.key)
+        _check_works(store)
+
+
+def _remove_tree(disk: SimulatedDisk, path: str) -> None:
+    for name in disk.listdir(path):
+        child = f"{path}/{name}"
+        if disk.is_dir(child):
+            _remove_tree(disk, child)
+        else:
+            disk.unlink(child)
+    disk.rmdir(path)
+
+
+@pytest.mark.parametrize(
+    "directories", [("consumequeue",), ("index",), ("consumequeue", "index"), ("mailboat",)]
+)
+def test_derived_directories_are_rebuilt(original: _Original, directories: tuple[str]) -> None:
+    """Without consumequeue/, index/ or both everything comes back from the log alone."""
+    disk = original.copy()
+    for directory in directories:
+        _remove_tree(disk, f"/store/{directory}")
+    store = _open(disk)
+    _check(store, original, set())
+    for (key, _), message in original.messages.items():
+        assert len(store.query_message(key[0], message.key, 10, 0, 1 << 60).records) == 1
+    _check_works(store)
+
+
+def _segments(original: _Original) -> list[str]:
+    paths = [path for path in original.disk.walk() if "/commitlog/" in path]
+    assert len(paths) >= 4
+    return paths
+
+
+def _held_by(original: _Original, path: str) -> set[int]:
+    start = int(path.rpartition("/")[2])
+    return {
+        message.physical_offset
+        for message in original.messages.values()
+        if start <= message.physical_offset < start + 8192
+    }
+
+
+def test_a_missing_segment_costs_its_messages_only(original: _Original) -> None:
+    """Any but the last may be gone: the others are served, before and behind the hole."""
+    for path in _segments(original)[:-1]:
+        disk = original.copy()
+        disk.unlink(path)
+        store = _open(disk)
+        _check(store, original, _held_by(original, path))
+        _check_works(store)
+
+
+@pytest.mark.parametrize("operation", ["zeroed", "garbage"])
+def test_a_ruined_segment_costs_its_messages_only(original: _Original, operation: str) -> None:
+    """Zeros or noise in place of a segment hide nothing that lies elsewhere."""
+    for path in _segments(original)[:-1]:
+        disk = original.copy()
+        _change(disk, path, _OPERATIONS[operation])
+        store = _open(disk)
+        _check(store, original, _held_by(original, path))
+        _check_works(store)
+
+
+def _copy_over(original: _Original) -> SimulatedDisk:
+    """Put the second segment's bytes in the place of the third, and take the queues away."""
+    disk = original.copy()
+    source, target = _segments(original)[1:3]
+    data = read_file(disk, source)
+    _change(disk, target, lambda _: data)
+    _remove_tree(disk, "/store/consumequeue")
+    return disk
+
+
+def test_a_segment_in_the_wrong_place_is_not_believed(original: _Original) -> None:
+    """A record says where it belongs; elsewhere it is damage, however good its checksum."""
+    store = _open(_copy_over(original))
+    _check(store, original, _held_by(original, _segments(original)[2]))
+    _check_works(store)
+
+
+def test_a_store_that_does_not_compare_positions_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The planted bug: recovery takes a good record wherever it finds one."""
+    original = _make(closed=False)
+
+    def trust(view: memoryview, position: int, _: int, *, check_crc: bool) -> object:
+        parts = recovery.locate(view, position, len(view))
+        recovery.check_sums(view, position, parts)
+        return parts
+
+    monkeypatch.setattr(recovery, "read_record", trust)
+    with pytest.raises(AssertionError):
+        test_a_segment_in_the_wrong_place_is_not_believed(original)
+
+
+@pytest.mark.parametrize("operation", ["emptied", "halved", "longer"])
+def test_a_segment_of_another_size_is_refused_by_name(original: _Original, operation: str) -> None:
+    """The error names the file and what to do; nothing is changed."""
+    path = _segments(original)[1]
+    disk = original.copy()
+    _change(disk, path, _OPERATIONS[operation])
+    before = {name: disk.file(name).read(1 << 20, 0) for name in _segments(original)}
+    with pytest.raises(DamagedStoreError, match=path):
+        _open(disk)
+    assert before == {name: disk.file(name).read(1 << 20, 0) for name in _segments(original)}
+
+
+def test_a_missing_last_segment_is_refused_by_name(original: _Original) -> None:
+    """Messages that were certainly there are not given up silently."""
+    disk = original.copy()
+    for path in _segments(original)[2:]:
+        disk.unlink(path)
+    with pytest.raises(DamagedStoreError, match="restore the missing segments"):
+        _open(disk)
+
+
+def test_a_foreign_file_in_the_log_is_refused_by_name(original: _Original) -> None:
+    """The store does not guess."""
+    disk = original.copy()
+    disk.close(disk.open("/store/commitlog/notes.txt", create=True))
+    with pytest.raises(DamagedStoreError, match=r"notes\.txt"):
+        _open(disk)
