@@ -14,7 +14,6 @@ import pytest
 from mailboat.disk import read_file
 from mailboat.errors import DamagedStoreError
 from mailboat.model.record import decode_record
-from mailboat.store import recovery
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import PutStatus
 from mailboat.store.message_store import MessageStore
@@ -192,7 +191,7 @@ def test_a_flipped_bit_is_never_served(original: _Original, kind: str) -> None:
         random = Random(seed)
         path = random.choice(paths)
         data = read_file(original.disk, path)
-        used = len(data.rstrip(b"\0"))
+        used = max(1, len(data.rstrip(b"\0")))
         position = random.randrange(used if random.random() < 0.9 else len(data))
         bit = 1 << random.randrange(8)
         disk = original.copy()
@@ -319,22 +318,6 @@ def test_a_segment_in_the_wrong_place_is_not_believed(original: _Original) -> No
     store = _open(_copy_over(original))
     _check(store, original, _held_by(original, _segments(original)[2]))
     _check_works(store)
-
-
-def test_a_store_that_does_not_compare_positions_is_noticed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The planted bug: recovery takes a good record wherever it finds one."""
-    original = _make(closed=False)
-
-    def trust(view: memoryview, position: int, _: int, *, check_crc: bool) -> object:
-        parts = recovery.locate(view, position, len(view))
-        recovery.check_sums(view, position, parts)
-        return parts
-
-    monkeypatch.setattr(recovery, "read_record", trust)
-    with pytest.raises(AssertionError):
-        test_a_segment_in_the_wrong_place_is_not_believed(original)
 
 
 @pytest.mark.parametrize("operation", ["emptied", "halved", "longer"])

@@ -11,7 +11,7 @@ from live_cluster import LiveCluster, numbered
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructField, StructType
 
-from mailboat.client import Message
+from mailboat.client import Message, MessageQueue
 from mailboat.errors import ConfigError, MailboatError
 from mailboat_spark.broker_client import DataLossError
 from mailboat_spark.client_thread import close_shared_clients
@@ -174,6 +174,19 @@ def test_group_offsets_follow_finished_batches(cluster, topic):
     assert restarted.initialOffset() == {"_v": 1, topic: {"broker-a:0": 12}}
 
 
+def test_a_new_query_does_not_move_its_group_back(cluster, topic):
+    """Where a query starts is not the end of a batch: the group keeps what it has until then."""
+    [queue] = cluster.fill(topic, queues=1, per_queue=10)
+    group = f"{topic}-group"
+    earlier = stream(cluster, topic, groupId=group)
+    position = {"_v": 1, topic: {"broker-a:0": 7}}
+    read(earlier, earlier.initialOffset(), position)
+    earlier.commit(position)
+    again = stream(cluster, topic, groupId=group)
+    again.latestOffset(again.initialOffset(), ALL)
+    assert cluster.group_offset(group, queue) == 7
+
+
 def test_without_a_group_nothing_is_stored(cluster, topic):
     """A query without groupId leaves no offsets behind."""
     [queue] = cluster.fill(topic, queues=1, per_queue=3)
@@ -281,6 +294,21 @@ def test_a_broker_that_stays_away_ends_the_read_in_time(cluster, topic):
         assert time.monotonic() - started_s < 10
     finally:
         cluster.start_broker()
+
+
+def test_queues_of_a_broker_that_is_away_keep_their_place(tmp_path, topic):
+    """A broker that left the route takes nothing with it: its queues go on when it is back."""
+    with LiveCluster(tmp_path, brokers=2) as own:
+        own.create_topic(topic, 1)
+        for name in ("broker-a", "broker-b"):
+            queue = MessageQueue(topic, name, 0)
+            own.send(queue, numbered(queue, 0, 5))
+        reader = stream(own, topic, retryTimeoutMs="300")
+        end = reader.latestOffset(reader.initialOffset(), ALL)
+        assert end == {"_v": 1, topic: {"broker-a:0": 5, "broker-b:0": 5}}
+        own.stop_broker()
+        assert reader.latestOffset(end, ALL) == end
+        close_shared_clients()
 
 
 def test_expired_messages_are_data_loss(tmp_path, topic):

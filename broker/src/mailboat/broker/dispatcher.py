@@ -1,10 +1,11 @@
 """Sends the broker's two hot requests straight to their processors, everything else the usual way.
 
-One read of a socket may hold many sends: they are decoded, checked, stored and answered together,
-so that each costs a fraction of a system call. Requests keep their order: a run of sends is stored
-before the next different request is looked at.
+The sends that one round of the event loop has read, from however many connections, are checked,
+stored and answered together, so that each costs a fraction of a system call. Requests keep their
+order: sends are stored before the next different request is looked at.
 """
 
+import asyncio
 from typing import Final, Protocol
 
 from mailboat.errors import RemoteProtocolError
@@ -34,11 +35,19 @@ _KINDS: Final = {
 _RESPONSE_BIT: Final = 1
 
 
-class SendProcessor(Protocol):
-    """Stores the sends of one read."""
+# Sends are stored at once when so much has gathered: memory stays bounded, and so does a round.
+_MAX_GATHERED: Final = 512
+_MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
 
-    def send(self, connection: Connection, sends: list[tuple[SendRequest, bytes]]) -> bytes:
-        """Store messages given as header and body; return the answers that can be given now."""
+Send = tuple[Connection, SendRequest, bytes]
+"""One send: who asks, the header, the body."""
+
+
+class SendProcessor(Protocol):
+    """Stores sends."""
+
+    def send(self, sends: list[Send]) -> None:
+        """Store messages and write the answers, now or once they are flushed."""
         ...
 
 
@@ -58,6 +67,8 @@ class BrokerDispatcher(Dispatcher):
         super().__init__()
         self._send: SendProcessor | None = None
         self._pull: PullProcessor | None = None
+        self._gathered: list[Send] = []
+        self._gathered_bytes = 0
 
     def use(self, send: SendProcessor, pull: PullProcessor) -> None:
         """Take the processors of sends and pulls."""
@@ -90,37 +101,47 @@ class BrokerDispatcher(Dispatcher):
         """Handle a run of requests of one kind; tell whether the connection is still of use."""
         if kind == _SEND:
             return self._run_sends(connection, frames)
+        if self._gathered:
+            self._store_gathered()
         if kind == _PULL:
             return self._run_pulls(connection, frames)
         super().frames_received(connection, frames)
         return not connection.is_closed
 
     def _run_sends(self, connection: Connection, frames: list[Frame]) -> bool:
-        assert self._send is not None
-        answers: list[bytes] = []
-        sends: list[tuple[SendRequest, bytes]] = []
-        failure: RemoteProtocolError | None = None
+        gathered = self._gathered
+        if not gathered:
+            asyncio.get_running_loop().call_soon(self._store_gathered)
         for request, frame in zip(decode_send_headers(frames), frames, strict=True):
             if isinstance(request, SendRequest):
                 if not request.flag & _RESPONSE_BIT:
-                    sends.append((request, frame[2]))
+                    gathered.append((connection, request, frame[2]))
+                    self._gathered_bytes += len(frame[2])
                 else:
                     super().frames_received(connection, [frame])
             elif isinstance(request, MalformedRequestError):
                 answer = encode_answer(request.command, answer_error(request.command, request))
                 if answer is not None:
-                    answers.append(answer)
+                    connection.write(answer)
             elif isinstance(request, RemoteProtocolError):
-                failure = request
-                break
+                self._store_gathered()
+                connection.protocol_error(request)
+                return False
+        if len(gathered) >= _MAX_GATHERED or self._gathered_bytes >= _MAX_GATHERED_BYTES:
+            self._store_gathered()
+        return True
+
+    def _store_gathered(self) -> None:
+        sends, self._gathered = self._gathered, []
+        self._gathered_bytes = 0
         if sends:
-            answers.append(self._send.send(connection, sends))
-        data = b"".join(answers)
-        if data:
-            connection.write(data)
-        if failure is not None:
-            connection.protocol_error(failure)
-        return failure is None
+            assert self._send is not None
+            self._send.send(sends)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Store what has gathered, then wait as `Dispatcher.drain` does."""
+        self._store_gathered()
+        await super().drain(timeout_s)
 
     def _run_pulls(self, connection: Connection, frames: list[Frame]) -> bool:
         assert self._pull is not None

@@ -9,9 +9,11 @@ AbstractSendMessageProcessor.java (msgCheck) @ rocketmq-all-5.3.3.
 """
 
 import random
+from collections import defaultdict
 from typing import Final, NamedTuple
 
 from mailboat.broker.context import BrokerContext
+from mailboat.broker.dispatcher import Send
 from mailboat.broker.flush_service import FlushService
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.batch import decode_batch
@@ -65,9 +67,14 @@ _UNSUPPORTED: Final = frozenset(
 _RARE: Final = _SERVER_OWNED | _UNSUPPORTED
 
 
+Answers = defaultdict[Connection, list[bytes]]
+"""What is to be written to whom."""
+
+
 class _Stored(NamedTuple):
     """What the answer to one stored request says."""
 
+    connection: Connection
     request: SendRequest
     message_id: bytes
     queue_id: int
@@ -97,30 +104,28 @@ class SendMessageProcessor:
         self._tags_codes: dict[str, int] = {}
         self._unique_keys = UniqKeyGenerator(self._store.commit_log.store_host[:-4])
 
-    def send(self, connection: Connection, sends: list[tuple[SendRequest, bytes]]) -> bytes:
-        """Check, store and answer the sends of one read; return the answers that can be given."""
-        answers: list[bytes] = []
-        requests, messages = self._check_all(connection, sends, answers)
+    def send(self, sends: list[Send]) -> None:
+        """Check, store and answer sends; the answers of one connection leave with one write."""
+        answers: Answers = defaultdict(list)
+        accepted, messages = self._check_all(sends, answers)
         if messages:
             self._store.put_messages(messages)
-            self._answer_all(connection, requests, messages, answers)
-        return b"".join(answers)
+            self._answer_all(accepted, messages, answers)
+        for connection, parts in answers.items():
+            connection.write(b"".join(parts))
 
     # -- check ----------------------------------------------------------------------------------
 
     def _check_all(
-        self,
-        connection: Connection,
-        sends: list[tuple[SendRequest, bytes]],
-        answers: list[bytes],
-    ) -> tuple[list[SendRequest], list[MessageInner]]:
+        self, sends: list[Send], answers: Answers
+    ) -> tuple[list[Send], list[MessageInner]]:
         """Make messages of requests; what ends here is answered and left out."""
         topics = self._topics
         max_body_bytes = self._max_body_bytes
-        born_host = connection.peer_host
-        requests: list[SendRequest] = []
+        accepted: list[Send] = []
         messages: list[MessageInner] = []
-        for request, body in sends:
+        for send in sends:
+            connection, request, body = send
             fields = request.fields
             topic = fields.topic
             config = topics.get(topic)
@@ -133,12 +138,11 @@ class SendMessageProcessor:
                 or not 0 < len(body) <= max_body_bytes
                 or config.topic_filter_type != "SINGLE_TAG"
             ):
-                if request.code == _BATCH_CODE or fields.batch:
+                if messages and (request.code == _BATCH_CODE or fields.batch):
                     # A batch is stored by itself; what came before it keeps its place.
-                    if messages:
-                        self._store.put_messages(messages)
-                        self._answer_all(connection, requests, messages, answers)
-                        requests, messages = [], []
+                    self._store.put_messages(messages)
+                    self._answer_all(accepted, messages, answers)
+                    accepted, messages = [], []
                 checked = self._check_rare(connection, request, body)
             else:
                 try:
@@ -146,7 +150,7 @@ class SendMessageProcessor:
                     if text and text[-1] != "\x02":
                         text += "\x02"
                     checked = self._message(
-                        born_host,
+                        connection.peer_host,
                         fields,
                         body,
                         fields.queue_id,
@@ -157,11 +161,11 @@ class SendMessageProcessor:
                 except BrokerError as error:
                     checked = self._refusal(request, error)
             if isinstance(checked, MessageInner):
-                requests.append(request)
+                accepted.append(send)
                 messages.append(checked)
             elif checked is not None:
-                answers.append(checked)
-        return requests, messages
+                answers[connection].append(checked)
+        return accepted, messages
 
     def _message(
         self,
@@ -366,18 +370,19 @@ class SendMessageProcessor:
         )
         host = self._store.commit_log.store_host.hex().upper()
         ids = ",".join([f"{host}{message.physical_offset:016X}" for message in messages])
-        stored = _Stored(request, ids.encode(), queue_id, messages[0].queue_offset)
-        wait = self._is_sync and all(message.wait_store_ok for message in messages)
-        return self._answer(connection, [stored], wait=wait)
+        stored = _Stored(connection, request, ids.encode(), queue_id, messages[0].queue_offset)
+        if self._is_sync and all(message.wait_store_ok for message in messages):
+            self._answer_flushed([stored])
+            return None
+        if self._is_sync:
+            self._stats.put_without_wait += len(messages)
+            self._flush.begin_soon()
+        return self._encode(stored, ResponseCode.SUCCESS) if _wants_answer(request) else None
 
     # -- answer ---------------------------------------------------------------------------------
 
     def _answer_all(
-        self,
-        connection: Connection,
-        requests: list[SendRequest],
-        messages: list[MessageInner],
-        answers: list[bytes],
+        self, accepted: list[Send], messages: list[MessageInner], answers: Answers
     ) -> None:
         """Word the answers to what was stored, or leave them to the flush that is waited for."""
         host = self._store.commit_log.store_host.hex().upper().encode()
@@ -386,12 +391,12 @@ class SendMessageProcessor:
         is_plain = self._is_plain_answer
         topic = messages[0].topic
         count = size_bytes = 0
-        for request, message in zip(requests, messages, strict=True):
+        for (connection, request, _), message in zip(accepted, messages, strict=True):
             if message.status:
                 self._stats.record_put_failed()
                 failed = self._failed(request, message)
                 if failed is not None:
-                    answers.append(failed)
+                    answers[connection].append(failed)
                 continue
             if message.topic != topic:
                 self._stats.record_put(topic, count, size_bytes)
@@ -401,63 +406,62 @@ class SendMessageProcessor:
             size_bytes += message.size_bytes
             message_id = b"%b%016X" % (host, message.physical_offset)
             if not is_sync and is_plain and not request.flag and not request.serialize_type:
-                answers.append(
+                answers[connection].append(
                     encode_send_response(
                         request.opaque, message_id, message.queue_id, message.queue_offset
                     )
                 )
                 continue
-            stored = _Stored(request, message_id, message.queue_id, message.queue_offset)
+            stored = _Stored(
+                connection, request, message_id, message.queue_id, message.queue_offset
+            )
             if is_sync and message.wait_store_ok:
                 waiting.append(stored)
                 continue
             if is_sync:
                 self._stats.put_without_wait += 1
-            if not request.flag & _ONEWAY_BIT:
-                answers.append(self._encode(stored, ResponseCode.SUCCESS))
+            if _wants_answer(request):
+                answers[connection].append(self._encode(stored, ResponseCode.SUCCESS))
         if count:
             self._stats.record_put(topic, count, size_bytes)
         if waiting:
-            self._answer(connection, waiting, wait=True)
+            self._answer_flushed(waiting)
         elif is_sync:
             self._flush.begin_soon()
 
-    def _answer(self, connection: Connection, stored: list[_Stored], *, wait: bool) -> bytes | None:
-        """Return the answers now, or write them once the flush that covers them is done."""
-        if not (wait and self._is_sync):
-            if self._is_sync:
-                self._flush.begin_soon()
-            return self._encode_all(stored, ResponseCode.SUCCESS)
+    def _answer_flushed(self, stored: list[_Stored]) -> None:
+        """Write answers once the flush that covers everything written so far is done."""
 
         def flushed(ok: bool) -> None:
             code = ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT
-            data = self._encode_all(stored, code)
-            if data:
-                connection.write(data)
+            answers: Answers = defaultdict(list)
+            for item in stored:
+                if _wants_answer(item.request):
+                    answers[item.connection].append(self._encode(item, code))
+            for connection, parts in answers.items():
+                connection.write(b"".join(parts))
 
         self._flush.wait(self._store.commit_log.end, flushed)
-        return None
 
-    def _encode_all(self, stored: list[_Stored], code: int) -> bytes | None:
-        answers = [
-            self._encode(item, code) for item in stored if not item.request.flag & _ONEWAY_BIT
-        ]
-        return b"".join(answers) or None
+    def _timed_out(self, request: SendRequest, queue_id: int) -> bytes:
+        return self._full_answer(request, b"", queue_id, 0, ResponseCode.FLUSH_DISK_TIMEOUT)
 
     def _encode(self, stored: _Stored, code: int) -> bytes:
-        request = stored.request
+        return self._full_answer(*stored[1:], code)
+
+    def _full_answer(
+        self, request: SendRequest, message_id: bytes, queue_id: int, queue_offset: int, code: int
+    ) -> bytes:
         if self._is_plain_answer and request.serialize_type == SERIALIZE_JSON:
-            return encode_send_response(
-                request.opaque, stored.message_id, stored.queue_id, stored.queue_offset, code
-            )
+            return encode_send_response(request.opaque, message_id, queue_id, queue_offset, code)
         return (
             _command(request)
             .response(
                 code,
                 ext_fields={
-                    "msgId": stored.message_id.decode(),
-                    "queueId": stored.queue_id,
-                    "queueOffset": stored.queue_offset,
+                    "msgId": message_id.decode(),
+                    "queueId": queue_id,
+                    "queueOffset": queue_offset,
                     "MSG_REGION": self._region,
                     "TRACE_ON": self._trace_on,
                 },
@@ -468,11 +472,9 @@ class SendMessageProcessor:
     def _failed(self, request: SendRequest, message: MessageInner) -> bytes | None:
         status = message.status
         if status == PutStatus.FLUSH_DISK_TIMEOUT:
-            if request.flag & _ONEWAY_BIT:
+            if not _wants_answer(request):
                 return None
-            return self._encode(
-                _Stored(request, b"", message.queue_id, 0), ResponseCode.FLUSH_DISK_TIMEOUT
-            )
+            return self._timed_out(request, message.queue_id)
         if status == PutStatus.MESSAGE_ILLEGAL:
             error = BrokerError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -487,7 +489,7 @@ class SendMessageProcessor:
         return self._refusal(request, error)
 
     def _refusal(self, request: SendRequest, error: BrokerError) -> bytes | None:
-        if request.flag & _ONEWAY_BIT:
+        if not _wants_answer(request):
             return None
         response = _command(request).response(
             error.code,
@@ -495,6 +497,10 @@ class SendMessageProcessor:
             {"MSG_REGION": self._region, "TRACE_ON": self._trace_on},
         )
         return response.encode()
+
+
+def _wants_answer(request: SendRequest) -> bool:
+    return not request.flag & _ONEWAY_BIT
 
 
 def _command(request: SendRequest) -> RemotingCommand:
