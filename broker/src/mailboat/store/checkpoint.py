@@ -10,8 +10,8 @@
     0 sequence (int64)   8 flushed physical offset (int64)   16 CRC32 of bytes 0-15 (uint32)
 
 `mailboat/progress.json`: the physical offset below which ConsumeQueues and IndexFiles are durable
-and complete, and the entry count of the newest IndexFile at that point. Written only after all
-that it claims has been synced.
+and complete, and what they add up to at that point; a line with the CRC32 of the text follows it.
+Written only after all that it claims has been synced.
 
 Source: apache/rocketmq store/StoreCheckpoint.java.
 """
@@ -65,12 +65,18 @@ def write_checkpoint(disk: Disk, path: str, times: CheckpointTimes) -> None:
 
 
 class Progress(msgspec.Struct, rename="camel"):
-    """How far the derived files are durable and complete."""
+    """How far the derived files are durable and complete, and sums by which a lost one shows.
+
+    `index_file` is the newest IndexFile, `index_entry_counts` has the entries of all, oldest first;
+    `queue_units` is the sum of all queues' ends, `queue_first_bytes` of their first files' names.
+    """
 
     commit_log_offset: int = 0
     index_file: str = ""
-    index_entry_count: int = 0
+    index_entry_counts: list[int] = []
     queue_units: int = 0
+    queue_first_bytes: int = 0
+    last_store_timestamp_ms: int = 0
     clean: bool = False
 
 

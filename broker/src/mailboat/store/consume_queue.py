@@ -307,6 +307,32 @@ class ConsumeQueue:
         self.stored_end = self._count_beyond(low, flushed_offset)
         self._zero_after(low * UNIT_BYTES)
 
+    def is_ordered(self) -> bool:
+        """Tell whether the ends of all files lie in order in the CommitLog.
+
+        A file that was emptied or overwritten shows; a damaged unit inside one is found when its
+        message is read.
+        """
+        previous = -1
+        for file_start in self._files:
+            last = min(file_start + self._file_bytes, self._written) - UNIT_BYTES
+            for position in (file_start, last):
+                if position < file_start:
+                    continue
+                unit = self.unit(position // UNIT_BYTES)
+                if unit is None or unit[1] <= 0:
+                    return False
+                if unit[1] != BLANK_SIZE and not previous < unit[0] + unit[1]:
+                    return False
+                if unit[1] != BLANK_SIZE:
+                    previous = unit[0]
+        return True
+
+    @property
+    def first_byte(self) -> int:
+        """Where the first file begins, as its name says; 0 without files."""
+        return self._files[0] if self._files else 0
+
     def _count_beyond(self, queue_offset: int, flushed_offset: int) -> int:
         """Return where the units of flushed records end that are stored beyond a cut."""
         limit = (self._files[-1] + self._file_bytes) // UNIT_BYTES

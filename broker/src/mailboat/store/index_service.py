@@ -153,9 +153,9 @@ class IndexService:
         return self.files[-1].path.rpartition("/")[2] if self.files else ""
 
     @property
-    def newest_entry_count(self) -> int:
-        """Entries of the file that takes new keys."""
-        return self.files[-1].entry_count if self.files else 0
+    def entry_counts(self) -> list[int]:
+        """Entries of each file, oldest first."""
+        return [file.entry_count for file in self.files]
 
     @property
     def end_timestamp_ms(self) -> int:
@@ -184,7 +184,7 @@ class IndexService:
                 found += file.find(key_hash, limit - len(found), begin_ms, end_ms)
         return found
 
-    def load(self, newest_name: str, newest_entry_count: int, *, check_slots: bool) -> bool:
+    def load(self, newest_name: str, entry_counts: list[int], *, check_slots: bool) -> bool:
         """Open the files; tell whether they are what was durable at the given point.
 
         Files newer than `newest_name` are dropped: their keys are indexed anew. `check_slots` looks
@@ -193,27 +193,25 @@ class IndexService:
         if not self._disk.exists(self._directory):
             return not newest_name
         size = index_file_bytes(self._slot_count, self._max_entries)
-        intact = True
         for name in self._disk.listdir(self._directory):
             path = f"{self._directory}/{name}"
             if name > newest_name or len(name) != 17 or not name.isdigit():
                 self._disk.unlink(path)
                 continue
             if self._disk.size(path) != size:
-                intact = False
-                continue
+                return False
             fd = self._disk.open(path)
             file = IndexFile(self._disk, path, fd, self._slot_count, self._max_entries)
-            file.load()
             self.files.append(file)
-        if not intact or self.newest_name != newest_name:
+            file.load()
+        if self.newest_name != newest_name or self.entry_counts[:-1] != entry_counts[:-1]:
             return False
         if not self.files:
             return True
         newest = self.files[-1]
-        if newest.entry_count == newest_entry_count and not check_slots:
+        if newest.entry_count == entry_counts[-1] and not check_slots:
             return True
-        return newest.rewind(newest_entry_count)
+        return newest.rewind(entry_counts[-1])
 
     def clear(self) -> None:
         """Delete all files.

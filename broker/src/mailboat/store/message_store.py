@@ -380,8 +380,10 @@ class MessageStore:
         return Progress(
             commit_log_offset=self.dispatch.dispatched_offset,
             index_file=self.index.newest_name,
-            index_entry_count=self.index.newest_entry_count,
+            index_entry_counts=self.index.entry_counts,
             queue_units=self.queues.total_units(),
+            queue_first_bytes=self.queues.first_bytes(),
+            last_store_timestamp_ms=self.commit_log.last_store_timestamp_ms,
         )
 
     def _derived_synced(self, progress: Any, error: BaseException | None) -> None:
@@ -442,6 +444,7 @@ class MessageStore:
         if deleted:
             self.queues.raise_min(self.commit_log.start)
             self.index.drop_below(self.commit_log.start)
+            self._checkpoint_due = True
             self.retention.look()
         return deleted
 

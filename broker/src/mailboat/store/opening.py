@@ -16,7 +16,6 @@ from mailboat.store.checkpoint import (
     FlushedMark,
     Progress,
     open_flushed_mark,
-    read_checkpoint,
     read_progress,
 )
 from mailboat.store.commit_log import CommitLog
@@ -88,7 +87,8 @@ def recover(
     mark.sync()
     dispatch.dispatched_offset = commit_log.end
     commit_log.last_store_timestamp_ms = max(
-        report.last_store_timestamp_ms, read_checkpoint(disk, paths.checkpoint).physic_ms
+        report.last_store_timestamp_ms,
+        progress.last_store_timestamp_ms if progress is not None else 0,
     )
     queues.raise_min(commit_log.start)
     for queue in queues.by_key.values():
@@ -131,10 +131,12 @@ def _load_derived(
     if progress is not None and progress.commit_log_offset >= log_start:
         offset = progress.commit_log_offset
         intact = (
-            queues.load(offset, flushed_offset) and queues.total_units() == progress.queue_units
+            queues.load(offset, flushed_offset)
+            and queues.total_units() == progress.queue_units
+            and queues.first_bytes() == progress.queue_first_bytes
         )
         if intact and index.load(
-            progress.index_file, progress.index_entry_count, check_slots=not is_clean
+            progress.index_file, progress.index_entry_counts, check_slots=not is_clean
         ):
             commit_log.end = offset
             return offset

@@ -115,6 +115,10 @@ class QueueTable:
         """Return the sum of all queues' ends: a check that no queue is missing."""
         return sum(queue.max_offset for queue in self.by_key.values())
 
+    def first_bytes(self) -> int:
+        """Return the sum of all queues' first file names: a check that no first file is missing."""
+        return sum(queue.first_byte for queue in self.by_key.values())
+
     def load(self, physical_offset: int, flushed_offset: int) -> bool:
         """Open the queues as far as their records lie below a physical offset.
 
@@ -141,6 +145,7 @@ class QueueTable:
                     intact = False
                     continue
                 queue.cut_from(physical_offset, flushed_offset)
+                intact = queue.is_ordered() and intact
                 self.mark_unsynced(queue, queue.max_offset * UNIT_BYTES)
         return intact
 
