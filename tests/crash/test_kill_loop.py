@@ -46,7 +46,8 @@ class _Broker:
 
     def __init__(self, directory: Path, flush_disk_type: str) -> None:
         options = {**_SMALL_FILES, "flushDiskType": flush_disk_type}
-        self._log = (directory / "log").open("ab")
+        self._log_path = directory / "log"
+        self._log = self._log_path.open("ab")
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "mailboat.cli", "standalone", "--ready-json", "--no-http",
@@ -57,11 +58,16 @@ class _Broker:
             stdout=subprocess.PIPE,
             stderr=self._log,
         )  # fmt: skip
+        self.address = ("", 0)
+
+    def wait_ready(self) -> Self:
+        """Wait until it serves."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, (directory / "log").read_text()[-2000:]
+        assert line, self._log_path.read_text()[-2000:]
         host, _, port = json.loads(line)["broker"].rpartition(":")
         self.address = (host, int(port))
+        return self
 
     def end(self, number: int) -> int:
         """Send a signal and wait for the end; returns the exit code."""
@@ -112,7 +118,7 @@ class _Connection:
 
 
 def _send_request(queue_id: int, body: bytes, properties: str, *, batch: bool) -> RemotingCommand:
-    fields = {
+    fields: dict[str, str | int] = {
         "a": "producers", "b": _TOPIC, "c": "TBW102", "d": _PRODUCERS, "e": queue_id, "f": 0,
         "g": int(time.time() * 1000), "h": 0, "i": properties, "j": 0, "k": "false", "m": batch,
     }  # fmt: skip
@@ -176,7 +182,7 @@ async def _read_all(address: tuple[str, int]) -> dict[QueueKey, QueueView]:
 
 async def _read_queue(connection: _Connection, queue_id: int) -> QueueView:
     found: list[Found] = []
-    place = {"topic": _TOPIC, "queueId": queue_id}
+    place: dict[str, str | int] = {"topic": _TOPIC, "queueId": queue_id}
     low, high = [
         int((await connection.call(RemotingCommand.request(code, place))).ext_fields["offset"])
         for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
@@ -220,21 +226,29 @@ async def test_kills_lose_double_and_change_nothing(
     """SEND_OK survives kill -9: there once, at its offset, unchanged, without gaps."""
     history = History()
     random = Random(cycles)
-    broker = None
+    brokers: list[_Broker] = []
+
+    def start() -> _Broker:
+        brokers.append(_Broker(tmp_path, flush_disk_type))
+        return brokers[-1].wait_ready()
+
     try:
-        for _ in range(cycles):
-            broker = await asyncio.to_thread(_Broker, tmp_path, flush_disk_type)
-            await _cycle(broker, history, random)
-        broker = await asyncio.to_thread(_Broker, tmp_path, flush_disk_type)
-        history.adopt(await _read_all(broker.address), Crash.NONE)
-        assert await asyncio.to_thread(broker.end, signal.SIGTERM) == 0
-        broker = await asyncio.to_thread(_Broker, tmp_path, flush_disk_type)
-        history.adopt(await _read_all(broker.address), Crash.NONE)
+        for cycle in range(cycles):
+            if cycle % 4 == 3:
+                # The start after a kill is killed as well.
+                brokers.append(_Broker(tmp_path, flush_disk_type))
+                await asyncio.sleep(random.uniform(0.1, 0.5))
+                await asyncio.to_thread(brokers[-1].end, signal.SIGKILL)
+            await _cycle(await asyncio.to_thread(start), history, random)
+        for _ in range(2):
+            broker = await asyncio.to_thread(start)
+            history.adopt(await _read_all(broker.address), Crash.NONE)
+            assert await asyncio.to_thread(broker.end, signal.SIGTERM) == 0
     finally:
-        if broker is not None:
+        for broker in brokers:
             broker.end(signal.SIGKILL)
     log = (tmp_path / "log").read_text()
     assert "Traceback" not in log
-    assert "damaged" not in log
+    assert "damaged physical_offset" not in log
     stored = sum(1 for sent in history.sent if sent.is_seen)
     assert stored > 100 * cycles

@@ -1,7 +1,7 @@
 """The store keeps its promises over thousands of simulated crashes.
 
-`MAILBOAT_TEST_CRASH_STATES` sets how many crash states are checked (5,200 by default); a violation names
-its seed, and `StoreSimulator(seed, flush_disk_type).run()` repeats it.
+`MAILBOAT_TEST_CRASH_STATES` sets how many crash states are checked (5,200 by default). A violation
+names its seed, and `StoreSimulator(seed, flush_disk_type, with_failures=...).run()` repeats it.
 """
 
 import logging

@@ -233,6 +233,10 @@ class MailboatStandalone:
         if code != 0:
             raise ProcessFailedError(f"mailboat ended with {code} after SIGTERM:\n{tail}")
 
+    def log_tail(self) -> str:
+        """The end of what the processes have logged so far, for messages of failures."""
+        return self._log_file.read_text(errors="replace")[-4000:]
+
     def close(self) -> None:
         """Kill the process when it still runs."""
         if self._process is not None:

@@ -13,6 +13,7 @@ from interop_client import Event, JavaCall
 
 if TYPE_CHECKING:
     from conftest import JavaClientFactory, MailboatFactory
+    from interop_process import MailboatStandalone
 
 pytestmark = [pytest.mark.interop, pytest.mark.crash, pytest.mark.timeout(600)]
 
@@ -44,7 +45,11 @@ def test_every_acknowledged_message_survives_five_kills(
     server = mailboat_standalone(tmp_path / "data")
     client = new_java_client(line, server.ready.namesrv)
     client.call("create_topic", topic=TOPIC, queues=QUEUES)
-    consumer = client.start("drain", topic=TOPIC, group="drain", file=tmp_path / "in", batch=32)
+    # After a restart the broker learns of the consumer with its next heartbeat; the usual 30 s
+    # would only make the test longer.
+    consumer = client.start(
+        "drain", topic=TOPIC, group="drain", file=tmp_path / "in", batch=32, heartbeat=3000
+    )
     consumer.wait_done()
     producer = client.start(
         "produce",
@@ -56,7 +61,7 @@ def test_every_acknowledged_message_survives_five_kills(
         timeout=240,
     )
     for kill in range(1, KILLS + 1):
-        _wait_acknowledged(producer, MESSAGES * kill // (KILLS + 1))
+        _wait_acknowledged(producer, MESSAGES * kill // (KILLS + 1), server)
         server.kill()
         server.start()
     produced = producer.wait_done(timeout_s=300)[-1]
@@ -73,11 +78,14 @@ def test_every_acknowledged_message_survives_five_kills(
     _check(acknowledged, _read_received(tmp_path / "in"), stored)
 
 
-def _wait_acknowledged(producer: JavaCall, count: int) -> None:
+def _wait_acknowledged(producer: JavaCall, count: int, server: MailboatStandalone) -> None:
     def reached(events: list[Event]) -> bool:
         return any(e["event"] == "progress" and e["acknowledged"] >= count for e in events)
 
-    producer.wait(reached, timeout_s=120)
+    try:
+        producer.wait(reached, timeout_s=60)
+    except TimeoutError as error:
+        raise AssertionError(f"the sends stand still: {error}\n{server.log_tail()}") from error
 
 
 def _read_acknowledged(path: Path) -> dict[str, Acknowledged]:

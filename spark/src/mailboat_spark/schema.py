@@ -38,11 +38,13 @@ from mailboat_spark.records import (
     HEAD_RECONSUME_TIMES,
     HEAD_STORE_MS,
     RawRows,
+    property_marker,
     property_of,
 )
 
 # Kafka's number for "the broker's clock when it appended", which a store timestamp is.
 _LOG_APPEND_TIME: Final = 1
+_CHECKSUM: Final = PropertyName.CRC32.encode()
 _UTC_MS: Final = pa.timestamp("ms", tz="UTC")
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -93,17 +95,21 @@ def _payloads(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa
 
 
 def _property(name: str) -> Build:
-    raw_name = name.encode()
+    marker = property_marker(name)
 
     def build(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
-        values: list[Any] = [property_of(text, raw_name) for text in rows.properties]
-        if pa.types.is_string(arrow_type):
-            values = [
-                None if value is None else value.decode("utf-8", "replace") for value in values
-            ]
-        return pa.array(values, arrow_type)
+        return _array([property_of(text, marker) for text in rows.properties], arrow_type)
 
     return build
+
+
+def _array(values: Sequence[bytes | None], arrow_type: pa.DataType) -> pa.Array:
+    """Return bytes as an array of bytes or text; what is no UTF-8 is replaced in text."""
+    try:
+        return pa.array(values, arrow_type)
+    except pa.ArrowInvalid:
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in values]
+        return pa.array(texts, arrow_type)
 
 
 def _constant(value: Callable[[MessageQueue], Any]) -> Build:
@@ -127,16 +133,16 @@ def _timestamps(place: int) -> Build:
     return build
 
 
-def _property_entries(rows: RawRows) -> tuple[pa.Array, list[str], list[bytes]]:
+def _property_entries(rows: RawRows) -> tuple[pa.Array, list[bytes], list[bytes]]:
     """Return list offsets, names and values of all properties, the record's checksum left out."""
-    offsets, names, values = [0], list[str](), list[bytes]()
+    offsets, names, values = [0], list[bytes](), list[bytes]()
     for text in rows.properties:
-        seen: dict[str, bytes] = {}
+        seen = {}
         for entry in text.split(b"\x02"):
             name, _, value = entry.partition(b"\x01")
-            if name and value:
-                seen[name.decode("utf-8", "replace")] = value
-        seen.pop(PropertyName.CRC32, None)
+            if value and name:
+                seen[name] = value
+        seen.pop(_CHECKSUM, None)
         names += seen
         values += seen.values()
         offsets.append(len(names))
@@ -145,9 +151,8 @@ def _property_entries(rows: RawRows) -> tuple[pa.Array, list[str], list[bytes]]:
 
 def _properties(rows: RawRows, queue: MessageQueue, arrow_type: pa.MapType) -> pa.Array:
     offsets, names, values = _property_entries(rows)
-    texts = [value.decode("utf-8", "replace") for value in values]
-    keys = pa.array(names, arrow_type.key_type)
-    items = pa.array(texts, arrow_type.item_type)
+    keys = _array(names, arrow_type.key_type)
+    items = _array(values, arrow_type.item_type)
     return pa.MapArray.from_arrays(offsets, keys, items).cast(arrow_type)
 
 
@@ -155,7 +160,7 @@ def _headers(rows: RawRows, queue: MessageQueue, arrow_type: pa.ListType) -> pa.
     offsets, names, values = _property_entries(rows)
     entry_type = arrow_type.value_type
     entries = pa.StructArray.from_arrays(
-        [pa.array(names, pa.string()), pa.array(values, pa.binary())], fields=list(entry_type)
+        [_array(names, pa.string()), _array(values, pa.binary())], fields=list(entry_type)
     )
     return pa.ListArray.from_arrays(offsets, entries).cast(arrow_type)
 

@@ -19,9 +19,7 @@ def resolve_offsets(
 
     Args:
         asked: `earliest`, `latest`, `group` (the group's offset, the first one where it has none)
-        or
-            offsets by queue; queues that it does not name begin (as an end: end) where they would
-            anyway.
+            or offsets by queue; a queue that is not named is read from its first, to its last.
         bounds: what the queues hold.
         committed: the group's stored offsets, needed for `group` only.
         option: the option's name, for errors.

@@ -175,17 +175,23 @@ def read_fully(disk: Disk, fd: int, size: int, position: int) -> bytes:
     return data
 
 
+class SyncFailedError(OSError):
+    """A sync failed: what was written before may be lost, even if the next sync succeeds."""
+
+
 def sync(disk: Disk, fd: int) -> None:
     """Make a file durable, going on after an interruption.
 
     Raises:
-        OSError: the disk refused; what was written since the last sync may be lost for good.
+        SyncFailedError: the disk refused.
     """
     while True:
         try:
             disk.fdatasync(fd)
         except InterruptedError:
             continue
+        except OSError as exc:
+            raise SyncFailedError(exc.errno, exc.strerror) from exc
         return
 
 

@@ -69,6 +69,8 @@ class Progress(msgspec.Struct, rename="camel"):
 
     `index_file` is the newest IndexFile, `index_entry_counts` has the entries of all, oldest first;
     `queue_units` is the sum of all queues' ends, `queue_first_bytes` of their first files' names.
+    `empty_queues` has topic, queue id and end of queues whose every message has expired: the log
+    cannot tell any more which queue offsets were given out.
     """
 
     commit_log_offset: int = 0
@@ -77,6 +79,7 @@ class Progress(msgspec.Struct, rename="camel"):
     queue_units: int = 0
     queue_first_bytes: int = 0
     last_store_timestamp_ms: int = 0
+    empty_queues: list[tuple[str, int, int]] = []
     clean: bool = False
 
 
@@ -118,6 +121,11 @@ class FlushedMark:
         self._fd = fd
         self._sequence = sequence
         self.flushed_offset = flushed_offset
+
+    @property
+    def is_new(self) -> bool:
+        """No flush was ever noted: mailboat has not had this directory before."""
+        return self._sequence == 0
 
     def advance(self, flushed_offset: int) -> None:
         """Note a finished flush.

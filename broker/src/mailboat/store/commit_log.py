@@ -11,7 +11,7 @@ import logging
 import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, repeat
 from operator import add, attrgetter
 from typing import Any, Final, NamedTuple
@@ -459,16 +459,11 @@ class CommitLog:
             self._disk.unlink(prepared.path)
             self._disk.fsync_dir(self._directory)
 
-    def remove_oldest(self) -> Callable[[], None]:
-        """Take the oldest segment out of the log; the returned job removes its file."""
+    def remove_oldest(self) -> str:
+        """Take the oldest segment out of the log; return the path of its file, which stays."""
         segment = self.segments.pop(0)
         segment.close()
-
-        def unlink() -> None:
-            self._disk.unlink(segment.path)
-            self._disk.fsync_dir(self._directory)
-
-        return unlink
+        return segment.path
 
     # -- failures -------------------------------------------------------------------------------
 

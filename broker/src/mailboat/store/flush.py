@@ -10,11 +10,14 @@ success.
 Source: apache/rocketmq store/CommitLog.java (GroupCommitService, FlushRealTimeService).
 """
 
+import logging
 from typing import Final
 
 from mailboat.disk import Disk, sync
 from mailboat.store.checkpoint import FlushedMark
 from mailboat.store.commit_log import CommitLog
+
+log = logging.getLogger(__name__)
 
 # The mark is only needed to tell corruption from a torn tail; syncing it seldom keeps SYNC_FLUSH at
 # one sync a group.
@@ -44,9 +47,13 @@ class FlushJob:
         """
         for fd in self._descriptors:
             sync(self._disk, fd)
-        self._mark.advance(self.target)
-        if self._sync_mark:
-            self._mark.sync()
+        try:
+            self._mark.advance(self.target)
+            if self._sync_mark:
+                self._mark.sync()
+        except OSError as exc:
+            # The records are durable. A mark that lags is allowed; the next flush moves it on.
+            log.warning("the flushed mark stays behind target=%d: %s", self.target, exc)
 
 
 class Flusher:

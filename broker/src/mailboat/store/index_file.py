@@ -170,9 +170,10 @@ class IndexFile:
         self._is_dirty = False
 
         def save() -> None:
+            stored = array("i", slots)
             if sys.byteorder == "little":
-                slots.byteswap()
-            write_fully(self._disk, self._fd, memoryview(slots).cast("B"), HEADER_BYTES)
+                stored.byteswap()
+            write_fully(self._disk, self._fd, memoryview(stored).cast("B"), HEADER_BYTES)
             write_fully(self._disk, self._fd, header, 0)
             self.sync()
 

@@ -147,6 +147,13 @@ class IndexService:
         saves, self._saves = self._saves, []
         return saves
 
+    def save_again(self, saves: list[Callable[[], None]]) -> None:
+        """Take back calls of a snapshot that could not all be made; the next one begins with them.
+
+        They are in order, so that a newer copy of a file is written after an older one.
+        """
+        self._saves = saves + self._saves
+
     @property
     def newest_name(self) -> str:
         """Name of the file that takes new keys, empty when there is none."""

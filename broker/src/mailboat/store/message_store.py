@@ -8,14 +8,16 @@ with `begin_flush` and `finish_flush`.
 Source: apache/rocketmq store/DefaultMessageStore.java @ rocketmq-all-5.3.3.
 """
 
+import errno
 import logging
 import os
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from mailboat.config import MessageStoreConfig
-from mailboat.disk import Disk
+from mailboat.disk import Disk, SyncFailedError
 from mailboat.errors import StoreBusyError, StoreClosedError
 from mailboat.store import opening
 from mailboat.store.checkpoint import (
@@ -33,7 +35,7 @@ from mailboat.store.index_service import IndexService
 from mailboat.store.layout import StorePaths, store_paths
 from mailboat.store.lookup import GetResult, GetStatus, Lookup, QueryResult
 from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus, run_inline
-from mailboat.store.queue_table import QueueTable, sync_queues
+from mailboat.store.queue_table import QueueSync, QueueTable, sync_queues
 from mailboat.store.recovery import RecoveryReport, read_record
 from mailboat.store.retention import Retention
 
@@ -43,6 +45,10 @@ log = logging.getLogger(__name__)
 CHECKPOINT_BYTES: Final = 128 * 1024 * 1024
 CHECKPOINT_INTERVAL_S: Final = 10.0
 _WRITE_QUEUES_A_SLICE: Final = 256
+# Errors after which the same call may succeed, and that do not say that written bytes were lost.
+_PASSING_ERRORS: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOENT}
+)
 _NO_QUEUE: Final = GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0, 0)
 
 
@@ -132,8 +138,12 @@ class MessageStore:
         self._checkpoint_s = 0.0
         self._checkpoint_due = False
         self._is_checkpointing = False
+        self._queue_syncs: list[QueueSync] = []
+        self._index_saves: list[Callable[[], None]] = []
         self._synced_progress: Progress | None = None
         self._next_clean_s = 0.0
+        self._expired_paths: deque[str] = deque()
+        self._is_unlinking = False
         self._is_open = False
 
     @property
@@ -181,7 +191,7 @@ class MessageStore:
         self.recovery = opened.report
         self._flusher = Flusher(disk, self.commit_log, opened.mark)
         opening.write_abort(disk, paths)
-        self._checkpoint_offset = self.dispatch.dispatched_offset
+        self._checkpoint_offset = opened.saved_offset
         self._checkpoint_s = disk.monotonic()
         self._checkpoint_due = opened.report.records > 0
         # RocketMQ waits a minute before it first cleans, so that a start is not slowed down.
@@ -383,6 +393,7 @@ class MessageStore:
             index_entry_counts=self.index.entry_counts,
             queue_units=self.queues.total_units(),
             queue_first_bytes=self.queues.first_bytes(),
+            empty_queues=self.queues.empty_queues(),
             last_store_timestamp_ms=self.commit_log.last_store_timestamp_ms,
         )
 
@@ -406,13 +417,19 @@ class MessageStore:
         if error is None:
             return False
         self._is_checkpointing = False
-        if isinstance(error, FileNotFoundError):
-            # A topic was deleted meanwhile: its queues need no sync any more.
-            self._checkpoint_due = True
-        elif isinstance(error, OSError):
-            self.commit_log.poison(f"derived files could not be made durable: {error}")
-        else:
+        if not isinstance(error, OSError):
             raise error
+        if isinstance(error, SyncFailedError) or error.errno not in _PASSING_ERRORS:
+            self.commit_log.poison(f"derived files could not be made durable: {error}")
+            return True
+        # A deleted topic's queues need no sync any more; a full disk gets room again. Until then a
+        # restart reads more of the log.
+        log.warning("no checkpoint for now: %s", error)
+        for queue, since_bytes in self._queue_syncs:
+            if self.queues.get(queue.topic, queue.queue_id) is queue:
+                self.queues.mark_unsynced(queue, since_bytes)
+        self.index.save_again(self._index_saves)
+        self._index_saves = []
         return True
 
     def _checkpoint_times(self) -> CheckpointTimes:
@@ -427,6 +444,7 @@ class MessageStore:
     def clean(self) -> int:
         """Look at the disk and delete the segments that may go; return how many went."""
         decision = self.retention.look()
+        self._unlink_expired()
         deleted = 0
         segments = self.commit_log.segments
         while (
@@ -439,14 +457,42 @@ class MessageStore:
             )
         ):
             log.info("expired path=%s", segments[0].path)
-            self._run_blocking(self.commit_log.remove_oldest(), _raise_unless_io)
+            self._expired_paths.append(self.commit_log.remove_oldest())
             deleted += 1
         if deleted:
             self.queues.raise_min(self.commit_log.start)
             self.index.drop_below(self.commit_log.start)
             self._checkpoint_due = True
+            self._unlink_expired()
             self.retention.look()
         return deleted
+
+    def _unlink_expired(self) -> None:
+        """Remove the files of expired segments, oldest first and one after the other.
+
+        A file that cannot be removed is tried again with the next cleaning: removing a later one
+        before it would leave a hole in the log.
+        """
+        if not self._expired_paths or self._is_unlinking:
+            return
+        self._is_unlinking = True
+        path = self._expired_paths[0]
+
+        def unlink() -> None:
+            self._disk.unlink(path)
+            self._disk.fsync_dir(self.paths.commit_log)
+
+        self._run_blocking(unlink, self._unlinked)
+
+    def _unlinked(self, _: Any, error: BaseException | None) -> None:
+        self._is_unlinking = False
+        if error is None or isinstance(error, FileNotFoundError):
+            self._expired_paths.popleft()
+            self._unlink_expired()
+        elif isinstance(error, OSError):
+            log.error("an expired segment could not be removed: %s", error)
+        else:
+            raise error
 
     def _is_expired(self, next_start: int) -> bool:
         """Judge a segment by the first record behind it: everything in it is at least as old."""
@@ -611,11 +657,3 @@ _RAM_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 def _refuse(batch: list[MessageInner]) -> None:
     for message in batch:
         message.status = PutStatus.SERVICE_NOT_AVAILABLE
-
-
-def _raise_unless_io(_: Any, error: BaseException | None) -> None:
-    if error is None:
-        return
-    if not isinstance(error, OSError):
-        raise error
-    log.error("an expired segment could not be removed: %s", error)

@@ -37,13 +37,17 @@ class Opened:
 
     mark: FlushedMark
     report: RecoveryReport
+    saved_offset: int
+    """How far the saved progress goes; 0 when there is none."""
 
 
 def was_used_by_another_broker(disk: Disk, paths: StorePaths) -> bool:
-    """Tell whether RocketMQ had the directory last: then our own files say nothing about it."""
-    if not disk.exists(paths.lock):
-        return True
-    return not read_file(disk, paths.lock).startswith(b"mailboat")
+    """Tell whether RocketMQ had the directory last: then our own files say nothing about it.
+
+    RocketMQ writes `lock` into the lock file, mailboat its own name. The text is not synced: where
+    a power cut took it, nobody else was there.
+    """
+    return disk.exists(paths.lock) and read_file(disk, paths.lock).startswith(b"lock")
 
 
 def recover(
@@ -72,10 +76,11 @@ def recover(
         commit_log, queues, index, progress, mark.flushed_offset, is_clean=is_clean
     )
     dispatch.dispatched_offset = start
-    trusted_mark = None if is_foreign else mark.flushed_offset
+    trusted_mark = None if is_foreign or mark.is_new else mark.flushed_offset
     scanner = Scanner(commit_log, trusted_mark, check_crc=config.check_crc_on_recover)
     report = scanner.scan(start, dispatch.dispatch_record)
     quarantine(disk, paths.quarantine, commit_log, report.damaged)
+    queues.restore_ends(progress.empty_queues if progress is not None else [])
     if report.damaged:
         queues.fill_stored()
     cut_log(disk, commit_log, paths.commit_log, report, force=not is_clean)
@@ -102,7 +107,7 @@ def recover(
             report.torn_bytes,
             len(report.damaged),
         )
-    return Opened(mark, report)
+    return Opened(mark, report, progress.commit_log_offset if progress is not None else 0)
 
 
 def _check_log_is_there(

@@ -47,6 +47,8 @@ class QueueTable:
         self._dirty: dict[ConsumeQueue, None] = {}
         self._unsynced: dict[ConsumeQueue, int] = {}
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        # Ends of queues whose files are in order, kept over a rebuild of all queues.
+        self._known_ends: dict[tuple[str, int], int] = {}
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue that exists."""
@@ -145,7 +147,10 @@ class QueueTable:
                     intact = False
                     continue
                 queue.cut_from(physical_offset, flushed_offset)
-                intact = queue.is_ordered() and intact
+                if queue.is_ordered():
+                    self._known_ends[topic, queue.queue_id] = queue.max_offset
+                else:
+                    intact = False
                 self.mark_unsynced(queue, queue.max_offset * UNIT_BYTES)
         return intact
 
@@ -194,6 +199,23 @@ class QueueTable:
         """
         for queue in self.by_key.values():
             queue.raise_min(physical_offset)
+
+    def empty_queues(self) -> list[tuple[str, int, int]]:
+        """Return topic, queue id and end of the queues whose every message has expired."""
+        return [
+            (queue.topic, queue.queue_id, queue.max_offset)
+            for queue in self.by_key.values()
+            if queue.max_offset == queue.min_offset > 0
+        ]
+
+    def restore_ends(self, empty_queues: list[tuple[str, int, int]]) -> None:
+        """After a rebuild, let queues without messages go on where they ended."""
+        ends = {(topic, queue_id): end for topic, queue_id, end in empty_queues}
+        for (topic, queue_id), end in {**ends, **self._known_ends}.items():
+            queue = self.get_or_add(topic, queue_id)
+            if queue.max_offset == 0 and end > 0:
+                queue.begin_at(end)
+                self.mark_dirty(queue)
 
     def fill_stored(self) -> None:
         """Fill queues up to where they once went, after damage took the records themselves."""

@@ -130,6 +130,7 @@ final class Consumers {
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
         consumer.setConsumeThreadMin(4);
         consumer.setConsumeThreadMax(4);
+        consumer.setHeartbeatBrokerInterval(params.number("heartbeat", 30_000));
         consumer.setConsumeMessageBatchMaxSize(params.number("batch", 1));
         Messages.setEnum(consumer, "setMessageModel", params.text("model", "CLUSTERING"));
         Messages.setEnum(consumer, "setConsumeFromWhere",
