@@ -133,8 +133,10 @@ class LiveCluster:
         """End the broker in order."""
         self.run(self._cluster.stop_broker(0))
 
-    def start_broker(self) -> None:
-        """Start the broker again on its old port."""
+    def start_broker(self, *, at_other_address: bool = False) -> None:
+        """Start the broker again, on its old port or on another one."""
+        if at_other_address:
+            self._cluster._ports.clear()
         self.run(self._cluster.start_broker(0))
 
 

@@ -261,23 +261,26 @@ def test_a_planned_end_that_is_gone_is_data_loss(cluster, topic):
     assert read(lenient, start, end) == expected(1, 0, 10)
 
 
-def test_a_restarted_broker_is_waited_for(cluster, topic):
+@pytest.mark.parametrize("moves", [False, True], ids=["same-address", "other-address"])
+def test_a_restarted_broker_is_waited_for(tmp_path, topic, moves):
     """A broker that goes away in the middle of a batch and comes back costs time only."""
-    cluster.fill(topic, queues=1, per_queue=500)
-    reader = stream(cluster, topic, arrowBatchRows="10", pullsInFlight="1")
-    start = reader.initialOffset()
-    [partition] = reader.partitions(start, reader.latestOffset(start, ALL))
-    batches = reader.read(partition)
-    rows = next(batches).num_rows
-    cluster.stop_broker()
-    back = threading.Timer(0.5, cluster.start_broker)
-    back.start()
-    try:
-        rows += sum(batch.num_rows for batch in batches)
-        assert rows == 500
-        assert reader.latestOffset(start, ALL)[topic] == {"broker-a:0": 500}
-    finally:
-        back.join()
+    with LiveCluster(tmp_path) as own:
+        own.fill(topic, queues=1, per_queue=500)
+        reader = stream(own, topic, arrowBatchRows="10", pullsInFlight="1")
+        start = reader.initialOffset()
+        [partition] = reader.partitions(start, reader.latestOffset(start, ALL))
+        batches = reader.read(partition)
+        rows = next(batches).num_rows
+        own.stop_broker()
+        back = threading.Timer(0.5, own.start_broker, kwargs={"at_other_address": moves})
+        back.start()
+        try:
+            rows += sum(batch.num_rows for batch in batches)
+            assert rows == 500
+            assert reader.latestOffset(start, ALL)[topic] == {"broker-a:0": 500}
+        finally:
+            back.join()
+            close_shared_clients()
 
 
 def test_a_broker_that_stays_away_ends_the_read_in_time(cluster, topic):

@@ -57,7 +57,8 @@ def test_no_line_is_too_long():
         for root in [*SOURCES, ROOT / "tests"]
         for path in root.rglob("*.py")
         for number, line in enumerate(path.read_text().splitlines(), 1)
-        if len(line) > MAX_LINE_LENGTH
+        # As ruff counts: a closing remark for a tool is not part of the line.
+        if len(line.partition("  # type: ignore")[0]) > MAX_LINE_LENGTH
     ]
     assert long == []
 
@@ -83,7 +84,8 @@ def test_the_disk_seam_is_the_only_door_to_files():
         f"{path}:{node.lineno} {ast.unparse(node.func)}"
         for path, tree in modules(*roots)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in FILE_CALLS
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in FILE_CALLS
         # Anonymous memory is no file.
         and ast.unparse(node).startswith("mmap.mmap(-1,") is False
     ]

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from mailboat.client.instance import ClientInstance
 from mailboat.client.pulling import Puller, PullRequest, PullResult, PullStatus
 from mailboat.client.queue_offsets import QueueOffsets as OffsetCalls
-from mailboat.errors import BrokerError, MailboatError
+from mailboat.errors import BrokerError, MailboatError, RemotingError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import build_subscription
 from mailboat_spark.planning import QueueBounds, QueueRange
@@ -193,7 +193,12 @@ class BrokerClient:
         )
 
         async def attempt() -> PullResult:
-            answer = await self._puller.pull(pull)
+            try:
+                answer = await self._puller.pull(pull)
+            except RemotingError:
+                # The broker may come back at another address.
+                await self._instance.routes.refresh(queue.topic)
+                raise
             is_past_end = answer.status is PullStatus.OFFSET_ILLEGAL and at >= answer.min_offset
             if answer.status is PullStatus.NO_NEW_MSG or is_past_end:
                 raise _QueueEndedError(
