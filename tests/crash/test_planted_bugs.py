@@ -61,6 +61,22 @@ class _ShowsBeforeFlush(MessageStore):
         super().open()
 
 
+class _ForgetfulWhileOpening(DiskWrapper):
+    is_opening = False
+
+    def fdatasync(self, fd: int) -> None:
+        if not self.is_opening:
+            self.disk.fdatasync(fd)
+
+
+class _RecoversInMemory(MessageStore):
+    def open(self) -> None:
+        assert isinstance(self._disk, _ForgetfulWhileOpening)
+        self._disk.is_opening = True
+        super().open()
+        self._disk.is_opening = False
+
+
 def _swallow_failed_sync(patch: pytest.MonkeyPatch) -> None:
     def swallow(disk: Disk, fd: int) -> None:
         try:
@@ -81,15 +97,6 @@ def _check_no_sum(patch: pytest.MonkeyPatch) -> None:
 
 def _trust_stale_tail(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Segment, "cut", lambda self, position: None)
-
-
-def _cut_without_sync(patch: pytest.MonkeyPatch) -> None:
-    def cut(self: Segment, position: int) -> None:
-        self._unmap()
-        self._disk.ftruncate(self.fd, position)
-        self._disk.fallocate(self.fd, self.size_bytes)
-
-    patch.setattr(Segment, "cut", cut)
 
 
 def _claim_unsynced_queues(patch: pytest.MonkeyPatch) -> None:
@@ -151,8 +158,8 @@ _BUGS = {
     "goes on after a failed fdatasync": _Bug(_go_on_after_failed_sync, needs_failures=True),
     "checks no checksum at recovery": _Bug(_check_no_sum),
     "trusts a stale tail": _Bug(_trust_stale_tail, flush_disk_types=("ASYNC_FLUSH",), variants=0),
-    "does not make the cut durable": _Bug(
-        _cut_without_sync, flush_disk_types=("ASYNC_FLUSH",), variants=0
+    "makes nothing durable in recovery": _Bug(
+        wrap=_ForgetfulWhileOpening, store_class=_RecoversInMemory
     ),
     "acknowledges before the flush": _Bug(
         store_class=_AcknowledgesBeforeFlush, flush_disk_types=("SYNC_FLUSH",)
