@@ -241,6 +241,27 @@ def test_a_failed_flush_ends_the_store_until_it_is_reopened() -> None:
     life.check_reopened(life.simulated.crash(Random(5)), Crash.POWER_CUT_SYNC_FLUSH)
 
 
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_what_a_failed_flush_dropped_is_written_again(flush_disk_type: str) -> None:
+    """After a restart the kernel shows bytes that it will not write: visible must mean durable."""
+    life = _Life(flush_disk_type)
+    life.store.open()
+    life.put(2)
+    life.flush()
+    life.put(3)
+    life.disk.inject(Fault(("fdatasync",), 1, errno.EIO))
+    life.flush()
+    assert life.store.state().failed is not None
+    again = life.simulated.kill()
+    store = MessageStore(small_config(flush_disk_type), again, store_host=HOST)
+    store.open()
+    seen = read_store(store)
+    assert sum(len(view.messages) for view in seen.values()) == 5
+    for seed in range(5):
+        life.history.adopt(seen, Crash.NONE)
+        life.check_reopened(again.crash(Random(seed)), Crash.POWER_CUT_SYNC_FLUSH)
+
+
 def test_an_open_that_failed_can_be_repeated() -> None:
     """Whichever call fails while a crashed directory is opened, the next open succeeds."""
     life = _Life("ASYNC_FLUSH")

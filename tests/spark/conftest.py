@@ -1,4 +1,8 @@
-"""Fixtures of the Spark tests: one cluster and one Spark session for all of them."""
+"""Fixtures of the Spark tests.
+
+They end with their module: a broker that ran on beside other tests would disturb those that need to
+have Python's random numbers for themselves.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
     """A cluster with one broker, which gives 32 messages per pull as RocketMQ's does."""
     with LiveCluster(tmp_path_factory.mktemp("cluster")) as live:
@@ -31,9 +35,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveCluster]:
         close_shared_clients()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark(short_dir: Path) -> Iterator[SparkSession]:
-    """The Spark session of all tests; starting Java is what costs most."""
+    """The Spark session of a module; starting Java is what costs most."""
     before = dict(os.environ)
     session = local_session(short_dir, app_name="mailboat tests")
     # Java and its workers have what they need; other tests get the environment as it was.
@@ -43,7 +47,7 @@ def spark(short_dir: Path) -> Iterator[SparkSession]:
     session.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def short_dir() -> Iterator[Path]:
     """A folder with a path short enough for sockets, which pytest's own are not."""
     with tempfile.TemporaryDirectory(prefix="mailboat-") as folder:

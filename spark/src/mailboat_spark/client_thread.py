@@ -32,7 +32,7 @@ class ClientThread:
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, BrokerClient]] = Future()
         # A daemon: Spark ends its workers without telling them.
         self._thread = threading.Thread(
-            target=asyncio.run, args=(_live(namesrv, started),), name="mailboat client", daemon=True
+            target=lambda: asyncio.run(_live(namesrv, started)), name="mailboat client", daemon=True
         )
         self._thread.start()
         self._loop, self._stopped, self.client = started.result()

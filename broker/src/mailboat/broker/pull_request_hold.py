@@ -10,7 +10,7 @@ Source: apache/rocketmq broker/longpolling/PullRequestHoldService.java @ rocketm
 import asyncio
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 from mailboat.remoting.connection import Connection
@@ -66,7 +66,7 @@ class PullRequestHoldService:
         heapq.heappush(self._deadlines, (deadline, number, key))
         self._arm()
 
-    def on_arrival(self, queues: set[ConsumeQueue]) -> None:
+    def on_arrival(self, queues: Iterable[ConsumeQueue]) -> None:
         """Wake the pulls of these queues, soon."""
         by_queue = self._by_queue
         if not by_queue:

@@ -9,8 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from mailboat.cli.demo_lines import Line
 from mailboat.cli.demo_tally import Tally
@@ -25,7 +24,6 @@ QUEUES: Final = 4
 SEND_TIMEOUT_S: Final = 60.0
 
 _Result = TypeVar("_Result")
-_Submit = Callable[[Coroutine[Any, Any, _Result]], "Future[_Result]"]
 
 
 def send_lines(
@@ -39,11 +37,8 @@ def send_lines(
         MailboatError: a line could not be read or a message not be sent.
     """
     tally = Tally()
-    with _loop_thread() as loop:
-
-        def submit(work: Coroutine[Any, Any, _Result]) -> "Future[_Result]":
-            return asyncio.run_coroutine_threadsafe(work, loop)
-
+    with _LoopThread() as loop:
+        submit = loop.submit
         submit(_create_topic(namesrv, topic)).result()
         producer = Producer("demo-producer", namesrv=namesrv, retries=0)
         submit(producer.start()).result()
@@ -94,21 +89,34 @@ def _batches(topic: str, lines: Iterator[Line], tally: Tally) -> Iterator[list[M
         yield batch
 
 
-@contextmanager
-def _loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
-    """Run an event loop in a thread; what still runs on it at the end is cancelled."""
-    started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+class _LoopThread:
+    """Runs an event loop in a thread; what still runs on it at the end is cancelled."""
 
-    async def live() -> None:
+    def __enter__(self) -> Self:
+        self._started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        self._submitted: set[Future[Any]] = set()
+        # A daemon, so that a Ctrl-C right here does not leave the process waiting for it.
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._live()), name="demo producer", daemon=True
+        )
+        self._thread.start()
+        self._loop, self._stopped = self._started.result()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for future in list(self._submitted):
+            future.cancel()
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    def submit(self, work: Coroutine[Any, Any, _Result]) -> "Future[_Result]":
+        """Start `work` on the loop."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        self._submitted.add(future)
+        future.add_done_callback(self._submitted.discard)
+        return future
+
+    async def _live(self) -> None:
         stopped = asyncio.Event()
-        started.set_result((asyncio.get_running_loop(), stopped))
+        self._started.set_result((asyncio.get_running_loop(), stopped))
         await stopped.wait()
-
-    thread = threading.Thread(target=asyncio.run, args=(live(),), name="demo producer")
-    thread.start()
-    loop, stopped = started.result()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(stopped.set)
-        thread.join()

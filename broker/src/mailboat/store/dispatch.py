@@ -9,7 +9,7 @@ Source: apache/rocketmq store/DefaultMessageStore.java (ReputMessageService, Com
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import starmap
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _UNIT_FIELDS: Final = attrgetter("physical_offset", "size_bytes", "tags_code")
 
-ArrivalListener = Callable[[set[ConsumeQueue]], None]
+ArrivalListener = Callable[[Iterable[ConsumeQueue]], None]
 
 
 class _Waiting(NamedTuple):
@@ -83,7 +83,8 @@ class Dispatch:
         store_timestamp_ms: int,
     ) -> None:
         units = starmap(UNIT.pack, map(_UNIT_FIELDS, messages))
-        touched = set(queues)
+        # In order of arrival, so that the same sends always make the same files.
+        touched = dict.fromkeys(queues)
         if len(touched) == 1:
             queues[0].append_units(b"".join(units), end)
         else:
@@ -100,7 +101,7 @@ class Dispatch:
         self.dispatched_offset = end
         self.last_store_timestamp_ms = store_timestamp_ms
         if self.on_arrival is not None:
-            self.on_arrival(touched)
+            self.on_arrival(touched.keys())
 
     # -- from the CommitLog ---------------------------------------------------------------------
 

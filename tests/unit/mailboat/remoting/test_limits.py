@@ -9,7 +9,7 @@ from mailboat.remoting.limits import RemotingLimits, connection_capacity
 
 @pytest.mark.parametrize(
     ("soft_limit", "capacity"),
-    [(resource.RLIM_INFINITY, 16_384), (1_048_576, 16_384), (1024, 768), (300, 150)],
+    [(resource.RLIM_INFINITY, 16_384), (1_048_576, 16_384), (2048, 1536), (1024, 512), (300, 150)],
 )
 def test_connections_leave_descriptors_for_files(
     monkeypatch: pytest.MonkeyPatch, soft_limit: int, capacity: int
