@@ -1,18 +1,17 @@
 """`mailboat demo`: the whole story on one machine, checked to the last byte."""
 
-import signal
-import sys
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from itertools import chain
 from pathlib import Path
-from types import FrameType
-from typing import Final, NoReturn
+from typing import Final
 
 import click
 from rich.console import Console
 
+from mailboat.cli.demo_leftovers import Leftovers
 from mailboat.cli.demo_lines import PART_BYTES, STDIN, LineSource
 from mailboat.cli.demo_processes import check_spark_ready, run_job, running_broker
 from mailboat.cli.demo_sender import send_lines
@@ -29,7 +28,6 @@ from mailboat.errors import MailboatError
 
 TOPIC: Final = "demo"
 DEFAULT_MESSAGES: Final = 200_000
-EXIT_TERMINATED: Final = 143
 STREAM_STAGE: Final = "stream to Parquet"
 TEMPORARY_PREFIX: Final = "mailboat-demo-"
 
@@ -69,17 +67,21 @@ def command(given: str | None, messages: int | None, keep: Path | None) -> int:
     if given is None and messages is None:
         messages = DEFAULT_MESSAGES
     check_spark_ready()
-    signal.signal(signal.SIGTERM, _exit_on_signal)
     view = DemoView(Console())
     source = LineSource(given, messages)
-    with _work_folder(keep) as folder:
-        is_whole = _run(view, folder, source, messages)
+    leftovers = Leftovers()
+    leftovers.watch_signals()
+    with ExitStack() as stack:
+        folder = _new_folder(keep) if keep else stack.enter_context(_temporary(leftovers))
+        is_whole = _run(view, leftovers, folder, source, messages)
         if keep is not None:
             click.echo(f"Kept in {folder}: store, parquet, broker.log, spark.log")
     return EXIT_OK if is_whole else EXIT_RUNTIME
 
 
-def _run(view: DemoView, folder: Path, source: LineSource, messages: int | None) -> bool:
+def _run(
+    view: DemoView, leftovers: Leftovers, folder: Path, source: LineSource, messages: int | None
+) -> bool:
     """Run every stage, show the report, and tell whether both sides are equal."""
     lines = source.lines()
     first = next(lines, None)
@@ -87,14 +89,14 @@ def _run(view: DemoView, folder: Path, source: LineSource, messages: int | None)
         raise MailboatError(f"{source.description} holds no line with content; nothing was sent")
     with ExitStack() as stack:
         with view.stage("start broker"):
-            namesrv = stack.enter_context(running_broker(folder))["namesrv"]
+            namesrv = stack.enter_context(running_broker(leftovers, folder))["namesrv"]
         view.say(f"Sending lines of {source.description}.")
         with view.stage("send", messages) as update:
             sent = send_lines(namesrv, TOPIC, chain([first], lines), update)
         _tell_odd_lines(view, source)
         # A short path of its own, also with --keep: sockets lie there.
-        work_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX))
-        job = stack.enter_context(closing(run_job(folder, Path(work_dir), namesrv, TOPIC)))
+        work_dir = stack.enter_context(_temporary(leftovers))
+        job = stack.enter_context(closing(run_job(leftovers, folder, work_dir, namesrv, TOPIC)))
         with view.stage("start Spark"):
             next(job)
         with view.stage(STREAM_STAGE, sent.messages) as update:
@@ -140,19 +142,21 @@ def _disk_bytes(folder: Path) -> dict[str, int]:
     return {name: disk_use(path) for name, path in parts.items()}
 
 
-@contextmanager
-def _work_folder(keep: Path | None) -> Iterator[Path]:
-    """Give the folder to work in: the one to keep, or one that is removed at the end."""
-    if keep is None:
-        with tempfile.TemporaryDirectory(prefix=TEMPORARY_PREFIX) as folder:
-            yield Path(folder)
-        return
+def _new_folder(keep: Path) -> Path:
+    """Make the folder to keep; one that holds something is refused."""
     if keep.exists() and any(keep.iterdir()):
         raise click.BadParameter(f"{keep} is not empty; name a new folder", param_hint="--keep")
     keep.mkdir(parents=True, exist_ok=True)
-    yield keep.resolve()
+    return keep.resolve()
 
 
-def _exit_on_signal(number: int, frame: FrameType | None) -> NoReturn:
-    # As an exception, so that children are stopped and folders removed on the way out.
-    sys.exit(EXIT_TERMINATED)
+@contextmanager
+def _temporary(leftovers: Leftovers) -> Iterator[Path]:
+    """Give a folder that is removed at the end, whatever that end is."""
+    with leftovers.held():
+        folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX))
+        leftovers.add_folder(folder)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)

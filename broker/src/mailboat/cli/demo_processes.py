@@ -3,19 +3,17 @@
 import importlib.util
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from mailboat.cli.demo_leftovers import Leftovers
 from mailboat.errors import MailboatError
 
 START_TIMEOUT_S: Final = 60.0
-STOP_TIMEOUT_S: Final = 15.0
 JOB_MODULE: Final = "mailboat_spark.demo_job"
 JAVA_MODULE: Final = "mailboat_spark.java"
 _LOG_TAIL_LINES: Final = 15
@@ -47,7 +45,7 @@ def check_spark_ready() -> None:
 
 
 @contextmanager
-def running_broker(folder: Path) -> Iterator[Mapping[str, Any]]:
+def running_broker(leftovers: Leftovers, folder: Path) -> Iterator[Mapping[str, Any]]:
     """Run `mailboat standalone` on free ports; gives its addresses and stops it at the end.
 
     Raises:
@@ -59,7 +57,7 @@ def running_broker(folder: Path) -> Iterator[Mapping[str, Any]]:
     for key, value in _BROKER_SETTINGS.items():
         command += ["-o", f"{key}={value}"]
     log = folder / "broker.log"
-    with _child(command, log) as process:
+    with _child(leftovers, command, log) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -71,7 +69,7 @@ def running_broker(folder: Path) -> Iterator[Mapping[str, Any]]:
 
 
 def run_job(
-    folder: Path, work_dir: Path, namesrv: str, topic: str
+    leftovers: Leftovers, folder: Path, work_dir: Path, namesrv: str, topic: str
 ) -> Generator[Mapping[str, Any], None, None]:
     """Run the Spark job to its end and yield what it tells; temporary files go to `work_dir`.
 
@@ -82,7 +80,7 @@ def run_job(
     command += ["--output", str(folder / "parquet"), "--work-dir", str(work_dir)]
     command += ["--group", "demo", "--cores", str(min(os.cpu_count() or 1, 8))]
     log = folder / "spark.log"
-    with _child(command, log) as process:
+    with _child(leftovers, command, log) as process:
         assert process.stdout is not None
         for line in process.stdout:
             # Java may print a line of its own.
@@ -94,47 +92,26 @@ def run_job(
 
 
 @contextmanager
-def _child(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as log_file:
+def _child(
+    leftovers: Leftovers, command: list[str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as log_file, leftovers.held():
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log_file,
-            # Ctrl-C reaches the demo alone, which then stops its children in order.
+            # A group of its own: Ctrl-C reaches the demo alone, and what the child starts ends too.
             start_new_session=True,
         )
-        try:
-            yield process
-        finally:
-            _stop(process)
-            assert process.stdout is not None
-            process.stdout.close()
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Stop a child and the children that it has itself."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-    # Java leaves the session's group a moment after the job that started it.
-    deadline_s = time.monotonic() + STOP_TIMEOUT_S
-    while _group_lives(process.pid) and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    if _group_lives(process.pid):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _group_lives(group_id: int) -> bool:
+        leftovers.add_group(process.pid)
     try:
-        os.killpg(group_id, 0)
-    except ProcessLookupError:
-        return False
-    return True
+        yield process
+    finally:
+        leftovers.stop_group(process.pid)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
 
 
 def _tail(log: Path) -> str:
