@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark import SparkContext
 
 # Test folders are no packages, so the helper modules beside this file are found by path.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -45,6 +46,16 @@ def spark(short_dir: Path) -> Iterator[SparkSession]:
     os.environ.update(before)
     yield session
     session.stop()
+    end_java()
+
+
+def end_java() -> None:
+    """End Java itself, which a stopped session leaves running until Python ends."""
+    gateway = SparkContext._gateway
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture(scope="module")

@@ -119,5 +119,6 @@ def test_an_interrupted_demo_leaves_nothing(tmp_path, number, code):
         demo.communicate()
     assert demo.returncode == code, errors
     assert errors == b""
-    assert not broker.is_running()
+    # Its parent is gone: on some machines nobody collects what an ended process leaves.
+    assert not broker.is_running() or broker.status() == psutil.STATUS_ZOMBIE
     assert list(tmp_path.iterdir()) == []

@@ -203,7 +203,7 @@ class ConsumeQueue:
         Raises:
             OSError: nothing is known to be durable.
         """
-        for file_start in self._files:
+        for file_start in tuple(self._files):
             if file_start + self._file_bytes > since_bytes:
                 # Opened anew: the pool belongs to the store's thread, and this may run elsewhere.
                 fd = self._disk.open(self._path(file_start))
@@ -266,11 +266,16 @@ class ConsumeQueue:
         for name in self._disk.listdir(self.directory):
             is_file_name = len(name) == 20 and name.isdigit()
             path = f"{self.directory}/{name}"
-            if not is_file_name or self._disk.size(path) != self._file_bytes:
+            size_bytes = self._disk.size(path)
+            if not is_file_name or size_bytes > self._file_bytes:
                 self._disk.unlink(path)
                 intact = False
-            else:
-                self._files.append(int(name))
+                continue
+            self._files.append(int(name))
+            if size_bytes < self._file_bytes:
+                # A power cut took the size, and with it only units that nobody relies on: where
+                # somebody does, the sum of units does not add up.
+                self._disk.ftruncate(self._pool.get(path), self._file_bytes)
         if not self._files:
             return intact
         starts = range(self._files[0], self._files[-1] + 1, self._file_bytes)
@@ -384,6 +389,8 @@ class ConsumeQueue:
         while len(self._files) > 1 and self._files[1] <= low * UNIT_BYTES <= self._written:
             self._remove_file(self._files[0])
             self._files.pop(0)
+            # In order, so that a crash leaves no hole between files.
+            self._disk.fsync_dir(self.directory)
 
     def remove(self) -> None:
         """Delete the queue's files and directory.

@@ -173,19 +173,31 @@ class IndexFile:
             stored = array("i", slots)
             if sys.byteorder == "little":
                 stored.byteswap()
-            write_fully(self._disk, self._fd, memoryview(stored).cast("B"), HEADER_BYTES)
-            write_fully(self._disk, self._fd, header, 0)
-            self.sync()
+            self._make_durable((header, 0), (memoryview(stored).cast("B"), HEADER_BYTES))
 
         return save
 
     def sync(self) -> None:
-        """Make what was written durable.
+        """Make what was written durable; does nothing once the file has expired.
 
         Raises:
             OSError: nothing is known to be durable.
         """
-        sync(self._disk, self._fd)
+        self._make_durable()
+
+    def _make_durable(self, *pieces: tuple[bytes | memoryview, int]) -> None:
+        # Opened anew: the store's thread may close and remove the file while this runs elsewhere,
+        # and its descriptor may be another file's by then.
+        try:
+            fd = self._disk.open(self.path)
+        except FileNotFoundError:
+            return
+        try:
+            for data, position in pieces:
+                write_fully(self._disk, fd, data, position)
+            sync(self._disk, fd)
+        finally:
+            self._disk.close(fd)
 
     def seal(self) -> Callable[[], None] | None:
         """Take a last `snapshot` and give the memory of the slots back once it is written.
@@ -232,8 +244,10 @@ class IndexFile:
             slots.byteswap()
         return slots
 
-    def rewind(self, entry_count: int) -> bool:
+    def rewind(self, entry_count: int, physical_offset: int) -> bool:
         """Go back to the state in which the file had `entry_count` entries.
+
+        Entries from there on belong to records at or above `physical_offset`.
 
         Returns:
             False when a crash has left header, slots or entries that do not allow it.
@@ -252,7 +266,13 @@ class IndexFile:
             for slot, newest in enumerate(stored):
                 number = newest
                 while number > entry_count:
-                    if number > self.entry_count or (previous := self._entry(number)[3]) >= number:
+                    if number > self.entry_count:
+                        return False
+                    key_hash, at, _, previous = self._entry(number)
+                    # An entry that never reached the disk is zero, or an older one's bytes.
+                    if key_hash % self._slot_count != slot or at < physical_offset:
+                        return False
+                    if previous >= number:
                         return False
                     number = previous
                 if number != newest:

@@ -191,8 +191,15 @@ class IndexService:
                 found += file.find(key_hash, limit - len(found), begin_ms, end_ms)
         return found
 
-    def load(self, newest_name: str, entry_counts: list[int], *, check_slots: bool) -> bool:
-        """Open the files; tell whether they are what was durable at the given point.
+    def load(
+        self,
+        newest_name: str,
+        entry_counts: list[int],
+        physical_offset: int,
+        *,
+        check_slots: bool,
+    ) -> bool:
+        """Open the files; tell whether they are what was durable at a physical offset.
 
         Files newer than `newest_name` are dropped: their keys are indexed anew. `check_slots` looks
         through the newest file's slots, which a crash may have left half written.
@@ -218,7 +225,7 @@ class IndexService:
         newest = self.files[-1]
         if newest.entry_count == entry_counts[-1] and not check_slots:
             return True
-        return newest.rewind(entry_counts[-1])
+        return newest.rewind(entry_counts[-1], physical_offset)
 
     def clear(self) -> None:
         """Delete all files.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mailboat.config import MessageStoreConfig
-from mailboat.disk import Disk, read_file, replace_file
+from mailboat.disk import Disk, read_file, replace_file, sync
 from mailboat.errors import DamagedStoreError
 from mailboat.model.record import RecordParts
 from mailboat.store.checkpoint import (
@@ -24,7 +24,7 @@ from mailboat.store.index_service import IndexService
 from mailboat.store.layout import StorePaths
 from mailboat.store.queue_table import QueueTable
 from mailboat.store.recovery import RecoveryReport, Scanner, cut_log, quarantine
-from mailboat.store.segment import open_segments
+from mailboat.store.segment import Segment, open_segments
 
 log = logging.getLogger(__name__)
 
@@ -67,16 +67,19 @@ def recover(
         DamagedStoreError: the directory is not a store, or not with these settings.
         OSError: the file system refuses; the call may be repeated from a new start.
     """
+    if is_foreign:
+        # After a crash the lock file will say that it was us: then they must not be believed.
+        _forget(disk, paths.own, (paths.progress, paths.flushed))
     commit_log.segments = open_segments(disk, paths.commit_log, config.mapped_file_size_commit_log)
     mark = open_flushed_mark(disk, paths.flushed)
-    progress = None if is_foreign else read_progress(disk, paths.progress)
+    progress = read_progress(disk, paths.progress)
     _check_log_is_there(disk, paths, commit_log, progress)
     is_clean = progress is not None and progress.clean and not disk.exists(paths.abort)
-    start = _load_derived(
-        commit_log, queues, index, progress, mark.flushed_offset, is_clean=is_clean
-    )
+    start = _load_queues(disk, paths, commit_log, queues, progress, mark.flushed_offset)
     dispatch.dispatched_offset = start
-    trusted_mark = None if is_foreign or mark.is_new else mark.flushed_offset
+    if config.message_index_enable:
+        _load_index(commit_log, index, dispatch, progress, is_clean=is_clean)
+    trusted_mark = None if mark.is_new else mark.flushed_offset
     scanner = Scanner(commit_log, trusted_mark, check_crc=config.check_crc_on_recover)
     report = scanner.scan(start, dispatch.dispatch_record)
     quarantine(disk, paths.quarantine, commit_log, report.damaged)
@@ -87,7 +90,9 @@ def recover(
     for segment in commit_log.segments:
         # What a crash left in the page cache only must be durable before anybody relies on it.
         if not is_clean and segment.start < report.end:
-            disk.fdatasync(segment.fd)
+            if not mark.is_new:
+                _write_again(segment, mark.flushed_offset, report.end)
+            sync(disk, segment.fd)
     mark.advance(commit_log.end)
     mark.sync()
     dispatch.dispatched_offset = commit_log.end
@@ -110,6 +115,17 @@ def recover(
     return Opened(mark, report, progress.commit_log_offset if progress is not None else 0)
 
 
+def _write_again(segment: Segment, start: int, end: int) -> None:
+    """Write what lies between two physical offsets once more, as it is read.
+
+    After a failed sync the kernel shows bytes that it will never write; as new bytes it will.
+    """
+    position = max(start, segment.start) - segment.start
+    stop = min(end, segment.end) - segment.start
+    if position < stop:
+        segment.write(bytes(segment.view[position:stop]), position)
+
+
 def _check_log_is_there(
     disk: Disk, paths: StorePaths, commit_log: CommitLog, progress: Progress | None
 ) -> None:
@@ -122,34 +138,59 @@ def _check_log_is_there(
         )
 
 
-def _load_derived(
+def _forget(disk: Disk, directory: str, files: tuple[str, ...]) -> None:
+    for path in files:
+        if disk.exists(path):
+            disk.unlink(path)
+    disk.fsync_dir(directory)
+
+
+def _load_queues(
+    disk: Disk,
+    paths: StorePaths,
     commit_log: CommitLog,
     queues: QueueTable,
-    index: IndexService,
     progress: Progress | None,
     flushed_offset: int,
-    *,
-    is_clean: bool,
 ) -> int:
-    """Load queues and index as far as they are trusted; return where the scan begins."""
+    """Load the queues as far as they are trusted; return where the scan begins."""
     log_start = commit_log.segments[0].start if commit_log.segments else 0
+    commit_log.end = log_start
     if progress is not None and progress.commit_log_offset >= log_start:
         offset = progress.commit_log_offset
-        intact = (
+        if (
             queues.load(offset, flushed_offset)
             and queues.total_units() == progress.queue_units
             and queues.first_bytes() == progress.queue_first_bytes
-        )
-        if intact and index.load(
-            progress.index_file, progress.index_entry_counts, check_slots=not is_clean
         ):
             commit_log.end = offset
             return offset
-        log.warning("queues or index do not fit the CommitLog: rebuilding them from it")
+        log.warning("the queues do not fit the CommitLog: rebuilding them from it")
+    # The old claim goes first: a crash may leave holes in what is built from here on.
+    _forget(disk, paths.own, (paths.progress,))
     queues.clear()
-    index.clear()
-    commit_log.end = log_start
     return log_start
+
+
+def _load_index(
+    commit_log: CommitLog,
+    index: IndexService,
+    dispatch: Dispatch,
+    progress: Progress | None,
+    *,
+    is_clean: bool,
+) -> None:
+    """Load the index as far as it is trusted, or build it up to where the scan begins."""
+    start = dispatch.dispatched_offset
+    if progress is not None and progress.commit_log_offset == start:
+        if index.load(
+            progress.index_file, progress.index_entry_counts, start, check_slots=not is_clean
+        ):
+            return
+        log.warning("the index does not fit the CommitLog: rebuilding it from it")
+    index.clear()
+    if commit_log.start < start:
+        index_from(commit_log, dispatch, commit_log.start)
 
 
 def write_abort(disk: Disk, paths: StorePaths) -> None:

@@ -24,10 +24,9 @@ def sync_queues(disk: Disk, root: str, syncs: list[QueueSync]) -> None:
     Raises:
         OSError: nothing is known to be durable.
     """
-    topics: set[str] = set()
     for queue, since_bytes in syncs:
         queue.sync(since_bytes)
-        topics.add(queue.topic)
+    topics = dict.fromkeys(queue.topic for queue, _ in syncs)
     for topic in topics:
         if disk.exists(f"{root}/{topic}"):
             disk.fsync_dir(f"{root}/{topic}")
@@ -89,9 +88,9 @@ class QueueTable:
         count = 0
         while self._dirty and count < limit:
             queue = next(iter(self._dirty))
-            since_bytes = queue.written_bytes
+            # Noted first: a call that fails may have written a part.
+            self.mark_unsynced(queue, queue.written_bytes)
             queue.write_pending()
-            self.mark_unsynced(queue, since_bytes)
             queue.is_dirty = False
             del self._dirty[queue]
             count += 1
