@@ -144,7 +144,9 @@ class SimulatedDisk:
             if data and not size:
                 raise _error(errno.ENOSPC)
             data = memoryview(data)[:size]
-        file.write(data, position)
+        if size:
+            # Writing nothing extends no file, as POSIX has it.
+            file.write(data, position)
         return size
 
     def pread(self, fd: int, size: int, position: int) -> bytes:

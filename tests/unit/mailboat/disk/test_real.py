@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mailboat.disk import Disk, read_fully
@@ -255,6 +255,7 @@ _STEPS = st.lists(
 
 
 @settings(max_examples=80, deadline=None)
+@example(steps=[("create", "a"), ("write", "a", 1, b"")])
 @given(steps=_STEPS)
 def test_the_simulated_disk_behaves_like_the_real_one(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, ...]]
