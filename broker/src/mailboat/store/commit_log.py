@@ -446,11 +446,6 @@ class CommitLog:
         self._next_create_try_s = self._disk.monotonic() + RETRY_CREATE_S
         log.warning("could not prepare the next segment: %s", error)
 
-    @property
-    def is_preparing(self) -> bool:
-        """A segment is being made by the blocking runner."""
-        return self._is_preparing
-
     def drop_prepared(self) -> None:
         """Remove the segment made ahead, so that a closed store has only segments with records."""
         prepared, self._prepared = self._prepared, None
@@ -483,10 +478,6 @@ class CommitLog:
                 f"a write to {segment.path} failed ({exc}) and could not be undone ({second}); "
                 "restart the broker once the disk is well"
             )
-
-    def refusal(self) -> str | None:
-        """Say why messages are refused, None while they are taken."""
-        return self.failure or self.no_room
 
     def close(self) -> None:
         """Close all files."""

@@ -17,7 +17,6 @@ Source: apache/rocketmq store/ConsumeQueue.java @ rocketmq-all-5.3.3.
 """
 
 import struct
-from bisect import bisect_right
 from collections import OrderedDict
 from typing import Final
 
@@ -250,10 +249,6 @@ class ConsumeQueue:
         data = self.read_units(queue_offset, 1)
         return UNIT.unpack(data) if data else None
 
-    def is_pending(self, queue_offset: int) -> bool:
-        """Tell whether a unit is still only in memory."""
-        return queue_offset * UNIT_BYTES >= self._written
-
     # -- opening, cutting, expiry -----------------------------------------------------------------
 
     def load(self) -> bool:
@@ -405,10 +400,6 @@ class ConsumeQueue:
         self._written = 0
         if self._disk.exists(self.directory):
             self._disk.rmdir(self.directory)
-
-    def file_index(self, queue_offset: int) -> int:
-        """Return the place of a queue offset's file among the files."""
-        return bisect_right(self._files, queue_offset * UNIT_BYTES) - 1
 
     def _path(self, file_start: int) -> str:
         return f"{self.directory}/{segment_name(file_start)}"

@@ -107,11 +107,6 @@ class QueueTable:
         self._unsynced = {}
         return syncs
 
-    @property
-    def dirty_count(self) -> int:
-        """Queues with units that are only in memory."""
-        return len(self._dirty)
-
     def total_units(self) -> int:
         """Return the sum of all queues' ends: a check that no queue is missing."""
         return sum(queue.max_offset for queue in self.by_key.values())
