@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format bench bench-peer clean
+.PHONY: demo test e2e lint format crds bench bench-peer clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailboat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -19,6 +19,11 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest
 
+# On the cluster of KUBECONFIG, with the images of MAILBOAT_IMAGE and MAILBOAT_SPARK_IMAGE; without
+# KUBECONFIG on a kind cluster that is made for it.
+e2e: $(STAMP)
+	tests/e2e/run
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -29,6 +34,11 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# The files that are written from code: custom resource definitions, their reference, the operator's
+# rights.
+crds: $(STAMP)
+	$(BIN)/python -m mailboat_operator.crds
 
 bench: $(STAMP)
 	$(BIN)/python tests/benchmarks/bench.py

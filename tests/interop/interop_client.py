@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -86,21 +86,41 @@ class JavaCall:
 class JavaClient:
     """One JVM with producers, consumers and an admin client of one release line."""
 
-    def __init__(self, line: str, namesrv: str, home: Path) -> None:
-        """Start the JVM and wait until it reads commands."""
+    def __init__(
+        self,
+        line: str,
+        namesrv: str,
+        home: Path,
+        *,
+        launch: Sequence[str] = (),
+        class_path: str | None = None,
+        log_dir: Path | None = None,
+    ) -> None:
+        """Start the JVM and wait until it reads commands.
+
+        Args:
+            line: release line of the client.
+            namesrv: what the client is told as its name server.
+            home: folder of the JVM's own files, where the JVM runs.
+            launch: command that runs the JVM elsewhere, such as `kubectl exec -i POD --`.
+            class_path: class path there; by default that of this machine.
+            log_dir: folder of the output on this machine; by default `home`.
+        """
         self.line = line
         self._numbers = itertools.count(1)
         self._calls: dict[int, JavaCall] = {}
-        home.mkdir(parents=True, exist_ok=True)
+        log_dir = log_dir or home
+        log_dir.mkdir(parents=True, exist_ok=True)
         options = [f"-Duser.home={home}", f"-Drocketmq.client.localOffsetStoreDir={home}/offsets"]
         for name in ("rocketmq.client.logRoot", "rocketmq.log.root"):
             options.append(f"-D{name}={home}/logs")
         for name in ("rocketmq.client.logLevel", "rocketmq.log.level"):
             options.append(f"-D{name}=WARN")
-        command = ["java", *_JVM, *options, "-cp", client_classpath(line)]
+        class_path = class_path or client_classpath(line)
+        command = [*launch, "java", *_JVM, *options, "-cp", class_path]
         self._process = LineProcess(
             [*command, "interop.InteropClient", namesrv],
-            home / f"client-{line}.out",
+            log_dir / f"client-{line}.out",
             on_line=self._take,
         )
         self._process.wait_line(lambda text: '"ready"' in text, _START_TIMEOUT_S)

@@ -89,8 +89,9 @@ final class Consumers {
                 reply.event("error", Map.of("text", "cannot write the received keys: " + e));
                 return ConsumeConcurrentlyStatus.RECONSUME_LATER;
             }
+            String broker = context.getMessageQueue().getBrokerName();
             for (MessageExt message : messages) {
-                places.add(message.getQueueId() + " " + message.getQueueOffset());
+                places.add(broker + " " + message.getQueueId() + " " + message.getQueueOffset());
             }
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });

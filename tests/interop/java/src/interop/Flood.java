@@ -105,9 +105,16 @@ final class Flood {
         }
     }
 
-    /** The body that the consumer can recompute from the key. */
+    /**
+     * The body that the consumer can recompute from the key: 100 digits, or N KiB of them for a
+     * key that starts with "kbN-".
+     */
     static byte[] body(String key) {
-        return ("body of " + key + " " + "0123456789".repeat(10)).getBytes(StandardCharsets.UTF_8);
+        int tens = 10;
+        if (key.startsWith("kb")) {
+            tens = Integer.parseInt(key.substring(2, key.indexOf('-'))) * 1024 / 10;
+        }
+        return ("body of " + key + " " + "0123456789".repeat(tens)).getBytes(StandardCharsets.UTF_8);
     }
 
     private void acknowledge(String key, SendResult result, int unknownBefore) {

@@ -5,6 +5,7 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import org.apache.rocketmq.client.exception.MQBrokerException;
@@ -22,6 +23,7 @@ public final class InteropClient {
     private final Senders senders;
     private final Consumers consumers;
     private final Queries queries;
+    private final Map<Long, Steady> steady = new ConcurrentHashMap<>();
 
     private InteropClient(String namesrv) {
         senders = new Senders(namesrv);
@@ -70,6 +72,9 @@ public final class InteropClient {
         switch (command) {
             case "send" -> senders.send(params, reply);
             case "produce" -> Flood.run(senders.producer(params.text("group")), params, reply);
+            case "steady" ->
+                steady.put(id, new Steady(senders.producer(params.text("group")), params));
+            case "steady_stop" -> steady.remove(params.longNumber("handle", 0)).stop(reply);
             case "push" -> consumers.push(id, params, reply);
             case "drain" -> consumers.drain(id, params, reply);
             case "await_queues" -> consumers.awaitQueues(params);

@@ -1,0 +1,126 @@
+"""What can be done to a cluster: each action is one call that can be repeated without harm."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from mailboat_operator.planner.snapshot import Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply of a child; creates it if it is missing."""
+
+    manifest: Manifest
+    fallback: Manifest | None = None
+    """What to apply instead when the API server refuses `manifest` as invalid (422): a Service
+    that asks for an address which another one has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove exactly the object that the plan saw: another one of the same name stays."""
+
+    kind: str
+    name: str
+    uid: str
+    resource_version: str | None
+    """Refused when the object has changed since; None for a pod, whose status always changes."""
+
+    orphan: bool
+    """Leave what the object owns behind (a StatefulSet's pods go on running)."""
+
+    reason: str
+    """For the log: why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeClaim:
+    """Ask for another size of a volume."""
+
+    name: str
+    uid: str
+    resource_version: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigureBroker:
+    """Change live settings of a running broker: PATCH /api/v1/config."""
+
+    pod: str
+    values: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PutTopic:
+    """Make or change a topic on one broker."""
+
+    url: str
+    topic: str
+    read_queue_nums: int
+    write_queue_nums: int
+    perm: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """Remove a topic from one broker."""
+
+    url: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetFinalizers:
+    """Replace the finalizers of the resource itself."""
+
+    finalizers: tuple[str, ...]
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """A Kubernetes event on the resource; posted only if the actions before it succeeded."""
+
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    related_pod: str | None = None
+
+
+Action: TypeAlias = (
+    Apply
+    | Delete
+    | ResizeClaim
+    | ConfigureBroker
+    | PutTopic
+    | DeleteTopic
+    | SetFinalizers
+    | Notify
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Actions that belong together: the first that fails ends this step, never another one."""
+
+    name: str
+    """For logs and metrics: `services`, `volumes`, `rollout` and so on."""
+
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do now, and what to show."""
+
+    steps: tuple[Step, ...]
+    status: Manifest
+    """The whole status; written only if it differs from the resource's."""
+
+    again_after_s: float | None = None
+    """When to plan again although nothing changes; None: at the next change or resync."""
+
+    failures: tuple[str, ...] = field(default=())
+    """Sentences about what the user must mend; already part of the conditions."""

@@ -1,0 +1,130 @@
+"""What a planner looks at: one custom resource with all that belongs to it, at one moment."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from mailboat_operator.crds.broker import Broker
+from mailboat_operator.crds.name_server import NameServer
+from mailboat_operator.crds.topic import Topic
+
+Manifest: TypeAlias = dict[str, Any]
+"""A Kubernetes object as the API server's JSON has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """The live objects of one resource, by name; each as the API server last sent it."""
+
+    stateful_sets: Mapping[str, Manifest] = field(default_factory=dict)
+    pods: Mapping[str, Manifest] = field(default_factory=dict)
+    claims: Mapping[str, Manifest] = field(default_factory=dict)
+    services: Mapping[str, Manifest] = field(default_factory=dict)
+    config_maps: Mapping[str, Manifest] = field(default_factory=dict)
+    disruption_budgets: Mapping[str, Manifest] = field(default_factory=dict)
+    service_accounts: Mapping[str, Manifest] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeNumbers:
+    """A volume's size and use, from the broker itself or, while it is down, from the kubelet."""
+
+    capacity_bytes: int
+    used_bytes: int
+    available_bytes: int
+    source: str
+    """`broker` or `kubelet`."""
+
+    @property
+    def used_percent(self) -> int:
+        """The used part of what can be filled, in whole per cent, rounded up as df does."""
+        fillable = self.used_bytes + self.available_bytes
+        return -(-100 * self.used_bytes // fillable) if fillable else 100
+
+
+@dataclass(frozen=True, slots=True)
+class UseSample:
+    """One point of a volume's history; `monotonic_s` is the operator's own clock."""
+
+    monotonic_s: float
+    used_bytes: int
+    written_bytes: int
+    """The CommitLog's max physical offset: it only grows, whatever is deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one broker pod last said over HTTP; any part is None when it has never been read."""
+
+    pod_uid: str
+    seen_monotonic_s: float | None
+    """When the broker last answered; None if this operator never reached it."""
+
+    error: str | None
+    """Why the last try failed; None if it did not."""
+
+    broker: Manifest | None
+    """GET /api/v1/broker."""
+
+    config: Mapping[str, str] | None
+    """The effective values of GET /api/v1/config."""
+
+    retention: Manifest | None
+    """GET /api/v1/retention."""
+
+    kubelet: VolumeNumbers | None
+    """The kubelet's count of the volume, looked up when the broker does not answer."""
+
+    samples: tuple[UseSample, ...]
+    """The last hour, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSnapshot:
+    """A Broker with all that belongs to it."""
+
+    resource: Broker
+    children: Children
+    storage_classes: Mapping[str, Manifest] | None
+    """By name; None when the operator may not read them (rights in one namespace only)."""
+
+    name_server: NameServer | None
+    """The NameServer that `nameServers.ref` names; None if there is none."""
+
+    observations: Mapping[str, Observation]
+    """By pod name."""
+
+    default_image: str
+    now_s: float
+    """Wall time, for what is shown: seconds since 1970."""
+
+    monotonic_s: float
+    """Elapsed time, for what is decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerSnapshot:
+    """A NameServer with all that belongs to it."""
+
+    resource: NameServer
+    children: Children
+    default_image: str
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSnapshot:
+    """A Topic, and what the broker of each group says of it."""
+
+    resource: Topic
+    broker: Broker | None
+    """The Broker that `brokerRef` names; None if there is none."""
+
+    endpoints: Mapping[str, str]
+    """Group's StatefulSet name -> base URL of its broker's HTTP API; only pods that are ready."""
+
+    topics: Mapping[str, Manifest | None]
+    """Group's StatefulSet name -> GET /api/v1/topics/{topic}; None where the topic is unknown; a
+    group that did not answer is missing."""
+
+    now_s: float

@@ -1,0 +1,95 @@
+"""Fixtures of the tests on a real cluster: the installed operator, namespaces, Java traffic.
+
+They need KUBECONFIG, kubectl and helm, and the images that MAILBOAT_IMAGE and MAILBOAT_SPARK_IMAGE
+name, loaded on the nodes. `make e2e` brings all of it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Test folders are no packages, so the helper modules beside this file are found by path.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from e2e_kube import Namespace, helm, image_values, kubectl
+from e2e_traffic import TrafficPod
+
+CHARTS = Path(__file__).parents[2] / "charts"
+OPERATOR_NAMESPACE = "mailboat-system"
+RELEASE = "mailboat"
+_NEEDED = ("KUBECONFIG", "MAILBOAT_IMAGE", "MAILBOAT_SPARK_IMAGE")
+
+NamespaceFactory = Callable[[], Namespace]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give every test of this folder its marker."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.fixture(scope="session")
+def installed() -> Iterator[str]:
+    """Install CRDs and operator with helm, as a user does; yields the operator's namespace."""
+    missing = [name for name in _NEEDED if not os.environ.get(name)]
+    if missing:
+        pytest.fail(f"{', '.join(missing)} not set: run these tests with `make e2e`")
+    helm("upgrade", "--install", "mailboat-crds", str(CHARTS / "mailboat-crds"), "--wait")
+    helm(
+        "upgrade",
+        "--install",
+        RELEASE,
+        str(CHARTS / "mailboat"),
+        f"--namespace={OPERATOR_NAMESPACE}",
+        "--create-namespace",
+        *image_values("image", "MAILBOAT_IMAGE"),
+        *image_values("sparkImage", "MAILBOAT_SPARK_IMAGE"),
+        "--wait",
+        "--timeout=120s",
+    )
+    yield OPERATOR_NAMESPACE
+    helm("uninstall", RELEASE, f"--namespace={OPERATOR_NAMESPACE}", "--wait")
+    kubectl("delete", "namespace", OPERATOR_NAMESPACE, "--wait=false")
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def new_namespace(installed: str, request: pytest.FixtureRequest) -> Iterator[NamespaceFactory]:
+    """Make namespaces that are deleted at the end of the test."""
+    made: list[Namespace] = []
+
+    def make() -> Namespace:
+        name = (
+            request.node.name.removeprefix("test_").replace("_", "-").split("[")[0][:40].strip("-")
+        )
+        made.append(Namespace(f"e2e-{os.getpid() % 1000}-{next(_numbers)}-{name}"[:60].strip("-")))
+        return made[-1]
+
+    yield make
+    for namespace in made:
+        namespace.delete()
+
+
+@pytest.fixture
+def namespace(new_namespace: NamespaceFactory) -> Namespace:
+    """A namespace of the test's own."""
+    return new_namespace()
+
+
+@pytest.fixture
+def traffic(new_namespace: NamespaceFactory, tmp_path: Path) -> Iterator[TrafficPod]:
+    """A pod with stock Java clients, in a namespace apart from what is tested."""
+    pod = TrafficPod(new_namespace(), tmp_path)
+    yield pod
+    pod.close()

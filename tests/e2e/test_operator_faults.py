@@ -1,0 +1,114 @@
+"""The operator killed at bad moments, two of them at once, and at rest."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from e2e_kube import Namespace, kubectl, wait_until
+from e2e_operator import audit_log, kill, leader, operator_pods, scale, wait_writes
+from e2e_resources import BROKER, NAME_SERVER, broker_spec, claim_size, start_broker
+
+SELECTOR = f"mailboat.dev/broker={BROKER}"
+REST_S = 180.0
+
+
+def _kill_after_every(namespace: str, writes: int, settled: object, timeout_s: float) -> int:
+    """Kill the one operator after so many writes, again and again, until all is settled."""
+    log, kills = audit_log(namespace), 0
+    deadline = time.monotonic() + timeout_s
+    assert callable(settled)
+    while True:
+        seen = wait_writes(log, writes, 25.0)
+        if seen < writes and settled():
+            return kills
+        assert time.monotonic() < deadline, f"not settled after {kills} kills"
+        for pod in operator_pods(namespace):
+            kill(namespace, pod)
+            kills += 1
+        # The dead operator's Lease would run out in 15 s; that it does is another test.
+        kubectl("--namespace", namespace, "delete", "lease", "mailboat", "--ignore-not-found")
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("writes", [1, 3])
+def test_killed_after_every_write_the_end_is_the_same(
+    writes: int, namespace: Namespace, installed: str
+) -> None:
+    """Create, roll and resize come to their end, and no pod is restarted twice."""
+    audit_log(installed)
+    scale(installed, 1)
+    try:
+        requests = {"requests": {"cpu": "20m", "memory": "64Mi"}}
+        namespace.create("NameServer", NAME_SERVER, {"replicas": 1, "resources": requests})
+        namespace.create("Broker", BROKER, broker_spec())
+
+        def ready() -> bool:
+            return namespace.condition("broker", BROKER, "Ready").get("status") == "True"
+
+        kills = _kill_after_every(installed, writes, ready, 420)
+        first = namespace.pod_uids(SELECTOR)
+        namespace.patch(
+            "broker", BROKER, {"spec": {"podTemplate": {"annotations": {"rolled": "once"}}}}
+        )
+        seen: list[dict[str, str]] = [first]
+
+        def rolled() -> bool:
+            now = namespace.pod_uids(SELECTOR)
+            if now and now != seen[-1]:
+                seen.append(now)
+            return (
+                len(seen) > 1
+                and ready()
+                and namespace.condition("broker", BROKER, "Progressing")["reason"] == "Settled"
+            )
+
+        kills += _kill_after_every(installed, writes, rolled, 240)
+        assert len(seen) == 2, f"the pod was restarted more than once: {seen}"
+        namespace.patch("broker", BROKER, {"spec": {"storage": {"size": "320Mi"}}})
+
+        def resized() -> bool:
+            template = namespace.find("statefulset", f"{BROKER}-g0")
+            if template is None or claim_size(namespace) != ("320Mi", "320Mi"):
+                return False
+            claim = template["spec"]["volumeClaimTemplates"][0]["spec"]
+            return ready() and claim["resources"]["requests"]["storage"] == "320Mi"
+
+        kills += _kill_after_every(installed, writes, resized, 240)
+        assert namespace.pod_uids(SELECTOR) == seen[-1], "growing restarted the pod"
+        assert kills > 5
+    finally:
+        scale(installed, 2)
+
+
+@pytest.mark.timeout(600)
+def test_at_rest_nothing_is_written(namespace: Namespace, installed: str) -> None:
+    """With two groups and a topic and no change outside, the operator writes nothing at all."""
+    log = audit_log(installed)
+    start_broker(namespace, groups=2)
+    namespace.create("Topic", "quiet", {"brokerRef": BROKER, "queues": {"read": 4, "write": 4}})
+    namespace.wait_ready("topic", "quiet", 60)
+    # The first numbers of the disks come in and are rounded into the status.
+    wait_writes(log, 1_000_000, 45)
+    until = time.monotonic() + REST_S
+    written = []
+    while time.monotonic() < until:
+        written += [call for call in log.calls() if call.is_write]
+        time.sleep(1)
+    assert written == []
+
+
+def test_another_operator_takes_over_within_20_s(namespace: Namespace, installed: str) -> None:
+    """The leader's pod is killed; the other one leads and works before 20 s are over."""
+    scale(installed, 2)
+    first = wait_until("a leader", lambda: leader(installed), 30)
+    began = time.monotonic()
+    kill(installed, first)
+    second = wait_until(
+        "another leader",
+        lambda: (now := leader(installed)) not in ("", first) and now,
+        25,
+    )
+    assert second != first
+    assert time.monotonic() - began < 20
+    start_broker(namespace)

@@ -1,0 +1,125 @@
+package interop;
+
+import java.io.BufferedWriter;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+/**
+ * The command {@code steady}: sends to every broker of a topic at a steady pace, one thread each,
+ * to chosen queues and without any retry, until {@code steady_stop}. So each broker's longest time
+ * without a successful send is known, whatever the others do.
+ *
+ * <p>Each acknowledgement is a line in {@code file}: key, message id, broker, queue id, offset.
+ */
+final class Steady {
+    private static final int SEND_TIMEOUT_MS = 3000;
+
+    /** What one broker's thread has seen; read by others after it has ended. */
+    private static final class Line {
+        private int sent;
+        private int failed;
+        private long lastSuccessNs = System.nanoTime();
+        private long longestGapNs;
+        private final Map<String, Integer> failures = new TreeMap<>();
+    }
+
+    private final DefaultMQProducer producer;
+    private final String topic;
+    private final String prefix;
+    private final long intervalMs;
+    private final BufferedWriter file;
+    private final Map<String, Line> lines = new TreeMap<>();
+    private final List<Thread> threads = new ArrayList<>();
+    private volatile boolean stopping;
+
+    Steady(DefaultMQProducer producer, Params params) throws Exception {
+        this.producer = producer;
+        this.topic = params.text("topic");
+        this.prefix = params.text("prefix", "s");
+        this.intervalMs = params.number("interval", 20);
+        this.file = Files.newBufferedWriter(Path.of(params.text("file")), StandardCharsets.UTF_8);
+        producer.setRetryTimesWhenSendFailed(0);
+        Set<String> brokers = new TreeSet<>();
+        for (MessageQueue queue : producer.fetchPublishMessageQueues(topic)) {
+            brokers.add(queue.getBrokerName());
+        }
+        for (String broker : brokers) {
+            Line line = new Line();
+            lines.put(broker, line);
+            threads.add(new Thread(() -> run(broker, line), "steady-" + broker));
+        }
+        threads.forEach(Thread::start);
+    }
+
+    private void run(String broker, Line line) {
+        for (int i = 0; !stopping; i++) {
+            String key = prefix + "-" + broker + "-" + i;
+            MessageQueue queue = new MessageQueue(topic, broker, 0);
+            try {
+                Message message = new Message(topic, null, key, Flood.body(key));
+                SendResult result = producer.send(message, queue, SEND_TIMEOUT_MS);
+                if (result.getSendStatus() != SendStatus.SEND_OK) {
+                    throw new MQClientException(result.getSendStatus().toString(), null);
+                }
+                acknowledge(key, result, line);
+            } catch (Exception e) {
+                line.failed++;
+                line.failures.merge(describe(e), 1, Integer::sum);
+            }
+            try {
+                Thread.sleep(intervalMs);
+            } catch (InterruptedException e) {
+                return;
+            }
+        }
+    }
+
+    private static String describe(Exception failure) {
+        String text = String.valueOf(failure.getMessage());
+        return failure.getClass().getSimpleName() + " " + text.substring(0, Math.min(120, text.length()));
+    }
+
+    private void acknowledge(String key, SendResult result, Line line) throws Exception {
+        long now = System.nanoTime();
+        line.longestGapNs = Math.max(line.longestGapNs, now - line.lastSuccessNs);
+        line.lastSuccessNs = now;
+        line.sent++;
+        MessageQueue queue = result.getMessageQueue();
+        synchronized (file) {
+            file.write(key + "\t" + result.getMsgId() + "\t" + queue.getBrokerName() + "\t"
+                + queue.getQueueId() + "\t" + result.getQueueOffset() + "\n");
+        }
+    }
+
+    /** Ends the threads and tells, per broker, what they saw. */
+    void stop(Reply reply) throws Exception {
+        stopping = true;
+        for (Thread thread : threads) {
+            thread.join();
+        }
+        file.close();
+        for (Map.Entry<String, Line> entry : lines.entrySet()) {
+            Line line = entry.getValue();
+            long gapNs = Math.max(line.longestGapNs, System.nanoTime() - line.lastSuccessNs);
+            reply.event("steady", Map.of(
+                "broker", entry.getKey(),
+                "sent", line.sent,
+                "failed", line.failed,
+                "longestGapMs", gapNs / 1_000_000,
+                "failures", line.failures.toString()));
+        }
+    }
+}

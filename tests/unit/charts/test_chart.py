@@ -1,0 +1,263 @@
+"""The chart, rendered by the real Helm engine: valid objects, exact rights, no surprises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from helm_python import Chart, HelmError, lint
+
+from mailboat_operator import rbac
+from mailboat_operator.settings import load_settings
+from mailboat_spark.job.command import read_options
+from mailboat_spark.rbac import role_rules
+
+CHART = Path(__file__).parents[3] / "charts" / "mailboat"
+OLDEST, NEWEST = "1.29", "1.37"
+NAMESPACE = "mail"
+
+JOB = {"name": "orders", "nameServers": ["ns:9876"], "topics": ["orders", "paid"], "group": "g"}
+
+VALUES: dict[str, dict[str, Any]] = {
+    "default": {},
+    "one namespace": {"operator": {"watch": {"scope": "namespaces"}}},
+    "two namespaces": {
+        "operator": {"watch": {"scope": "namespaces", "namespaces": ["a", "b"]}},
+    },
+    "one replica": {"operator": {"replicas": 1}},
+    "no operator": {"operator": {"enabled": False}},
+    "no rbac": {"operator": {"rbac": {"create": False}}},
+    "own account": {"operator": {"serviceAccount": {"create": False, "name": "mine"}}},
+    "digest": {"image": {"digest": "sha256:" + "ab" * 32, "repository": "registry.example/mail"}},
+    "pull secret": {"imagePullSecrets": ["one", "two"], "sparkJobs": [JOB]},
+    "labels": {"commonLabels": {"team": "mail"}, "operator": {"podLabels": {"a": "b"}}},
+    "placing": {
+        "operator": {
+            "nodeSelector": {"disk": "ssd"},
+            "tolerations": [{"key": "only", "operator": "Exists"}],
+            "priorityClassName": "high",
+            "affinity": {"nodeAffinity": {}},
+            "podAnnotations": {"a": "b"},
+        }
+    },
+    "pod monitor": {"operator": {"metrics": {"podMonitor": {"enabled": True}}}},
+    "sample": {"sample": {"enabled": True, "brokerSpec": {"groups": 2}}},
+    "local job": {"sparkJobs": [JOB]},
+    "cron job": {"sparkJobs": [{**JOB, "schedule": "0 * * * *", "suspend": True}]},
+    "job on pods": {
+        "sparkJobs": [{**JOB, "mode": "kubernetes", "sparkConf": {"spark.ui.port": "1"}}]
+    },
+    "two jobs": {
+        "sparkJobs": [
+            JOB,
+            {
+                **JOB,
+                "name": "paid",
+                "mode": "kubernetes",
+                "schedule": "5 4 * * *",
+                "output": {"claimName": "shared", "path": "a/b"},
+                "nodeSelector": {"disk": "ssd"},
+                "tolerations": [{"operator": "Exists"}],
+            },
+        ]
+    },
+}
+
+
+def render(values: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the objects of a release `r` with these values over the chart's own."""
+    files = Chart.load(CHART).render(values, name="r", namespace=NAMESPACE)
+    return [
+        document
+        for name, text in sorted(files.items())
+        if name.endswith(".yaml")
+        for document in yaml.safe_load_all(text)
+        if document
+    ]
+
+
+def one(objects: list[dict[str, Any]], kind: str, name: str | None = None) -> dict[str, Any]:
+    """Return the only object of a kind, or the one with the name."""
+    found = [
+        item
+        for item in objects
+        if item["kind"] == kind and (name is None or item["metadata"]["name"] == name)
+    ]
+    assert len(found) == 1, f"{len(found)} objects of kind {kind}"
+    return found[0]
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_every_object_is_valid(values: dict[str, Any], version: str) -> None:
+    """Objects of Kubernetes itself keep its strict schemas, oldest and newest version."""
+    objects = render(values)
+    assert objects or not values.get("operator", {}).get("enabled", True)
+    for item in objects:
+        if "mailboat.dev" in item["apiVersion"] or "coreos.com" in item["apiVersion"]:
+            continue
+        kubernetes_validate.validate(item, version, strict=True)
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
+def test_two_renders_are_identical(values: dict[str, Any]) -> None:
+    """Nothing in the chart is random or depends on the time, so that GitOps sees no changes."""
+    assert render(values) == render(values)
+
+
+def test_lint_has_no_complaint() -> None:
+    """`helm lint --strict` finds no error and no warning."""
+    report = lint(CHART, {}, strict=True)
+    assert not report["errors"]
+    assert [m for m in report["messages"] if m["severity"] >= 2] == []
+
+
+def _described(schema: dict[str, Any], path: str = "") -> list[str]:
+    missing = [] if schema.get("description") or path in ("", "[]") else [path]
+    for name, part in schema.get("properties", {}).items():
+        missing += _described(part, f"{path}.{name}")
+    if isinstance(schema.get("items"), dict) and "properties" in schema["items"]:
+        missing += _described(schema["items"], f"{path}[]")
+    return missing
+
+
+def _schema() -> dict[str, Any]:
+    schema: dict[str, Any] = json.loads((CHART / "values.schema.json").read_text())
+    return schema
+
+
+def test_every_value_is_described() -> None:
+    """Each value has a text in the schema."""
+    assert [path for path in _described(_schema()) if not path.endswith("[]")] == []
+
+
+def _names(values: Any, schema: dict[str, Any], path: str = "") -> list[str]:
+    """Return the values that the schema does not know, and known ones that have no default."""
+    if not isinstance(values, dict) or "properties" not in schema:
+        return []
+    properties = schema["properties"]
+    wrong = [f"{path}.{name}" for name in values.keys() ^ properties.keys()]
+    for name in values.keys() & properties.keys():
+        wrong += _names(values[name], properties[name], f"{path}.{name}")
+    return wrong
+
+
+def test_schema_and_defaults_name_the_same_values() -> None:
+    """values.yaml has a default for each value, and for nothing else."""
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    wrong = _names(defaults, _schema())
+    assert sorted(wrong) == [".global", ".operator.resources.claims"]
+    job = _schema()["properties"]["sparkJobs"]["items"]
+    defaults = yaml.safe_load((CHART / "files" / "spark-job-defaults.yaml").read_text())
+    required = {f".{name}" for name in job["required"]}
+    assert set(_names(defaults, job)) == required | {".driver.resources.claims"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"imag": {}},
+        {"operator": {"replica": 2}},
+        {"operator": {"watch": {"scope": "some"}}},
+        {"image": {"digest": "latest"}},
+        {"sparkJobs": [{"name": "x"}]},
+        {"sparkJobs": [{**JOB, "mode": "cluster"}]},
+        {"sparkJobs": [{**JOB, "executors": {"memory": "lots"}}]},
+        {"sparkJobs": [{**JOB, "output": {"path": "/absolute"}}]},
+    ],
+)
+def test_wrong_values_are_refused(values: dict[str, Any]) -> None:
+    """A value that is unknown or of the wrong shape does not render."""
+    with pytest.raises(HelmError):
+        render(values)
+
+
+def _table(rules: tuple[rbac.Rule, ...]) -> list[dict[str, Any]]:
+    return [
+        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": list(rule.verbs)}
+        for rule in rules
+    ]
+
+
+def test_the_rights_are_those_that_the_operator_uses() -> None:
+    """ClusterRole and Roles have the rules of the operator's own table, no more and no less."""
+    objects = render({})
+    assert one(objects, "Role")["rules"] == _table(rbac.LEASE_RULES)
+    everywhere = _table(rbac.NAMESPACED_RULES + rbac.CLUSTER_RULES)
+    assert one(objects, "ClusterRole")["rules"] == everywhere
+
+    objects = render(VALUES["two namespaces"])
+    assert not [item for item in objects if item["kind"].startswith("ClusterRole")]
+    roles = {(r["metadata"]["namespace"]): r for r in objects if r["kind"] == "Role"}
+    assert set(roles) == {NAMESPACE, "a", "b"}
+    for namespace in "ab":
+        assert roles[namespace]["rules"] == _table(rbac.NAMESPACED_RULES)
+
+
+def test_the_drivers_rights_are_those_that_spark_uses() -> None:
+    """Only a job with executors as pods has a Role, with the rules of the job's own table."""
+    objects = render({"operator": {"enabled": False}, **VALUES["job on pods"]})
+    assert one(objects, "Role")["rules"] == role_rules()
+    assert one(objects, "Deployment")["spec"]["template"]["spec"]["automountServiceAccountToken"]
+    objects = render({"operator": {"enabled": False}, **VALUES["local job"]})
+    assert not [item for item in objects if item["kind"] == "Role"]
+    pod = one(objects, "Deployment")["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("name", ["default", "one namespace", "two namespaces", "digest"])
+def test_the_operator_understands_its_environment(name: str) -> None:
+    """The settings that the Deployment gives are those that the operator reads."""
+    deployment = one(render(VALUES[name]), "Deployment")
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    environment = {entry["name"]: entry.get("value", "from-the-pod") for entry in container["env"]}
+    settings = load_settings(environment)
+    wanted = {
+        "default": (),
+        "digest": (),
+        "one namespace": (NAMESPACE,),
+        "two namespaces": ("a", "b"),
+    }
+    assert settings.namespaces == wanted[name]
+    assert settings.image == container["image"]
+    assert settings.http_port == container["ports"][0]["containerPort"]
+
+
+@pytest.mark.parametrize("name", ["local job", "job on pods", "cron job", "pull secret"])
+def test_the_job_understands_its_arguments(name: str) -> None:
+    """The command line that the chart writes is one that the job takes."""
+    kind = "CronJob" if name == "cron job" else "Deployment"
+    objects = render({"operator": {"enabled": False}, **VALUES[name]})
+    spec = one(objects, kind)["spec"]
+    template = spec["jobTemplate"]["spec"]["template"] if kind == "CronJob" else spec["template"]
+    arguments = template["spec"]["containers"][0]["args"]
+    assert arguments[0] == "job"
+    known = {"$(POD_NAMESPACE)": NAMESPACE, "$(POD_NAME)": "pod", "$(POD_IP)": "10.0.0.1"}
+    for variable, value in known.items():
+        arguments = [argument.replace(variable, value) for argument in arguments]
+    options = read_options(arguments[1:])
+    assert options.topics == "orders,paid"
+    assert options.on_kubernetes == (name == "job on pods")
+    assert options.mode == ("available-now" if kind == "CronJob" else "streaming")
+
+
+@pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())
+def test_pods_keep_the_level_restricted(values: dict[str, Any]) -> None:
+    """Every pod of the chart runs as an ordinary user, without privileges, on a read-only root."""
+    for item in render(values):
+        spec = item.get("spec", {})
+        template = spec.get("jobTemplate", {}).get("spec", spec).get("template", item)
+        pod = template["spec"] if template.get("spec", {}).get("containers") else None
+        if pod is None:
+            continue
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
