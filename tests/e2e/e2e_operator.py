@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e_kube import kubectl
@@ -96,10 +98,37 @@ def operator_pods(namespace: str) -> list[str]:
     ]
 
 
+def _pod(namespace: str, name: str) -> dict[str, Any]:
+    text = kubectl("--namespace", namespace, "get", "pod", name, "--output=json")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def pod_address(namespace: str, name: str) -> str:
+    """Return the IP address of a pod."""
+    return str(_pod(namespace, name)["status"]["podIP"])
+
+
+def restarts(namespace: str, name: str) -> int:
+    """Return how often the containers of a pod were started again."""
+    statuses = _pod(namespace, name)["status"]["containerStatuses"]
+    return sum(status["restartCount"] for status in statuses)
+
+
+def node_shell() -> list[str]:
+    """Return the command that runs another one as root on the node of the operator."""
+    text = os.environ.get("MAILBOAT_E2E_NODE_SHELL")
+    if not text:
+        pytest.skip("MAILBOAT_E2E_NODE_SHELL does not name a command that runs others on the node")
+    return shlex.split(text)
+
+
 def leader(namespace: str) -> str:
     """Return the pod that holds the Lease, empty if nobody does."""
     text = kubectl("--namespace", namespace, "get", "lease", "mailboat", "--output=json")
-    return str(json.loads(text)["spec"].get("holderIdentity") or "")
+    holder = str(json.loads(text)["spec"].get("holderIdentity") or "")
+    # Behind the pod's name stands what tells one process of that name from the next.
+    return holder.rpartition("_")[0]
 
 
 def kill(namespace: str, pod: str) -> None:

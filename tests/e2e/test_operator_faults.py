@@ -5,9 +5,19 @@ from __future__ import annotations
 import time
 
 import pytest
-from e2e_kube import Namespace, kubectl, wait_until
-from e2e_operator import audit_log, kill, leader, operator_pods, scale, wait_writes
-from e2e_resources import BROKER, NAME_SERVER, broker_spec, claim_size, start_broker
+from e2e_kube import Namespace, kubectl, run, wait_until
+from e2e_operator import (
+    audit_log,
+    kill,
+    leader,
+    node_shell,
+    operator_pods,
+    pod_address,
+    restarts,
+    scale,
+    wait_writes,
+)
+from e2e_resources import BROKER, NAME_SERVER, broker_spec, claim_size, start_broker, wait_config
 
 SELECTOR = f"mailboat.dev/broker={BROKER}"
 REST_S = 180.0
@@ -112,3 +122,31 @@ def test_another_operator_takes_over_within_20_s(namespace: Namespace, installed
     assert second != first
     assert time.monotonic() - began < 20
     start_broker(namespace)
+
+
+def test_a_deaf_watch_is_noticed(namespace: Namespace, installed: str) -> None:
+    """Packets from the API server vanish; /livez fails within 90 s, and the pod is replaced."""
+    shell = node_shell()
+    scale(installed, 1)
+    try:
+        start_broker(namespace)
+        pod = operator_pods(installed)[0]
+        address = pod_address(installed, pod)
+        drop = f"ip daddr {address} tcp sport {{ 443, 6443 }} drop"
+        chains = " ".join(
+            f"chain {hook} {{ type filter hook {hook} priority -300; {drop}; }}"
+            for hook in ("prerouting", "output")
+        )
+        run(*shell, "nft", f"table ip deaf {{ {chains} }}")
+        try:
+            began = time.monotonic()
+            wait_until("a restart of the container", lambda: restarts(installed, pod) > 0, 150)
+            # The kubelet asks every 10 s and wants three failures; then the grace period passes.
+            assert time.monotonic() - began < 90 + 30 + 20
+        finally:
+            run(*shell, "nft", "delete", "table", "ip", "deaf")
+        wait_until("a leader again", lambda: leader(installed) in operator_pods(installed), 60)
+        namespace.patch("broker", BROKER, {"spec": {"retention": {"hours": 24}}})
+        wait_config(namespace, "fileReservedTime", "24")
+    finally:
+        scale(installed, 2)

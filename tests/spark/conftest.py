@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark import SparkContext
 
 # Test folders are no packages, so the helper modules beside this file are found by path.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -22,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from live_cluster import LiveCluster
 
 from mailboat_spark.client_thread import close_shared_clients
-from mailboat_spark.session import local_session
+from mailboat_spark.session import end_java, local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,15 +46,6 @@ def spark(short_dir: Path) -> Iterator[SparkSession]:
     yield session
     session.stop()
     end_java()
-
-
-def end_java() -> None:
-    """End Java itself, which a stopped session leaves running until Python ends."""
-    gateway = SparkContext._gateway
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(60)
-    SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture(scope="module")

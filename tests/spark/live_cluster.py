@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+import urllib.request
 from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from mailboat.client import Admin, Message, MessageQueue, Producer, SendResult
 from mailboat.model.topic import TopicConfig
-from mailboat.store.retention import RetentionDecision
+from mailboat.store.retention import Pressure
 from mailboat.testing.cluster import Cluster
 
 _Result = TypeVar("_Result")
@@ -113,19 +115,37 @@ class LiveCluster:
         stored = self.run(ask())
         return None if stored < 0 else stored
 
+    def minimum_offset(self, queue: MessageQueue) -> int:
+        """Return the first offset that the broker still holds of a queue."""
+        store = self._cluster.broker().store
+
+        async def ask() -> int:
+            return store.min_offset(queue.topic, queue.queue_id)
+
+        return self.run(ask())
+
+    def http_json(self, path: str) -> Any:
+        """Ask the broker's HTTP (option httpPort=0) for a document."""
+        address = self.run(self._cluster.http_address(0))
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=_TIMEOUT_S) as answer:
+            return json.loads(answer.read())
+
     def expire_all_but_newest(self) -> None:
         """Drop every CommitLog segment but the last, as a full disk makes a broker do."""
 
         async def expire() -> None:
-            store = self._cluster.broker().store
-            decision = RetentionDecision(delete_expired=True, delete_oldest=True)
-            original = store.retention.look
-            store.retention.look = lambda: decision  # type: ignore[method-assign]
+            broker = self._cluster.broker()
+            broker.change_config({"cleanUnconsumedFilesEnable": "true"})
+            store = broker.store
+            full = Pressure(in_window=False, expire=True, force_clean=True)
+            original = store.retention.pressure
+            store.retention.pressure = lambda freed_bytes=0: full  # type: ignore[method-assign]
             try:
                 while store.clean():
                     pass
             finally:
-                store.retention.look = original  # type: ignore[method-assign]
+                store.retention.pressure = original  # type: ignore[method-assign]
+                broker.change_config({"cleanUnconsumedFilesEnable": "false"})
 
         self.run(expire())
 

@@ -99,6 +99,12 @@ class Node:
         self._context.failure = done.pop().result()
         return self._context.failure
 
+    async def drain(self) -> None:
+        """Let producers move away first, for shutdownDrainSeconds; without a broker at once."""
+        seconds = self._settings.broker.shutdown_drain_seconds
+        if self.broker is not None and seconds:
+            await self.broker.drain(seconds)
+
     async def shutdown(self) -> None:
         """End every part in order: the broker flushes and says good-bye before its name server
         goes.

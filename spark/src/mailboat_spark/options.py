@@ -46,6 +46,7 @@ class SourceOptions:
     arrow_batch_rows: int = 5000
     arrow_batch_bytes: int = 8 * 1024 * 1024
     freeze_worker_objects: bool = True
+    stop_file: str = ""
 
 
 def parse_options(given: Mapping[str, str], use: Use) -> SourceOptions:
@@ -215,6 +216,7 @@ _OPTIONS: Final = (
     _Option("arrowBatchRows", "arrow_batch_rows", _at_least(1)),
     _Option("arrowBatchBytes", "arrow_batch_bytes", _at_least(1)),
     _Option("freezeWorkerObjects", "freeze_worker_objects", _boolean),
+    _Option("stopFile", "stop_file", str, only="stream"),
 )
 _BY_NAME: Final = {option.name.lower(): option for option in _OPTIONS}
 _NAME_BY_FIELD: Final = {option.field: option.name for option in _OPTIONS}

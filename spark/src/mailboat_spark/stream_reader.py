@@ -8,9 +8,13 @@ Order of calls per batch: latestOffset(start), reportLatestOffset, commit(end of
 partitions(start, end), read. Spark never calls `commit` for the last batch of an AvailableNow run
 and calls `stop` only sometimes; the `start` of `latestOffset` is always the end of a finished
 batch, so the group's offsets are stored there as well.
+
+Stopping a query interrupts its batch. A driver that wants to end between batches makes the file
+that `stopFile` names: from then on no batch begins.
 """
 
 import logging
+import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -77,13 +81,16 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the end of the next batch."""
         starts = decode_offsets(start)
         self._store_group_offsets(starts)
+        if self._options.stop_file and os.path.exists(self._options.stop_file):
+            return encode_offsets(starts)
         bounds = self._recent_bounds()
         ends = {queue: bound.maximum for queue, bound in bounds.items()}
         if self._available_now is not None:
             known = self._available_now
             ends = {queue: min(end, known[queue]) for queue, end in ends.items() if queue in known}
         self._check_start(starts, bounds)
-        all_starts = {queue: starts.get(queue, bounds[queue].minimum) for queue in ends}
+        # What is gone (and may be, else the check has raised) counts for no limit.
+        all_starts = {queue: max(starts.get(queue, 0), bounds[queue].minimum) for queue in ends}
         limit_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         # Queues whose broker is away for the moment keep their place.
         return encode_offsets({**starts, **admit(all_starts, ends, limit_rows)})
@@ -99,9 +106,12 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Share the batch out among tasks; queues that are new in `end` begin at their minimum."""
         starts, ends = decode_offsets(start), decode_offsets(end)
         new = ends.keys() - starts.keys()
-        if new:
+        # Pulls at offsets that are gone would be answered one by one, so they are left out here.
+        moved = new if self._options.fail_on_data_loss else ends.keys()
+        if moved:
             bounds = self._recent_bounds()
-            starts |= {queue: bounds[queue].minimum for queue in new if queue in bounds}
+            for queue in moved & bounds.keys():
+                starts[queue] = max(starts.get(queue, 0), bounds[queue].minimum)
         ranges = [QueueRange(queue, starts.get(queue, 0), ends[queue]) for queue in ends]
         tasks = plan_tasks(ranges, self._options.min_partitions)
         return [QueueRangesPartition(task) for task in tasks]

@@ -6,13 +6,16 @@ Source: apache/rocketmq broker/BrokerController.java @ rocketmq-all-5.3.3.
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterator, Mapping
 from typing import Final, Literal
 
+from mailboat.broker import live_config
 from mailboat.broker.addresses import advertised_ip
 from mailboat.broker.blocking_calls import BlockingCalls
 from mailboat.broker.dispatcher import BrokerDispatcher
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.groups import SubscriptionGroupManager
+from mailboat.broker.identity import check_identity, write_identity
 from mailboat.broker.membership import ConsumerManager, ProducerManager
 from mailboat.broker.offsets import ConsumerOffsetManager
 from mailboat.broker.processors import (
@@ -27,6 +30,7 @@ from mailboat.broker.processors import (
 from mailboat.broker.processors.pull import PullMessageProcessor
 from mailboat.broker.processors.send import SendMessageProcessor
 from mailboat.broker.pull_request_hold import PullRequestHoldService
+from mailboat.broker.reading_progress import ReadingProgress
 from mailboat.broker.registration import NamesrvRegistration
 from mailboat.broker.stats import SAMPLE_PERIOD_S, BrokerStats
 from mailboat.broker.supervisor import Supervisor, TaskProgress
@@ -41,7 +45,7 @@ from mailboat.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
 
-Phase = Literal["new", "recovering", "starting", "serving", "stopping", "stopped"]
+Phase = Literal["new", "recovering", "starting", "serving", "draining", "stopping", "stopped"]
 
 # A disk that hangs is no reason to restart: it may come back.
 _SAVE_MAY_TAKE_S: Final = 600.0
@@ -52,6 +56,10 @@ _DRAIN_REQUESTS_S: Final = 3.0
 _DRAIN_WRITES_S: Final = 1.0
 _DRAIN_FLUSH_S: Final = 2.0
 _FAST_PORT_DISTANCE: Final = 2
+_PROGRESS_CHECK_S: Final = 1.0
+_PROGRESS_EVERY_S: Final = 5.0
+_PROGRESS_SLICE_S: Final = 0.003
+_PROGRESS_PAUSE_S: Final = 0.03
 
 
 class BrokerController:
@@ -89,11 +97,22 @@ class BrokerController:
         self.consumers = ConsumerManager(notify_enable=config.notify_consumer_ids_changed_enable)
         self.producers = ProducerManager()
         self.registration = NamesrvRegistration(config, self.topics)
+        self.reading = ReadingProgress(
+            self.offsets,
+            self.store,
+            self.consumers.clustering_topics,
+            lambda: self.store.dispatch.dispatched_offset,
+        )
+        self.store.cleaner.read_position = self.reading.position
+        self.store.cleaner.on_removed = self.reading.removed
+        self._readers_wanted = asyncio.Event()
+        self.store.cleaner.on_unread = self._readers_wanted.set
         self.flush = FlushService(
             self.store,
             interval_s=settings.store.flush_interval_commit_log / 1000,
             timeout_s=settings.store.sync_flush_timeout / 1000,
         )
+        self.store.on_flush_wanted = self.flush.begin_soon
         self.pull_holds = PullRequestHoldService()
         self.store.on_arrival = self.pull_holds.on_arrival
         self.dispatcher = BrokerDispatcher()
@@ -141,6 +160,27 @@ class BrokerController:
         """Return what failed, once the broker can no longer do its work."""
         return await self.supervisor.wait_failed()
 
+    async def drain(self, seconds: float) -> None:
+        """Tell the name servers that no topic takes messages here, and go on serving meanwhile.
+
+        Producers learn it with their next look at the route; until then their sends are stored.
+        """
+        if self.phase != "serving":
+            return
+        self.phase = "draining"
+        _log.info("draining seconds=%g: no name server offers this broker to producers", seconds)
+        self.topics.stop_taking_messages()
+        await self.registration.register_now()
+        await asyncio.sleep(seconds)
+
+    def change_config(self, changes: Mapping[str, str]) -> None:
+        """Change live settings, all of them or none.
+
+        Raises:
+            ConfigError: a key is unknown or needs a restart, or a value is bad.
+        """
+        live_config.change_live(self, self.flush, self._send_processor, changes)
+
     async def shutdown(self) -> None:
         """End in good order: what was read is answered and durable, the store is closed clean.
 
@@ -178,11 +218,14 @@ class BrokerController:
     async def _start(self) -> None:
         config = self.settings.broker
         self.phase = "recovering"
+        identity_path = self.store.paths.identity
+        check_identity(self._disk, identity_path, config)
         for table in (self.topics, self.groups, self.offsets):
             table.load()
         # Recovery reads what may be gigabytes; HTTP shows its progress meanwhile.
         self._opening = asyncio.create_task(asyncio.to_thread(self.store.open))
         await asyncio.shield(self._opening)
+        write_identity(self._disk, identity_path, config)
         self.phase = "starting"
         await self._server.start(config.bind_address, config.listen_port)
         self.store.commit_log.store_host = encode_host(self._ip, self.port)
@@ -211,6 +254,7 @@ class BrokerController:
     def _start_tasks(self) -> None:
         supervisor, config = self.supervisor, self.settings.broker
         supervisor.start("store background", self._run_store)
+        supervisor.start("reading progress", self._follow_readers)
         self.flush.start(supervisor)
         save_period_s = config.flush_consumer_offset_interval / 1000
         supervisor.start_periodic(
@@ -230,9 +274,8 @@ class BrokerController:
             topic_admin,
         ):
             processors.register(self.dispatcher, self)
-        self.dispatcher.use(
-            SendMessageProcessor(self, self.flush), PullMessageProcessor(self, self.pull_holds)
-        )
+        self._send_processor = SendMessageProcessor(self, self.flush)
+        self.dispatcher.use(self._send_processor, PullMessageProcessor(self, self.pull_holds))
         self.dispatcher.on_connection_closed += [
             self.consumers.connection_closed,
             self.producers.connection_closed,
@@ -259,6 +302,36 @@ class BrokerController:
             await asyncio.sleep(_BUSY_SLICE_S)
             if commit_log.end == end:
                 await asyncio.sleep(_IDLE_SLICE_S)
+
+    async def _follow_readers(self, progress: TaskProgress) -> None:
+        """Look how far groups have read: at once when retention asks, soon when a group is new."""
+        reading, wanted = self.reading, self._readers_wanted
+        seen: tuple[int, int] | None = None
+        next_s = 0.0
+        loop = asyncio.get_running_loop()
+        while True:
+            state = (self.offsets.commits, self.store.dispatch.dispatched_offset)
+            is_due = loop.time() >= next_s or wanted.is_set()
+            wanted.clear()
+            if not reading.is_current or (state != seen and is_due):
+                next_s, seen = loop.time() + _PROGRESS_EVERY_S, state
+                await self._finish_round(reading.slices(), progress)
+                if self.store.retention.is_pressing:
+                    self.store.cleaner.hurry()
+            progress.beat()
+            await asyncio.sleep(_PROGRESS_PAUSE_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_PROGRESS_CHECK_S):
+                    await wanted.wait()
+
+    async def _finish_round(self, slices: Iterator[None], progress: TaskProgress) -> None:
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        for _ in slices:
+            if loop.time() - begin > _PROGRESS_SLICE_S:
+                progress.beat()
+                await asyncio.sleep(_PROGRESS_PAUSE_S)
+                begin = loop.time()
 
     async def _save_tables(self) -> None:
         """Save what changed; a full disk is no reason to stop, the next round tries again."""

@@ -6,12 +6,15 @@ order: sends are stored before the next different request is looked at.
 """
 
 import asyncio
+from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from mailboat.errors import RemoteProtocolError
 from mailboat.protocol.codes import RequestCode
-from mailboat.protocol.frame import Frame
+from mailboat.protocol.frame import SERIALIZE_JSON, Frame
 from mailboat.protocol.send_header import (
+    CODE_BY_START,
+    START_BYTES,
     MalformedRequestError,
     PullRequest,
     SendRequest,
@@ -31,6 +34,10 @@ _KINDS: Final = {
     RequestCode.SEND_BATCH_MESSAGE: _SEND,
     RequestCode.PULL_MESSAGE: _PULL,
     RequestCode.LITE_PULL_MESSAGE: _PULL,
+}
+# How the JSON headers of the hot requests start.
+_KIND_BY_START: Final = {
+    start: _KINDS[code] for start, code in CODE_BY_START.items() if code in _KINDS
 }
 _RESPONSE_BIT: Final = 1
 
@@ -58,6 +65,10 @@ class PullProcessor(Protocol):
         """Return the answer, None when it comes later or not at all."""
         ...
 
+    def arrivals(self) -> AbstractContextManager[object]:
+        """Answer pulls that wait for what arrives inside, once, at the end."""
+        ...
+
 
 class BrokerDispatcher(Dispatcher):
     """A `Dispatcher` with a short way for sends and pulls."""
@@ -77,6 +88,12 @@ class BrokerDispatcher(Dispatcher):
 
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
         """Handle every frame of one read; each run of like requests is answered with one write."""
+        if len(frames) == 1:
+            serialize_type, header, _ = frames[0]
+            kind = _KIND_BY_START.get(header[:START_BYTES], _OTHER)
+            if kind and serialize_type == SERIALIZE_JSON and not connection.is_write_paused:
+                self._run(connection, frames, kind)
+                return
         start = 0
         kind = _OTHER
         try:
@@ -136,7 +153,10 @@ class BrokerDispatcher(Dispatcher):
         self._gathered_bytes = 0
         if sends:
             assert self._send is not None
-            self._send.send(sends)
+            assert self._pull is not None
+            # Pulls that wait for these messages are answered here, not a round of the loop later.
+            with self._pull.arrivals():
+                self._send.send(sends)
 
     async def drain(self, timeout_s: float) -> None:
         """Store what has gathered, then wait as `Dispatcher.drain` does."""

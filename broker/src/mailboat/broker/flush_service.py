@@ -46,10 +46,17 @@ class FlushService:
         self._is_begin_due = False
         self._idle = asyncio.Event()
         self._idle.set()
+        self._is_changed = False
 
     def start(self, supervisor: Supervisor) -> None:
         """Begin the periodic flush."""
         supervisor.start("flush", self._run)
+
+    def configure(self, *, interval_s: float, timeout_s: float) -> None:
+        """Follow other settings, from the next flush and the next waiter on."""
+        self._interval_s = interval_s
+        self._timeout_s = timeout_s
+        self._is_changed = True
 
     def wait(self, end: int, done: Flushed) -> None:
         """Call `done` once everything before the physical offset `end` is durable."""
@@ -110,6 +117,9 @@ class FlushService:
             # A disk that hangs is no reason to restart: senders are told, and it may come back.
             progress.beat()
             now = self._loop.time()
+            if self._is_changed:
+                self._is_changed = False
+                next_flush = min(next_flush, now + self._interval_s)
             if now >= next_flush:
                 next_flush = now + self._interval_s
                 self.begin_soon()

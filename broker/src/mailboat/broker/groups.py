@@ -49,6 +49,10 @@ class SubscriptionGroupManager:
         self.table.update(loaded.subscription_group_table)
         self.data_version = loaded.data_version
 
+    def configure(self, *, auto_create: bool) -> None:
+        """Make unknown groups from now on, or no longer."""
+        self._auto_create = auto_create
+
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration; an unknown group is made where that is allowed."""
         config = self.table.get(group)

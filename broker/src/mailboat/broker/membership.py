@@ -232,6 +232,17 @@ class ConsumerManager:
         """Return the groups with members that subscribed to a topic."""
         return [group for group, info in self.groups.items() if topic in info.subscriptions]
 
+    def clustering_topics(self) -> dict[str, frozenset[str]]:
+        """Return what the connected members of groups subscribe to, by group.
+
+        Broadcasting groups are left out: each member keeps its offsets itself.
+        """
+        return {
+            group: frozenset(info.subscriptions)
+            for group, info in self.groups.items()
+            if not info.is_broadcasting
+        }
+
     def close(self) -> None:
         """Tell nobody any more."""
         if self._notify_timer is not None:

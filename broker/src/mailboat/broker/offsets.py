@@ -41,9 +41,14 @@ class ConsumerOffsetManager:
         self._pulled: dict[str, dict[int, int]] = {}
         self._topics_of: dict[str, set[str]] = {}
         self._groups_of: dict[str, set[str]] = {}
-        self._commits = 0
+        self.commits = 0
+        """How many commits moved an offset."""
+
         self.backward_commits = 0
         """How many commits moved an offset back, as a reset does."""
+        self.lowered = 0
+        """Moves on with every commit behind which a group may have more unread than before: one
+        that goes back, and the first one of a queue."""
         self.data_version = DataVersion()
 
     def load(self) -> None:
@@ -78,10 +83,12 @@ class ConsumerOffsetManager:
             return
         if known is not None and queue_offset < known:
             self.backward_commits += 1
+        if known is None or queue_offset < known:
+            self.lowered += 1
         queues[queue_id] = queue_offset
         self._saver.mark_changed()
-        self._commits += 1
-        if self._commits % _VERSION_STEP == 0:
+        self.commits += 1
+        if self.commits % _VERSION_STEP == 0:
             self.data_version.advance(self._disk.wall_ms())
 
     def query(self, group: str, topic: str, queue_id: int) -> int:

@@ -10,6 +10,7 @@ Source: apache/rocketmq broker/out/BrokerOuterAPI.java (registerBrokerAll) @ roc
 import asyncio
 import logging
 import random
+import time
 import zlib
 from typing import Final, NamedTuple
 
@@ -39,7 +40,17 @@ CHANGE_TIMEOUT_S: Final = 1.0
 class _NameServer:
     """One name server and what it knows."""
 
-    __slots__ = ("address", "failures", "is_slow", "round_done", "settled", "wake")
+    __slots__ = (
+        "address",
+        "error",
+        "failures",
+        "is_slow",
+        "last_success_ms",
+        "round_done",
+        "settled",
+        "task",
+        "wake",
+    )
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -49,10 +60,26 @@ class _NameServer:
         self.is_slow = False
         """An attempt takes so long that nobody waits for it any more."""
 
+        self.error: str | None = None
+        """Why the last attempt failed."""
+
+        self.last_success_ms: int | None = None
+        """Wall time of the last success."""
+
+        self.task: asyncio.Task[None] | None = None
         self.round_done = 0
         self.wake = asyncio.Event()
         self.settled = asyncio.Event()
         """Set whenever an attempt ended."""
+
+
+class NameServerState(NamedTuple):
+    """What a name server said last."""
+
+    address: str
+    registered: bool
+    last_success_timestamp_ms: int | None
+    error: str | None
 
 
 class _Body(NamedTuple):
@@ -76,8 +103,9 @@ class NamesrvRegistration:
         dispatcher = Dispatcher()
         dispatcher.on_connection_closed.append(self._connection_closed)
         self._client = RemotingClient(dispatcher, name="registration")
-        addresses = filter(None, map(str.strip, config.namesrv_addr.split(";")))
-        self._servers = [_NameServer(address) for address in dict.fromkeys(addresses)]
+        self._servers = [_NameServer(address) for address in _addresses(config)]
+        self._supervisor: Supervisor | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
     @property
@@ -88,8 +116,41 @@ class NamesrvRegistration:
             for server in self._servers
         }
 
+    def states(self) -> list[NameServerState]:
+        """Return every name server with what it said last."""
+        return [
+            NameServerState(
+                server.address,
+                server.round_done > 0 and server.failures == 0,
+                server.last_success_ms,
+                server.error,
+            )
+            for server in self._servers
+        ]
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Follow other settings: register at name servers that are new, and leave old ones."""
+        self._config = config
+        wanted = _addresses(config)
+        for server in [server for server in self._servers if server.address not in wanted]:
+            self._servers.remove(server)
+            if server.task is not None and self._supervisor is not None:
+                self._supervisor.end(server.task)
+                leaving = asyncio.get_running_loop().create_task(self._leave(server))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
+        known = {server.address for server in self._servers}
+        for address in wanted:
+            if address not in known:
+                server = _NameServer(address)
+                self._servers.append(server)
+                if self._supervisor is not None:
+                    self._start_task(server, self._supervisor)
+        self.request()
+
     def start(self, broker_address: str, supervisor: Supervisor) -> None:
         """Begin to register the broker under `broker_address`, "ip:port"."""
+        self._supervisor = supervisor
         self._broker_address = broker_address
         self._topics.on_change.append(self.request)
         self.request()
@@ -132,17 +193,24 @@ class NamesrvRegistration:
     async def close(self) -> None:
         """Close the connections to the name servers."""
         self._is_closing = True
+        if self._leaving:
+            await asyncio.wait(self._leaving)
         await self._client.close()
+
+    async def _leave(self, server: _NameServer) -> None:
+        await self._unregister_at(server)
+        self._client.close_address(server.address)
+        _log.info("left name_server=%s", server.address)
 
     def _start_task(self, server: _NameServer, supervisor: Supervisor) -> None:
         async def run(progress: TaskProgress) -> None:
             await self._keep_registered(server, progress)
 
-        supervisor.start(f"registration at {server.address}", run)
+        server.task = supervisor.start(f"registration at {server.address}", run)
 
     async def _keep_registered(self, server: _NameServer, progress: TaskProgress) -> None:
-        timeout_s = self._config.register_broker_timeout_mills / 1000
         while True:
+            timeout_s = self._config.register_broker_timeout_mills / 1000
             progress.beat(timeout_s + 10)
             server.wake.clear()
             round_started = self._round
@@ -150,11 +218,14 @@ class NamesrvRegistration:
                 await self._register_at(server, timeout_s)
             except MailboatError as error:
                 server.failures += 1
+                server.error = str(error)
                 self._log_failure(server, error)
             else:
                 if server.failures or not server.round_done:
                     _log.info("registered name_server=%s", server.address)
                 server.failures = 0
+                server.error = None
+                server.last_success_ms = time.time_ns() // 1_000_000
                 server.is_slow = False
                 server.round_done = round_started
             server.settled.set()
@@ -226,6 +297,11 @@ class NamesrvRegistration:
     def _log_failure(self, server: _NameServer, error: MailboatError) -> None:
         level = logging.WARNING if server.failures == 1 else logging.DEBUG
         _log.log(level, "not registered name_server=%s: %s", server.address, error)
+
+
+def _addresses(config: BrokerConfig) -> list[str]:
+    """Return the name servers of a configuration, each once."""
+    return list(dict.fromkeys(filter(None, map(str.strip, config.namesrv_addr.split(";")))))
 
 
 async def _wait_at_most(event: asyncio.Event, timeout_s: float) -> None:

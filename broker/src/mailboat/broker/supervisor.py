@@ -55,14 +55,22 @@ class Supervisor:
         """What failed, in one sentence; None while all is well."""
         return self._failure
 
-    def start(self, name: str, run: Callable[[TaskProgress], Coroutine[Any, Any, None]]) -> None:
-        """Run a task until `stop`; it must beat and must not return."""
+    def start(
+        self, name: str, run: Callable[[TaskProgress], Coroutine[Any, Any, None]]
+    ) -> "asyncio.Task[None]":
+        """Run a task until `stop` or `end`; it must beat and must not return."""
         progress = TaskProgress(name, self._stall_after_s, self._clock)
         task = asyncio.get_running_loop().create_task(run(progress), name=name)
         self._tasks[task] = progress
         task.add_done_callback(self._task_done)
         if self._watch is None:
             self._watch = asyncio.get_running_loop().create_task(self._watch_tasks())
+        return task
+
+    def end(self, task: "asyncio.Task[None]") -> None:
+        """Cancel one task: its work is over."""
+        if self._tasks.pop(task, None) is not None:
+            task.cancel()
 
     def start_periodic(
         self,
@@ -114,7 +122,9 @@ class Supervisor:
         self._watch = None
 
     def _task_done(self, task: asyncio.Task[None]) -> None:
-        progress = self._tasks.pop(task)
+        progress = self._tasks.pop(task, None)
+        if progress is None:
+            return
         error = None if task.cancelled() else task.exception()
         if error is not None:
             _log.error("background task %s failed", progress.name, exc_info=error)

@@ -61,6 +61,7 @@ class TopicConfigManager:
         """Configurations by topic name."""
         self._system_names = frozenset(self.table)
         self.data_version = DataVersion(timestamp=disk.wall_ms())
+        self._is_draining = False
         self.on_change: list[Callable[[], None]] = []
         """Called after each change of the table."""
 
@@ -90,6 +91,22 @@ class TopicConfigManager:
         ):
             table.pop(topic, None)
         self.table.update(table)
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Follow other settings: what TBW102 looks like, and what the broker allows."""
+        self._config = config
+        model = {topic.topic_name: topic for topic in _system_topics(config)}
+        self._system_names = frozenset(model)
+        self.table.pop(AUTO_CREATE_TOPIC, None)
+        if AUTO_CREATE_TOPIC in model:
+            self.table[AUTO_CREATE_TOPIC] = model[AUTO_CREATE_TOPIC]
+        self._changed()
+
+    def stop_taking_messages(self) -> None:
+        """Tell name servers from now on that no topic takes messages here; sends are still
+        stored."""
+        self._is_draining = True
+        self._changed()
 
     def select(self, topic: str) -> TopicConfig | None:
         """Return a topic's configuration, None if there is none."""
@@ -208,6 +225,8 @@ class TopicConfigManager:
     def registered_table(self) -> dict[str, TopicConfig]:
         """Return the table as name servers get it: no topic allows what the broker does not."""
         allowed = self._config.broker_permission
+        if self._is_draining:
+            allowed &= ~Perm.WRITE
         if allowed & _READ_WRITE == _READ_WRITE:
             return self.table
         return {

@@ -25,6 +25,7 @@ def command(**flags: Any) -> int:
     Takes RocketMQ's broker.conf: an unknown key or a bad value is an error, a key that has no
     effect here is a warning. Order of settings: default, file, environment
     (MAILBOAT_FLUSH_DISK_TYPE=...), flags, -o. SIGTERM ends it in order: what was read is answered,
-    everything is flushed, and the name servers are told.
+    everything is flushed, and the name servers are told. With shutdownDrainSeconds it first goes on
+    serving that long without being offered to producers; a second SIGTERM ends that early.
     """
     return run_server("broker", flags)

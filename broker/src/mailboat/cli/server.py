@@ -9,7 +9,7 @@ import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 
 import click
 
@@ -19,7 +19,8 @@ from mailboat.config import Role, Settings, effective_values, load_settings, par
 from mailboat.node import Node
 
 SHUTDOWN_TIMEOUT_S: Final = 7.5
-"""How long an orderly end may take; after that the process ends with exit code 1."""
+"""How long an orderly end may take once shutdownDrainSeconds are over; after that the process ends
+with exit code 1."""
 
 START_PATIENCE_S: Final = 2.0
 """How long a signal waits for a start that is under way, before it breaks it off. Both together
@@ -168,7 +169,8 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 async def _serve(node: Node, *, ready_json: bool) -> int:
     """Start, say so, run until SIGTERM, SIGINT or a failure, and end in order."""
-    stopped = _stop_on_signal()
+    signals = _watch_signals()
+    stopped = signals.stopped
     start = asyncio.ensure_future(node.start())
     await _first_of(start, stopped)
     if stopped.done():
@@ -182,6 +184,9 @@ async def _serve(node: Node, *, ready_json: bool) -> int:
     failed = asyncio.ensure_future(node.wait_failed())
     await _first_of(failed, stopped)
     if stopped.done():
+        drain = asyncio.ensure_future(node.drain())
+        await _first_of(drain, failed, signals.hurried)
+        drain.cancel()
         failed.cancel()
         return await _end(node, EXIT_OK)
     click.echo(f"mailboat: {failed.result()}", err=True)
@@ -203,18 +208,27 @@ async def _first_of(*futures: asyncio.Future[Any]) -> None:
     await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
 
 
-def _stop_on_signal() -> asyncio.Future[None]:
+class _Signals(NamedTuple):
+    """Done once a first signal asks for the end, and once a second one asks for it now."""
+
+    stopped: asyncio.Future[None]
+    hurried: asyncio.Future[None]
+
+
+def _watch_signals() -> _Signals:
     loop = asyncio.get_running_loop()
-    stopped: asyncio.Future[None] = loop.create_future()
+    signals = _Signals(loop.create_future(), loop.create_future())
 
     def stop(name: str) -> None:
         logger.info("stopping on %s", name)
-        if not stopped.done():
-            stopped.set_result(None)
+        for future in signals:
+            if not future.done():
+                future.set_result(None)
+                return
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop, number.name)
-    return stopped
+    return signals
 
 
 async def _end(node: Node, exit_code: int) -> int:

@@ -6,7 +6,13 @@ a configuration file; a component gets the part that it needs. May import `error
 """
 
 from mailboat.config.broker import BrokerConfig
-from mailboat.config.loading import load_settings, parse_overrides
+from mailboat.config.loading import (
+    change_settings,
+    check_value,
+    load_settings,
+    nearest_key,
+    parse_overrides,
+)
 from mailboat.config.namesrv import NamesrvConfig
 from mailboat.config.remoting import RemotingConfig
 from mailboat.config.settings import (
@@ -14,6 +20,7 @@ from mailboat.config.settings import (
     Role,
     Settings,
     effective_values,
+    live_keys,
     properties_of,
     role_settings,
 )
@@ -27,8 +34,12 @@ __all__ = [
     "RemotingConfig",
     "Role",
     "Settings",
+    "change_settings",
+    "check_value",
     "effective_values",
+    "live_keys",
     "load_settings",
+    "nearest_key",
     "parse_overrides",
     "properties_of",
     "role_settings",

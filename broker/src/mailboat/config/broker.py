@@ -50,7 +50,7 @@ class BrokerConfig:
     """Whether the broker also listens on listenPort - 2, RocketMQ's port for clients with
     vipChannelEnabled. Default true; without effect for a free port. Ours: RocketMQ always does."""
 
-    namesrv_addr: str = setting("", check=check_address_list)
+    namesrv_addr: str = setting("", check=check_address_list, live=True)
     """Name servers to register at: host:port, several joined by `;`. Default: the environment's
     NAMESRV_ADDR, as RocketMQ, or none."""
 
@@ -64,16 +64,16 @@ class BrokerConfig:
     compressed_register: bool = setting(False)
     """Whether registrations are compressed. Default false."""
 
-    broker_permission: int = setting(6, minimum=0, maximum=7)
+    broker_permission: int = setting(6, minimum=0, maximum=7, live=True)
     """What clients may do here: 4 read + 2 write. Default 6."""
 
-    default_topic_queue_nums: int = setting(8, minimum=1, maximum=10_000)
+    default_topic_queue_nums: int = setting(8, minimum=1, maximum=10_000, live=True)
     """Most queues of a topic that is made by a first send. Default 8."""
 
-    auto_create_topic_enable: bool = setting(True)
+    auto_create_topic_enable: bool = setting(True, live=True)
     """Whether a send to an unknown topic makes it. Default true."""
 
-    auto_create_subscription_group: bool = setting(True)
+    auto_create_subscription_group: bool = setting(True, live=True)
     """Whether an unknown consumer group is made on its first request. Default true."""
 
     cluster_topic_enable: bool = setting(True)
@@ -109,6 +109,11 @@ class BrokerConfig:
 
     channel_expired_timeout: int = setting(120_000, minimum=1_000, maximum=3_600_000)
     """Milliseconds without a heartbeat after which a client is forgotten. Default 120000."""
+
+    shutdown_drain_seconds: int = setting(0, minimum=0, maximum=3_600)
+    """Seconds for which a broker that gets SIGTERM goes on serving after it has told the name
+    servers that it takes no sends any more, so that producers move away first. Default 0; a second
+    SIGTERM ends them early. Ours."""
 
     http_port: int = setting(8_080, minimum=-1, maximum=65_535)
     """Port of metrics, probes and the admin API. Default 8080; 0 takes a free one, -1 none.

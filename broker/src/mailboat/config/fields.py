@@ -32,6 +32,8 @@ class Rules:
     minimum: int | None = None
     maximum: int | None = None
     check: Check | None = None
+    live: bool = False
+    """Whether a change takes effect in a running broker."""
 
 
 def setting(
@@ -42,9 +44,10 @@ def setting(
     minimum: int | None = None,
     maximum: int | None = None,
     check: Check | None = None,
+    live: bool = False,
 ) -> _T:
-    """Declare a setting with its default and its limits."""
-    rules = Rules(key=key, choices=choices, minimum=minimum, maximum=maximum, check=check)
+    """Declare a setting with its default and its limits; a live one can change while it runs."""
+    rules = Rules(key, choices, minimum, maximum, check, live)
     field: Any = dataclasses.field(default=default, metadata={"rules": rules})
     return cast(_T, field)
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mailboat.config.fields import Value
 from mailboat.config.properties import parse_properties
-from mailboat.config.settings import Role, Settings, role_settings
+from mailboat.config.settings import Role, Settings, check_settings, live_keys, role_settings
 from mailboat.config.unsupported import UNSUPPORTED_KEYS
 from mailboat.errors import ConfigError
 
@@ -143,13 +143,60 @@ class _Collector:
             section: dataclasses.replace(getattr(empty, section), **values)
             for section, values in sections.items()
         }
-        return dataclasses.replace(
+        settings = dataclasses.replace(
             empty, sources=self.sources, warnings=tuple(self.warnings), **parts
         )
+        check_settings(settings)
+        return settings
 
     def _unknown(self, key: str) -> str:
-        nearest = _nearest(key, self.known)
+        nearest = nearest_key(key, self.role)
         return f"is not a setting of {self.role}; the nearest one is {nearest}"
+
+
+def check_value(key: str, text: str, role: Role = "broker") -> Value:
+    """Return what a text means as the value of a key.
+
+    Raises:
+        ConfigError: there is no such key, it has no effect here, or it does not take this value.
+    """
+    item = role_settings(role).get(key)
+    if item is not None:
+        return item.parse(text, key)
+    if key in UNSUPPORTED_KEYS:
+        raise ConfigError(key, text, "is a RocketMQ setting that has no effect here")
+    nearest = nearest_key(key, role)
+    raise ConfigError(key, text, f"is not a setting of {role}; the nearest one is {nearest}")
+
+
+def nearest_key(key: str, role: Role = "broker") -> str:
+    """Return the known key that an unknown one was probably meant to be."""
+    by_plain = {_plain(candidate): candidate for candidate in role_settings(role)}
+    return by_plain[difflib.get_close_matches(_plain(key), by_plain, n=1, cutoff=0.0)[0]]
+
+
+def change_settings(settings: Settings, changes: Mapping[str, str], source: str) -> Settings:
+    """Return settings with some live keys changed, all of them or none.
+
+    Raises:
+        ConfigError: a key is unknown or needs a restart, a value is bad, or the result makes no
+            sense as a whole.
+    """
+    known, live = role_settings(settings.role), live_keys(settings.role)
+    sections: dict[str, dict[str, Any]] = {}
+    for key, text in changes.items():
+        value = check_value(key, text, settings.role)
+        if key not in live:
+            raise ConfigError(key, text, "takes effect with a restart only")
+        sections.setdefault(known[key].section, {})[known[key].name] = value
+    parts = {
+        section: dataclasses.replace(getattr(settings, section), **values)
+        for section, values in sections.items()
+    }
+    sources = {**settings.sources, **dict.fromkeys(changes, source)}
+    changed = dataclasses.replace(settings, sources=sources, **parts)
+    check_settings(changed)
+    return changed
 
 
 def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
@@ -169,8 +216,3 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
 
 def _plain(key: str) -> str:
     return key.replace("_", "").lower()
-
-
-def _nearest(key: str, known: Iterable[str]) -> str:
-    by_plain = {_plain(candidate): candidate for candidate in known}
-    return by_plain[difflib.get_close_matches(_plain(key), by_plain, n=1, cutoff=0.0)[0]]

@@ -7,7 +7,7 @@ from mailboat.config.broker import BrokerConfig
 from mailboat.config.fields import Setting, settings_of, to_text
 from mailboat.config.namesrv import NamesrvConfig
 from mailboat.config.remoting import RemotingConfig
-from mailboat.config.store import MessageStoreConfig
+from mailboat.config.store import MessageStoreConfig, check_store
 
 Role: TypeAlias = Literal["standalone", "namesrv", "broker"]
 """Which process the settings are for."""
@@ -66,6 +66,27 @@ def role_settings(role: Role) -> dict[str, Setting]:
             clashes = item.key in table
             table[section + item.key[0].upper() + item.key[1:] if clashes else item.key] = item
     return table
+
+
+def live_keys(role: Role = "broker") -> frozenset[str]:
+    """Return the keys whose change takes effect in a running broker; all others need a restart.
+
+    In `standalone` the broker's first name server is that of its own process, so there namesrvAddr
+    is not among them.
+    """
+    own = {"namesrvAddr"} if role == "standalone" else set()
+    live = {key for key, item in role_settings(role).items() if item.rules.live}
+    return frozenset(live - own)
+
+
+def check_settings(settings: Settings) -> None:
+    """Refuse settings that are legal one by one and make no sense together.
+
+    Raises:
+        ConfigError: names one of the keys and what it must not exceed.
+    """
+    if settings.role != "namesrv":
+        check_store(settings.store)
 
 
 def effective_values(settings: Settings) -> list[EffectiveValue]:

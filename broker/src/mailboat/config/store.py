@@ -7,10 +7,12 @@ otherwise.
 
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from mailboat.config.fields import setting
+from mailboat.errors import ConfigError
 
 SEGMENT_SIZE_MIN: Final = 65_536
 """Smallest CommitLog file; the store preallocates and recovers in pages, so less makes no sense."""
@@ -20,6 +22,7 @@ CQ_UNIT_SIZE: Final = 20
 
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
+_BYTES_MAX: Final = 1 << 59
 _HOURS: Final = re.compile(r"([01][0-9]|2[0-3])(;([01][0-9]|2[0-3]))*", re.ASCII)
 _DELAY_LEVELS: Final = re.compile(r"[1-9][0-9]*[smhd]( [1-9][0-9]*[smhd])*", re.ASCII)
 
@@ -34,6 +37,44 @@ def _check_delay_levels(text: str) -> str | None:
     if _DELAY_LEVELS.fullmatch(text) is None:
         return "must be times such as 1s 5s 1m 2h, with one space between them"
     return None
+
+
+def check_store(config: "MessageStoreConfig") -> None:
+    """Refuse settings that are legal one by one and make no sense together.
+
+    Raises:
+        ConfigError: the thresholds of the disk are out of order, or messages that were read would
+            be kept longer than others.
+    """
+    ratios = (
+        ("diskMaxUsedSpaceRatio", config.disk_max_used_space_ratio),
+        ("diskSpaceCleanForciblyRatio", config.disk_space_clean_forcibly_ratio),
+        ("diskSpaceWarningLevelRatio", config.disk_space_warning_level_ratio),
+    )
+    for (key, value), (next_key, next_value) in pairwise(ratios):
+        if value > next_value:
+            raise ConfigError(key, str(value), f"must not be above {next_key}={next_value}")
+    free = (
+        ("diskExpireFreeBytes", config.disk_expire_free_bytes),
+        ("diskForceCleanFreeBytes", config.disk_force_clean_free_bytes),
+        ("diskRejectFreeBytes", config.disk_reject_free_bytes),
+    )
+    for (key, value), (next_key, next_value) in pairwise(item for item in free if item[1]):
+        if value < next_value:
+            raise ConfigError(key, str(value), f"must not be below {next_key}={next_value}")
+    hysteresis = config.disk_threshold_hysteresis_percent
+    if hysteresis >= config.disk_max_used_space_ratio:
+        raise ConfigError(
+            "diskThresholdHysteresisPercent",
+            str(hysteresis),
+            f"must be below diskMaxUsedSpaceRatio={config.disk_max_used_space_ratio}",
+        )
+    if config.read_file_reserved_time > config.file_reserved_time:
+        raise ConfigError(
+            "readFileReservedTime",
+            str(config.read_file_reserved_time),
+            f"must not be above fileReservedTime={config.file_reserved_time}",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +107,21 @@ class MessageStoreConfig:
     """ASYNC_MASTER (default). RocketMQ also has SYNC_MASTER and SLAVE; mailboat does not replicate
     yet and refuses them instead of promising less than they mean."""
 
-    flush_interval_commit_log: int = setting(500, minimum=1, maximum=3_600_000)
+    flush_interval_commit_log: int = setting(500, minimum=1, maximum=3_600_000, live=True)
     """Milliseconds between two flushes of the CommitLog under ASYNC_FLUSH. Default 500."""
 
     flush_commit_log_thorough_interval: int = setting(10_000, minimum=1, maximum=3_600_000)
     """Milliseconds after which even a little is flushed. Default 10000. A flush here always takes
     all that is unflushed, so this only bounds an idle log."""
 
-    sync_flush_timeout: int = setting(5_000, minimum=1, maximum=3_600_000)
+    sync_flush_timeout: int = setting(5_000, minimum=1, maximum=3_600_000, live=True)
     """Milliseconds that a SYNC_FLUSH send waits before it is answered FLUSH_DISK_TIMEOUT. Default
     5000."""
 
     flush_interval_consume_queue: int = setting(1_000, minimum=1, maximum=3_600_000)
     """Milliseconds between two flushes of ConsumeQueue files. Default 1000."""
 
-    max_message_size: int = setting(4_194_304, minimum=1, maximum=16_000_000)
+    max_message_size: int = setting(4_194_304, minimum=1, maximum=16_000_000, live=True)
     """Bytes of the largest message body. Default 4 MiB; at most what fits in a frame of 16 MiB."""
 
     message_index_enable: bool = setting(True)
@@ -103,32 +144,59 @@ class MessageStoreConfig:
     """Whether a pull steps over a damaged record instead of answering an error. Default false.
     Ours."""
 
-    file_reserved_time: int = setting(72, minimum=1, maximum=1_000_000)
-    """Hours that a full CommitLog file is kept after its last write. Default 72."""
+    file_reserved_time: int = setting(72, minimum=1, maximum=1_000_000, live=True)
+    """Hours that a full CommitLog file is kept after its last write. Default 72. What is older goes
+    in the hours of deleteWhen, or when the disk is above diskMaxUsedSpaceRatio, read or not."""
 
-    delete_when: str = setting("04", check=_check_hours)
+    read_file_reserved_time: int = setting(-1, minimum=-1, maximum=1_000_000, live=True)
+    """Hours after which a file that every consumer group has read may go while the disk is above
+    diskMaxUsedSpaceRatio. Default -1: the same as fileReservedTime; 0: as soon as there is need.
+    Ours."""
+
+    delete_when: str = setting("04", check=_check_hours, live=True)
     """Hours of the day, local time, in which expired files are deleted; several with `;`. Default
     04."""
 
-    disk_max_used_space_ratio: int = setting(75, minimum=10, maximum=95)
-    """Per cent of disk use from which expired files go at any hour. Default 75."""
+    disk_max_used_space_ratio: int = setting(75, minimum=10, maximum=95, live=True)
+    """Per cent of disk use above which expired files go at any hour ("expire"). Default 75."""
 
-    disk_space_clean_forcibly_ratio: int = setting(85, minimum=30, maximum=100)
-    """Per cent of disk use from which the oldest files go although they are not expired. Default
-    85; RocketMQ silently lowers anything above 85 to it."""
+    disk_space_clean_forcibly_ratio: int = setting(85, minimum=30, maximum=100, live=True)
+    """Per cent of disk use above which the oldest files go although they are not expired ("force
+    clean"). Default 85; RocketMQ silently lowers anything above 85 to it."""
 
-    disk_space_warning_level_ratio: int = setting(90, minimum=35, maximum=100)
-    """Per cent of disk use from which sends are refused. Default 90; RocketMQ silently lowers
-    anything above 90 to it."""
+    disk_space_warning_level_ratio: int = setting(90, minimum=35, maximum=100, live=True)
+    """Per cent of disk use above which sends are refused ("reject writes"). Default 90; RocketMQ
+    silently lowers anything above 90 to it."""
 
-    clean_file_forcibly_enable: bool = setting(True)
+    disk_expire_free_bytes: int = setting(0, minimum=0, maximum=_BYTES_MAX, live=True)
+    """Bytes of free disk below which the disk counts as above diskMaxUsedSpaceRatio. Default 0:
+    only the ratio counts. Ours."""
+
+    disk_force_clean_free_bytes: int = setting(0, minimum=0, maximum=_BYTES_MAX, live=True)
+    """Bytes of free disk below which the disk counts as above diskSpaceCleanForciblyRatio. Default
+    0: only the ratio counts. Ours."""
+
+    disk_reject_free_bytes: int = setting(0, minimum=0, maximum=_BYTES_MAX, live=True)
+    """Bytes of free disk below which the disk counts as above diskSpaceWarningLevelRatio. Default
+    0: only the ratio counts. Ours."""
+
+    disk_threshold_hysteresis_percent: int = setting(3, minimum=0, maximum=20, live=True)
+    """Per cent of the disk by which use must fall below a threshold before it counts as left, so
+    that sends are not refused and taken in turn. Default 3. Ours."""
+
+    clean_file_forcibly_enable: bool = setting(True, live=True)
     """Whether files that are not expired may be deleted for room. Default true."""
 
-    delete_file_batch_max: int = setting(10, minimum=1, maximum=10_000)
+    clean_unconsumed_files_enable: bool = setting(False, live=True)
+    """Whether files that are not expired may be deleted for room although a consumer group has not
+    read them. Default false: sends are refused instead. Ours; RocketMQ behaves as true."""
+
+    delete_file_batch_max: int = setting(10, minimum=1, maximum=10_000, live=True)
     """Files deleted in one round. Default 10."""
 
-    clean_resource_interval: int = setting(10_000, minimum=10, maximum=3_600_000)
-    """Milliseconds between two rounds of retention. Default 10000."""
+    clean_resource_interval: int = setting(10_000, minimum=10, maximum=3_600_000, live=True)
+    """Milliseconds between two rounds of retention while the disk is below every threshold; above
+    one, and when the log gets a new file, a round comes within a second. Default 10000."""
 
     default_query_max_num: int = setting(32, minimum=1, maximum=1_000)
     """Most messages that one query by key returns. Default 32."""

@@ -77,6 +77,18 @@ class FrameDecoder:
         """
         if self._failure is not None:
             raise self._failure
+        size = len(data)
+        if not self._size and size >= _PREFIX_BYTES:
+            length, header_word = _PREFIX.unpack_from(data)
+            body_start = _PREFIX_BYTES + header_word
+            # Most reads are one whole frame with a JSON header, whose type byte is 0.
+            if (
+                length == size - _LENGTH_BYTES
+                and body_start <= size <= FRAME_MAX_BYTES
+                and header_word <= HEADER_MAX_BYTES
+            ):
+                self.completed_frames += 1
+                return [(SERIALIZE_JSON, data[_PREFIX_BYTES:body_start], data[body_start:])]
         if self._size:
             joined = self._join(data)
             if joined is None:

@@ -43,9 +43,9 @@ _PREFIX: Final = struct.Struct(">II")
 _LENGTH_BYTES: Final = 4
 _INT16: Final = struct.Struct(">h")
 # How the headers of two- and three-digit codes start in JSON: one slice and one look-up.
-_START_BYTES: Final = 12
-_CODE_BY_START: Final = {
-    (b'{"code":%d,"' % code)[:_START_BYTES]: code for code in REQUEST_CODES if 10 <= code <= 999
+START_BYTES: Final = 12
+CODE_BY_START: Final = {
+    (b'{"code":%d,"' % code)[:START_BYTES]: code for code in REQUEST_CODES if 10 <= code <= 999
 }
 _SHORT_NAMES_STARTS: Final = frozenset((b'{"code":310,', b'{"code":320,'))
 _LONG_NAMES_START: Final = b'{"code":10,'
@@ -201,7 +201,7 @@ def peek_code(frame: Frame) -> int:
         RemoteProtocolError: the header has no code.
     """
     header = frame[1]
-    code = _CODE_BY_START.get(header[:_START_BYTES])
+    code = CODE_BY_START.get(header[:START_BYTES])
     if code is not None and frame[0] == SERIALIZE_JSON:
         return code
     if frame[0] == SERIALIZE_BINARY:
@@ -257,7 +257,7 @@ def decode_send_headers(frames: list[Frame]) -> list[SendRequest | Exception]:
     decode = _decode_send
     for frame in frames:
         try:
-            if frame[0] == SERIALIZE_JSON and frame[1][:_START_BYTES] in _SHORT_NAMES_STARTS:
+            if frame[0] == SERIALIZE_JSON and frame[1][:START_BYTES] in _SHORT_NAMES_STARTS:
                 requests.append(decode(frame[1]))
                 continue
         except (ValueError, RecursionError):

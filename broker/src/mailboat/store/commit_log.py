@@ -37,6 +37,7 @@ from mailboat.model.record import (
     TAIL,
 )
 from mailboat.model.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+from mailboat.store.client_batch import ClientBatch
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus
 from mailboat.store.segment import Segment, create_segment
@@ -75,6 +76,14 @@ class _Encoded(NamedTuple):
     queue_offsets: list[int]
 
 
+class _Run(NamedTuple):
+    """Client batches that one write takes."""
+
+    batches: list[ClientBatch]
+    queues: list[ConsumeQueue]
+    parts: list[bytes]
+
+
 class CommitLog:
     """The segments and the write position; `append` is the hot path.
 
@@ -104,6 +113,9 @@ class CommitLog:
         self._prepared: Segment | None = None
         self._is_preparing = False
         self._next_create_try_s = 0.0
+        self.has_room_ahead = True
+        """False while the volume is known to have no room for the next segment."""
+
         self.max_body_bytes = config.max_message_size
         self.store_host = store_host
         self.segments: list[Segment] = []
@@ -175,6 +187,91 @@ class CommitLog:
         queues = [queue] * len(batch)
         encoded = self._encode(batch, queues, 0, segment)
         return len(batch) if self._write(segment, encoded, batch, queues) else 0
+
+    def append_batches(self, batches: list[ClientBatch], queues: list[ConsumeQueue]) -> None:
+        """Write client batches, each whole or not at all, as many as fit a segment in one write.
+
+        Does for each what `append_together` does, and fills in what became of it.
+        """
+        now_ms = max(self._disk.wall_ms(), self.last_store_timestamp_ms)
+        run = _Run([], [], [])
+        end = self.end
+        for batch, queue in zip(batches, queues, strict=True):
+            magic, topic = self._topic_field(batch.topic)
+            batch.measure(len(topic), self.store_host, append_crc=self._append_crc)
+            needed = self._room_needed(batch)
+            if not needed:
+                batch.refuse(PutStatus.MESSAGE_ILLEGAL)
+                continue
+            if run.batches and end + needed > self.segments[-1].end:
+                self._write_run(run)
+                run, end = _Run([], [], []), self.end
+            if not run.batches and not self._make_room(needed):
+                batch.refuse(self._refusal_status())
+                continue
+            if not run.batches:
+                end = self.end
+            end = batch.place(end, queue.next_offset)
+            queue.next_offset += len(batch)
+            self.last_store_timestamp_ms = now_ms
+            run.batches.append(batch)
+            run.queues.append(queue)
+            run.parts.extend(
+                batch.encode(magic, topic, self.store_host, now_ms, append_crc=self._append_crc)
+            )
+        if run.batches:
+            self._write_run(run)
+
+    def _room_needed(self, batch: ClientBatch) -> int:
+        """Return what a batch takes of a segment at most, 0 when it breaks a limit."""
+        # Like `_fixed_bytes`, more than what a record really takes beside body and properties.
+        slack = 2 if self._append_crc else 1
+        needed = sum(batch.sizes) + slack * len(batch) + FILLER_BYTES
+        largest = max(batch.sizes) + slack
+        if needed > self._segment_bytes:
+            return 0
+        if largest > _SURELY_LEGAL_BYTES:
+            crc_bytes = CRC_PROPERTY_BYTES + 1 if self._append_crc else 0
+            properties_bytes = max(batch.text_sizes) + len(batch.suffix) + crc_bytes
+            if (
+                max(map(len, batch.bodies)) > self.max_body_bytes
+                or properties_bytes > MAX_PROPERTIES_BYTES
+                or largest > self.max_body_bytes + _EXTRA_RECORD_BYTES
+            ):
+                return 0
+        return needed
+
+    def _make_room(self, needed: int) -> bool:
+        """Have a segment at whose end so many bytes fit."""
+        segment = self._writable_segment()
+        if segment is not None and self.end + needed > segment.end:
+            return self._roll(segment)
+        return segment is not None
+
+    def _write_run(self, run: "_Run") -> None:
+        """Write encoded batches at the end of the log, all or none."""
+        segment = self.segments[-1]
+        data = b"".join(run.parts)
+        try:
+            segment.write(data, self.end - segment.start)
+        except OSError as exc:
+            for batch, queue in zip(run.batches, run.queues, strict=True):
+                queue.next_offset -= len(batch)
+            self._undo_write(segment, exc)
+            for batch in run.batches:
+                batch.refuse(self._unwritten_status())
+            return
+        self.end += len(data)
+        segment.last_store_timestamp_ms = self.last_store_timestamp_ms
+        for batch in run.batches:
+            batch.status = PutStatus.PUT_OK
+
+    def _unwritten_status(self) -> int:
+        # Where the bytes could not be wiped either, they may come back after a restart: the
+        # outcome is unknown, and an unknown outcome is what FLUSH_DISK_TIMEOUT says.
+        if self.failure is not None:
+            return PutStatus.FLUSH_DISK_TIMEOUT
+        return PutStatus.SERVICE_NOT_AVAILABLE
 
     def _encode(
         self, batch: list[MessageInner], queues: list[ConsumeQueue], start: int, segment: Segment
@@ -255,11 +352,7 @@ class CommitLog:
             for queue in queues:
                 queue.next_offset -= 1
             self._undo_write(segment, exc)
-            # Where the bytes could not be wiped either, they may come back after a restart: the
-            # outcome is unknown, and an unknown outcome is what FLUSH_DISK_TIMEOUT says.
-            unknown = self.failure is not None
-            status = PutStatus.FLUSH_DISK_TIMEOUT if unknown else PutStatus.SERVICE_NOT_AVAILABLE
-            _refuse(messages, status)
+            _refuse(messages, self._unwritten_status())
             return False
         _, sizes, positions, queue_offsets = encoded
         self.end = positions[-1]
@@ -415,14 +508,56 @@ class CommitLog:
         self.no_room = None
         return True
 
+    @property
+    def is_prepared(self) -> bool:
+        """The next segment is there already."""
+        return self._prepared is not None
+
+    @property
+    def preallocated_bytes(self) -> int:
+        """Bytes of the volume that are reserved and hold no record yet."""
+        last = self.segments[-1] if self.segments else None
+        ahead = self._segment_bytes if self._prepared is not None else 0
+        return ahead + (last.end - self.end if last is not None and last.is_reserved else 0)
+
+    @property
+    def wanted_bytes(self) -> int:
+        """Bytes that the log needs and does not have: for the next segment once the last one is
+        half full, or for a last one whose room could not be reserved."""
+        if not self.segments or self._prepared is not None or self._is_preparing:
+            return 0
+        is_needed = self._is_half_full or not self.segments[-1].is_reserved
+        return self._segment_bytes if is_needed else 0
+
+    @property
+    def _is_half_full(self) -> bool:
+        return self.end - self.segments[-1].start >= self._segment_bytes // 2
+
+    def move_on(self, *, reserve: bool) -> bool:
+        """Begin the next segment although this one is not full; tell whether that was possible.
+
+        Without `reserve` the new file takes no room of the volume yet.
+        """
+        last = self.segments[-1]
+        with self._create_lock:
+            if self._prepared is None:
+                try:
+                    self._prepared = create_segment(
+                        self._disk, self._directory, last.end, self._segment_bytes, reserve=reserve
+                    )
+                except OSError as exc:
+                    log.warning("could not begin the next segment: %s", exc)
+                    return False
+        return self._create(last.end) if self.end == last.end else self._roll(last)
+
     def prepare_next(self) -> None:
         """Make the next segment ahead of need once this one is half full."""
         if not self.segments or self._prepared is not None or self._is_preparing or self.failure:
             return
-        last = self.segments[-1]
-        if self.end - last.start < self._segment_bytes // 2:
+        if not self._is_half_full:
             return
-        if self._disk.monotonic() < self._next_create_try_s:
+        last = self.segments[-1]
+        if not self.has_room_ahead or self._disk.monotonic() < self._next_create_try_s:
             return
         self._is_preparing = True
         start = last.end

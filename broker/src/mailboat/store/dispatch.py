@@ -10,6 +10,7 @@ Source: apache/rocketmq store/DefaultMessageStore.java (ReputMessageService, Com
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import starmap
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -18,6 +19,7 @@ from mailboat.model.properties import PropertyName, decode_properties
 from mailboat.model.record import RecordParts
 from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mailboat.model.tags import tags_code
+from mailboat.store.client_batch import ClientBatch
 from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.index_service import IndexedRecord, IndexService
 from mailboat.store.message_inner import MessageInner
@@ -32,9 +34,7 @@ ArrivalListener = Callable[[Iterable[ConsumeQueue]], None]
 
 class _Waiting(NamedTuple):
     end: int
-    messages: list[MessageInner]
-    queues: list[ConsumeQueue]
-    store_timestamp_ms: int
+    publish: Callable[[], None]
 
 
 class Dispatch:
@@ -64,16 +64,30 @@ class Dispatch:
     ) -> None:
         """Take over freshly written messages; `end` is the physical offset after the last."""
         if self._wait_for_flush:
-            self._waiting.append(_Waiting(end, messages, queues, store_timestamp_ms))
+            publish = partial(self._publish, messages, queues, end, store_timestamp_ms)
+            self._waiting.append(_Waiting(end, publish))
         else:
             self._publish(messages, queues, end, store_timestamp_ms)
+
+    def dispatch_batches(
+        self,
+        batches: list[ClientBatch],
+        queues: list[ConsumeQueue],
+        end: int,
+        store_timestamp_ms: int,
+    ) -> None:
+        """Take over freshly written client batches, as `dispatch_put` does messages."""
+        if self._wait_for_flush:
+            publish = partial(self._publish_batches, batches, queues, end, store_timestamp_ms)
+            self._waiting.append(_Waiting(end, publish))
+        else:
+            self._publish_batches(batches, queues, end, store_timestamp_ms)
 
     def release(self, flushed_offset: int) -> None:
         """Make messages below a flushed physical offset visible."""
         waiting = self._waiting
         while waiting and waiting[0].end <= flushed_offset:
-            item = waiting.popleft()
-            self._publish(item.messages, item.queues, item.end, item.store_timestamp_ms)
+            waiting.popleft().publish()
 
     def _publish(
         self,
@@ -90,14 +104,38 @@ class Dispatch:
         else:
             for queue, unit in zip(queues, units, strict=True):
                 queue.append_units(unit, end)
-        for queue in touched:
-            self._queues.mark_dirty(queue)
         if self._index_enabled and self.index_gap is None:
             try:
                 self._index.put_messages(messages, store_timestamp_ms)
             except OSError as exc:
-                self.index_gap = messages[0].physical_offset
-                log.warning("index stops physical_offset=%d: %s", self.index_gap, exc)
+                self._index_stops(messages[0].physical_offset, exc)
+        self._published(touched, end, store_timestamp_ms)
+
+    def _publish_batches(
+        self,
+        batches: list[ClientBatch],
+        queues: list[ConsumeQueue],
+        end: int,
+        store_timestamp_ms: int,
+    ) -> None:
+        for batch, queue in zip(batches, queues, strict=True):
+            queue.append_units(batch.units(), batch.physical_offsets[-1] + batch.sizes[-1])
+            if self._index_enabled and self.index_gap is None:
+                try:
+                    self._index.put_batch(batch, store_timestamp_ms)
+                except OSError as exc:
+                    self._index_stops(batch.physical_offsets[0], exc)
+        self._published(dict.fromkeys(queues), end, store_timestamp_ms)
+
+    def _index_stops(self, physical_offset: int, exc: OSError) -> None:
+        self.index_gap = physical_offset
+        log.warning("index stops physical_offset=%d: %s", physical_offset, exc)
+
+    def _published(
+        self, touched: dict[ConsumeQueue, None], end: int, store_timestamp_ms: int
+    ) -> None:
+        for queue in touched:
+            self._queues.mark_dirty(queue)
         self.dispatched_offset = end
         self.last_store_timestamp_ms = store_timestamp_ms
         if self.on_arrival is not None:

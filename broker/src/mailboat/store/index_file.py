@@ -24,18 +24,23 @@ import sys
 from array import array
 from collections.abc import Callable
 from itertools import repeat
+from operator import itemgetter, mod
 from typing import Final
 
 from mailboat.disk import Disk, read_fully, sync, write_fully
+from mailboat.model.rows import pack_rows
 
 HEADER: Final = struct.Struct(">qqqqii")
 HEADER_BYTES: Final = 40
 SLOT_BYTES: Final = 4
-ENTRY: Final = struct.Struct(">iqii")
+ENTRY_FIELDS: Final = "iqii"
+ENTRY: Final = struct.Struct(f">{ENTRY_FIELDS}")
 ENTRY_BYTES: Final = 20
 assert HEADER.size == HEADER_BYTES
 assert ENTRY.size == ENTRY_BYTES
 _MAX_SECONDS: Final = 0x7FFFFFFF
+# Below this, making columns costs more than they save.
+_FEW: Final = 8
 
 
 def index_hash(unsigned_hash: int) -> int:
@@ -99,28 +104,57 @@ class IndexFile:
         slots = self._slots
         if slots is None:
             slots = self._load_slots()
-        number = self.entry_count
-        if not number:
+        if not self.entry_count:
             self.begin_physical_offset = physical_offsets[0]
             self._begin_timestamp_ms = store_timestamp_ms
         seconds = (store_timestamp_ms - self._begin_timestamp_ms) // 1000
         if not 0 <= seconds <= _MAX_SECONDS:
             seconds = 0 if seconds < 0 else _MAX_SECONDS
-        slot_count = self._slot_count
-        hashes = [h if h < 0x80000000 else (0x100000000 - h) & 0x7FFFFFFF for h in hashes]
-        previous: list[int] = []
-        for slot in [key_hash % slot_count for key_hash in hashes]:
-            number += 1
-            previous.append(slots[slot])
-            slots[slot] = number
-        self._entries += b"".join(
-            map(ENTRY.pack, hashes, physical_offsets, repeat(seconds), previous)
-        )
-        self._used_slots += previous.count(0)
-        self.entry_count = number
-        self.end_physical_offset = physical_offsets[-1]
+        if len(hashes) > _FEW:
+            self._put_table(slots, hashes, physical_offsets, seconds)
+        else:
+            self._put_each(slots, hashes, physical_offsets, seconds)
+        self.end_physical_offset = max(physical_offsets)
         self.end_timestamp_ms = store_timestamp_ms
         self._is_dirty = True
+
+    def _put_table(
+        self, slots: memoryview, hashes: list[int], physical_offsets: list[int], seconds: int
+    ) -> None:
+        """Add many keys, column by column."""
+        count = len(hashes)
+        key_hashes = [h if h < 0x80000000 else (0x100000000 - h) & 0x7FFFFFFF for h in hashes]
+        keyed_slots = list(map(mod, key_hashes, repeat(self._slot_count)))
+        if len(set(keyed_slots)) < count:
+            # Of two keys in one slot the second points to the first.
+            self._put_each(slots, hashes, physical_offsets, seconds)
+            return
+        previous = itemgetter(*keyed_slots)(slots)
+        end = self.entry_count + count
+        for slot, number in zip(keyed_slots, range(self.entry_count + 1, end + 1), strict=True):
+            slots[slot] = number
+        self._entries += pack_rows(
+            ENTRY_FIELDS, key_hashes, physical_offsets, [seconds] * count, previous
+        )
+        self._used_slots += previous.count(0)
+        self.entry_count = end
+
+    def _put_each(
+        self, slots: memoryview, hashes: list[int], physical_offsets: list[int], seconds: int
+    ) -> None:
+        """Add keys one after the other."""
+        slot_count = self._slot_count
+        number = self.entry_count
+        for h, physical_offset in zip(hashes, physical_offsets, strict=True):
+            key_hash = h if h < 0x80000000 else (0x100000000 - h) & 0x7FFFFFFF
+            slot = key_hash % slot_count
+            previous = slots[slot]
+            number += 1
+            slots[slot] = number
+            self._entries += ENTRY.pack(key_hash, physical_offset, seconds, previous)
+            if not previous:
+                self._used_slots += 1
+        self.entry_count = number
 
     @property
     def room(self) -> int:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from mailboat.disk import Disk
 from mailboat.model.tags import unsigned_hashes, unsigned_text_hash
+from mailboat.store.client_batch import ClientBatch
 from mailboat.store.index_file import IndexFile, index_file_bytes, index_hash
 
 # Entries kept in memory before they go to the file: enough to make one call worth it.
@@ -77,6 +78,21 @@ class IndexService:
             seed = self._seed(topic)
             hashes, offsets = _hash_keys(of_topic, seed)
             self._put(hashes, offsets, store_timestamp_ms)
+
+    def put_batch(self, batch: ClientBatch, store_timestamp_ms: int) -> None:
+        """Index the messages of a client batch.
+
+        Raises:
+            OSError: a new file could not be created; the keys of the last messages are missing.
+        """
+        seed = self._seed(batch.topic)
+        offsets = batch.physical_offsets
+        hashes = unsigned_hashes(batch.unique_keys, seed)
+        if batch.keys:
+            keys, places = _split_keys(batch.keys, offsets)
+            hashes += unsigned_hashes(keys, seed)
+            offsets = offsets + places
+        self._put(hashes, offsets, store_timestamp_ms)
 
     def _put(self, hashes: list[int], offsets: list[int], store_timestamp_ms: int) -> None:
         while hashes:
@@ -262,16 +278,32 @@ class IndexService:
 
 def _hash_keys(messages: list[Indexed], seed: int) -> tuple[list[int], list[int]]:
     """Return the unsigned hashes of all keys of messages, and the physical offset of each."""
-    keyed = [message for message in messages if message.unique_key]
-    unique_keys = [message.unique_key or "" for message in keyed]
-    hashes = unsigned_hashes(unique_keys, seed, hex_digits=True)
-    offsets = [message.physical_offset for message in keyed]
-    keys: list[str] = []
+    unique_keys: list[bytes] = []
+    offsets: list[int] = []
+    keys: list[bytes] = []
+    places: list[int] = []
     for message in messages:
+        if message.unique_key:
+            unique_keys.append(message.unique_key.encode())
+            offsets.append(message.physical_offset)
         if message.keys:
-            # RocketMQ splits at single spaces only.
-            for key in message.keys.split(" "):
-                if key:
-                    keys.append(key)
-                    offsets.append(message.physical_offset)
-    return hashes + unsigned_hashes(keys, seed), offsets
+            keys.append(message.keys.encode())
+            places.append(message.physical_offset)
+    if not keys:
+        return unsigned_hashes(unique_keys, seed), offsets
+    single_keys, places = _split_keys(keys, places)
+    hashes = unsigned_hashes(unique_keys, seed) + unsigned_hashes(single_keys, seed)
+    return hashes, offsets + places
+
+
+def _split_keys(keys: Sequence[bytes], offsets: list[int]) -> tuple[Sequence[bytes], list[int]]:
+    """Split what holds several keys; RocketMQ does so at single spaces only."""
+    if all(keys) and b" " not in b"".join(keys):
+        return keys, offsets
+    pairs = [
+        (key, offset)
+        for joined, offset in zip(keys, offsets, strict=True)
+        for key in joined.split(b" ")
+        if key
+    ]
+    return [key for key, _ in pairs], [offset for _, offset in pairs]

@@ -5,6 +5,7 @@
     <root>/index/<yyyyMMddHHmmssSSS>                 named by creation time
     <root>/checkpoint, abort, lock                   as RocketMQ has them
     <root>/config/*.json                             the broker's tables
+    <root>/mailboat/identity.json                    ours: which broker the directory belongs to
     <root>/mailboat/progress.json                    ours: how far the derived files are durable
     <root>/mailboat/flushed                          ours: how far the CommitLog is durable
     <root>/mailboat/quarantine/                      ours: copies of damaged bytes
@@ -56,6 +57,11 @@ class StorePaths:
     def own(self) -> str:
         """Directory of the files that only mailboat has."""
         return f"{self.root}/mailboat"
+
+    @property
+    def identity(self) -> str:
+        """Whose store it is."""
+        return f"{self.own}/identity.json"
 
     @property
     def progress(self) -> str:

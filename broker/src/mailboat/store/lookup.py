@@ -1,21 +1,34 @@
 """Finding messages: by queue offset, physical offset, key and time.
 
 Every record that leaves the store has been checked against its checksum and against the place it
-was asked for.
+was asked for, each time it is read, in the very bytes that leave. A read of several records that
+was checked record by record is remembered by one checksum over all of it: when the same read comes
+again (another consumer group, a replay), its bytes are compared with that. So damage shows however
+it came about and however often the records were read before, also in pages that this process wrote
+itself or that were dropped from memory and read from the disk again.
 
 Source: apache/rocketmq store/DefaultMessageStore.java (getMessage, queryMessage,
 lookMessageByOffset) and store/ConsumeQueue.java (binarySearchInQueueByTime).
 """
 
 import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate, compress
 from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
 from mailboat.model.properties import PropertyName, decode_properties
-from mailboat.model.record import CRC_PROPERTY_BYTES, CRC_PROPERTY_HEAD, RecordParts
+from mailboat.model.record import (
+    CRC_PROPERTY_BYTES,
+    CRC_PROPERTY_HEAD,
+    FIXED_BYTES,
+    RecordParts,
+)
 from mailboat.store.commit_log import CommitLog
-from mailboat.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
+from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.index_service import IndexService
 from mailboat.store.recovery import read_record
 from mailboat.store.segment import Segment
@@ -24,6 +37,18 @@ _PLACE: Final = struct.Struct(">i16xqq")
 # Units looked at in one call when most of them may be filtered out.
 _SCAN_UNITS: Final = 800
 _CRC_MASK: Final = 0x7FFFFFFF
+_MIN_RECORD_BYTES: Final = FIXED_BYTES + CRC_PROPERTY_BYTES
+# A checksum property back to front: its digits are stored in that order.
+_CRC_PROPERTY_REVERSED: Final = b"\x02%010d" + CRC_PROPERTY_HEAD[::-1]
+_CHECKED_PARTS: Final = f"%ds{CRC_PROPERTY_BYTES}s"
+# Remembered reads, about 150 bytes each.
+_VERIFIED_READS: Final = 32_768
+
+
+@lru_cache(maxsize=16)
+def _unit_columns(count: int) -> struct.Struct:
+    """Return the layout of so many units as one row."""
+    return struct.Struct(">" + "qiq" * count)
 
 
 class GetStatus:
@@ -54,6 +79,15 @@ class GetResult(NamedTuple):
     size_bytes: int
 
 
+class _Read(NamedTuple):
+    """What was read of a queue's units: where to go on, and the records."""
+
+    next_offset: int
+    slices: list[memoryview]
+    message_count: int
+    size_bytes: int
+
+
 class QueryResult(NamedTuple):
     """Records found by key, oldest first, and how far the index reaches."""
 
@@ -73,6 +107,8 @@ class Lookup:
         self._index = index
         self._skip_corrupt = skip_corrupt
         self._check_crc = check_crc
+        # Queue offset and physical offset of a read's first record: size and checksum of its bytes.
+        self._verified: dict[int, int] = {}
         self.corrupt_records = 0
 
     def get_message(
@@ -100,6 +136,125 @@ class Lookup:
             return _outside(queue_offset, low, high)
         wanted = max_messages if tags_codes is None else max(max_messages, _SCAN_UNITS)
         units = queue.read_units(queue_offset, wanted)
+        if len(units) == UNIT_BYTES:
+            read = self._read_one(units, queue_offset, tags_codes)
+        else:
+            read = self._read_together(units, queue_offset, max_messages, max_bytes, tags_codes)
+        if read is None:
+            read = self._read_singly(units, queue_offset, max_messages, max_bytes, tags_codes)
+        at, slices, count, total = read
+        if count:
+            return GetResult(GetStatus.FOUND, at, low, high, slices, count, total)
+        status = GetStatus.NO_MATCHED_MESSAGE if at > queue_offset else GetStatus.DAMAGED
+        return GetResult(status, at, low, high, [], 0, 0)
+
+    def _read_one(
+        self, unit: bytes, queue_offset: int, tags_codes: frozenset[int] | None
+    ) -> "_Read | None":
+        """Return the record of one unit, None when it is unwanted or damaged."""
+        physical_offset, size, code = UNIT.unpack(unit)
+        segment = self._commit_log.find(physical_offset)
+        if (
+            segment is None
+            or (tags_codes is not None and code not in tags_codes)
+            or not self._holds(segment, physical_offset, size, queue_offset)
+        ):
+            return None
+        start = physical_offset - segment.start
+        return _Read(queue_offset + 1, [segment.view[start : start + size]], 1, size)
+
+    def _read_together(
+        self,
+        units: bytes,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+    ) -> "_Read | None":
+        """Copy and check all records of a read in one go.
+
+        Works on columns (all sizes, all checksums, ...), so that the loops run inside C code: a
+        third of what a loop over records costs.
+
+        Returns:
+            None when there is anything out of the ordinary, of which `_read_singly` then makes the
+            best: damage, a record without checksum, the end of a segment.
+        """
+        columns = _unit_columns(len(units) // UNIT_BYTES).unpack(units)
+        offsets, sizes = columns[::3], columns[1::3]
+        places: Sequence[int] = range(queue_offset, queue_offset + len(sizes))
+        after = queue_offset + len(sizes)
+        if tags_codes is not None:
+            chosen = [code in tags_codes for code in columns[2::3]]
+            places = tuple(compress(places, chosen))
+            offsets = tuple(compress(offsets, chosen))
+            sizes = tuple(compress(sizes, chosen))
+            if not sizes:
+                return _Read(after, [], 0, 0)
+        if min(sizes) < _MIN_RECORD_BYTES:
+            return None
+        count = min(len(sizes), max_messages)
+        if sum(sizes[:count]) > max_bytes:
+            count = max(bisect_right(list(accumulate(sizes)), max_bytes, 0, count), 1)
+        if count < len(sizes):
+            after = places[count]
+            places, offsets, sizes = places[:count], offsets[:count], sizes[:count]
+        body = self._copy(offsets, sizes)
+        if body is None or not self._are_whole(body, places, offsets, sizes):
+            return None
+        return _Read(after, [memoryview(body)], count, len(body))
+
+    def _copy(self, offsets: Sequence[int], sizes: Sequence[int]) -> bytes | None:
+        """Copy records out of one segment, None when they do not lie in one."""
+        segment = self._commit_log.find(offsets[0])
+        if segment is None:
+            return None
+        view = segment.view
+        base = segment.start
+        first, end = offsets[0], offsets[-1] + sizes[-1]
+        if end > segment.end:
+            return None
+        if end - first == sum(sizes):
+            return bytes(view[first - base : end - base])
+        starts = [physical_offset - base for physical_offset in offsets]
+        return b"".join(
+            [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+        )
+
+    def _are_whole(
+        self,
+        body: bytes,
+        places: Sequence[int],
+        offsets: tuple[int, ...],
+        sizes: tuple[int, ...],
+    ) -> bool:
+        """Check that a copy consists of the records asked for, each whole and unchanged."""
+        key = places[0] << 64 | offsets[0]
+        fingerprint = len(body) << 32 | crc32(body)
+        if self._verified.get(key) == fingerprint:
+            return True
+        in_place, checksums = _layouts(sizes)
+        if len(body) != in_place.size:
+            return False
+        found = in_place.unpack(body)
+        if (found[::3], found[1::3], found[2::3]) != (sizes, tuple(places), offsets):
+            return False
+        if self._check_crc and not _checksums_hold(checksums.unpack(body)):
+            return False
+        if len(self._verified) >= _VERIFIED_READS:
+            del self._verified[next(iter(self._verified))]
+        self._verified[key] = fingerprint
+        return True
+
+    def _read_singly(
+        self,
+        units: bytes,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+    ) -> "_Read":
+        """Check record after record, up to the first damaged one or stepping over those."""
         slices: list[memoryview] = []
         at = queue_offset
         count = total = 0
@@ -141,10 +296,7 @@ class Lookup:
             at += 1
         if extent_end > extent_start and segment is not None:
             slices.append(segment.view[extent_start - segment_start : extent_end - segment_start])
-        if count:
-            return GetResult(GetStatus.FOUND, at, low, high, slices, count, total)
-        status = GetStatus.NO_MATCHED_MESSAGE if at > queue_offset else GetStatus.DAMAGED
-        return GetResult(status, at, low, high, [], 0, 0)
+        return _Read(at, slices, count, total)
 
     def _holds(self, segment: Segment, physical_offset: int, size: int, queue_offset: int) -> bool:
         """Check that the record asked for lies whole and unchanged at its place."""
@@ -157,10 +309,11 @@ class Lookup:
             return False
         if not self._check_crc:
             return True
-        tail = bytes(view[end - CRC_PROPERTY_BYTES : end])
+        tail_start = end - CRC_PROPERTY_BYTES
+        tail = bytes(view[tail_start:end])
         if tail.startswith(CRC_PROPERTY_HEAD):
-            crc = crc32(view[start : end - CRC_PROPERTY_BYTES]) & _CRC_MASK
-            return tail[9:19] == (b"%010d" % crc)[::-1]
+            crc = crc32(view[start:tail_start]) & _CRC_MASK
+            return tail == (_CRC_PROPERTY_REVERSED % crc)[::-1]
         return self._record(segment, physical_offset) is not None
 
     def _record(self, segment: Segment, physical_offset: int) -> RecordParts | None:
@@ -275,6 +428,28 @@ class Lookup:
                 break
         records.reverse()
         return QueryResult(records, self._index.end_timestamp_ms, self._index.end_physical_offset)
+
+
+@lru_cache(maxsize=64)
+def _layouts(sizes: tuple[int, ...]) -> tuple[struct.Struct, struct.Struct]:
+    """Return two layouts of records one after the other, each as one row.
+
+    The first has each record's size, queue offset and physical offset, the second its bytes without
+    and with only the checksum property. To make them costs as much as a loop over the records, and
+    messages of like size, which are common, need it once.
+    """
+    count = len(sizes)
+    in_place = ">" + "i16xqq%dx" * count % tuple([size - _PLACE.size for size in sizes])
+    parts = [size - CRC_PROPERTY_BYTES for size in sizes]
+    return struct.Struct(in_place), struct.Struct(_CHECKED_PARTS * count % tuple(parts))
+
+
+def _checksums_hold(parts: tuple[bytes, ...]) -> bool:
+    """Check that each record, in two parts, ends with the checksum property that belongs to it."""
+    crcs = [crc32(content) & _CRC_MASK for content in parts[::2]]
+    crcs.reverse()
+    expected = (_CRC_PROPERTY_REVERSED * len(crcs) % tuple(crcs))[::-1]
+    return expected == b"".join(parts[1::2])
 
 
 def _carries(view: memoryview, parts: RecordParts, topic: str, key: str) -> bool:

@@ -11,7 +11,6 @@ Source: apache/rocketmq store/DefaultMessageStore.java @ rocketmq-all-5.3.3.
 import errno
 import logging
 import os
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -27,6 +26,8 @@ from mailboat.store.checkpoint import (
     write_checkpoint,
     write_progress,
 )
+from mailboat.store.cleaner import Cleaner
+from mailboat.store.client_batch import ClientBatch
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.dispatch import ArrivalListener, Dispatch
@@ -36,7 +37,7 @@ from mailboat.store.layout import StorePaths, store_paths
 from mailboat.store.lookup import GetResult, GetStatus, Lookup, QueryResult
 from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus, run_inline
 from mailboat.store.queue_table import QueueSync, QueueTable, sync_queues
-from mailboat.store.recovery import RecoveryReport, read_record
+from mailboat.store.recovery import RecoveryReport
 from mailboat.store.retention import Retention
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,10 @@ _WRITE_QUEUES_A_SLICE: Final = 256
 _PASSING_ERRORS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOENT}
 )
+REJECT_REASONS: Final = ("disk_full", "no_room", "derived_files", "store_failed", "closed")
+"""What refuses messages: retention, a segment that cannot be made, ConsumeQueues that cannot be
+written, a failure that only a restart mends, the end of the process."""
+
 _NO_QUEUE: Final = GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0, 0)
 
 
@@ -129,6 +134,13 @@ class MessageStore:
             check_crc=config.check_crc_on_recover,
         )
         self.retention = Retention(config, disk, [self.paths.commit_log, self.paths.root])
+        self.cleaner = self._make_cleaner()
+        self.on_flush_wanted: Callable[[], None] | None = None
+        """Called when segments can only go after a flush."""
+
+        self.writes_rejected = dict.fromkeys(REJECT_REASONS, 0)
+        """Messages that were refused, by what refused them."""
+
         self.recovery = RecoveryReport(end=0)
         self._flusher: Flusher | None = None
         self._mark: FlushedMark | None = None
@@ -141,10 +153,20 @@ class MessageStore:
         self._queue_syncs: list[QueueSync] = []
         self._index_saves: list[Callable[[], None]] = []
         self._synced_progress: Progress | None = None
-        self._next_clean_s = 0.0
-        self._expired_paths: deque[str] = deque()
-        self._is_unlinking = False
         self._is_open = False
+
+    def _make_cleaner(self) -> Cleaner:
+        return Cleaner(
+            self._config,
+            self._disk,
+            self.paths.commit_log,
+            self.retention,
+            self.commit_log,
+            self.queues,
+            self.index,
+            self.dispatch,
+            self._run_blocking,
+        )
 
     @property
     def is_open(self) -> bool:
@@ -194,10 +216,8 @@ class MessageStore:
         self._checkpoint_offset = opened.saved_offset
         self._checkpoint_s = disk.monotonic()
         self._checkpoint_due = opened.report.records > 0
-        # RocketMQ waits a minute before it first cleans, so that a start is not slowed down.
-        self._next_clean_s = disk.monotonic() + min(60.0, self._clean_interval_s)
         self._is_open = True
-        self.retention.look()
+        self.cleaner.start()
 
     def close(self) -> None:
         """Flush everything and leave the clean marker; where the store has failed, leave none.
@@ -250,6 +270,17 @@ class MessageStore:
             return "the store is closed"
         return self.commit_log.failure or self.retention.refusal or self._derived_refusal
 
+    def _count_rejected(self, count: int) -> None:
+        if not self._is_open:
+            reason = "closed"
+        elif self.commit_log.failure is not None:
+            reason = "store_failed"
+        elif self.retention.refusal is not None:
+            reason = "disk_full"
+        else:
+            reason = "derived_files" if self._derived_refusal is not None else "no_room"
+        self.writes_rejected[reason] += count
+
     def put_messages(self, batch: list[MessageInner]) -> None:
         """Store messages, each on its own, and fill in what became of each.
 
@@ -259,11 +290,13 @@ class MessageStore:
         """
         if self.refusal() is not None:
             _refuse(batch)
+            self._count_rejected(len(batch))
             return
         get_or_add = self.queues.get_or_add
         queues = [get_or_add(message.topic, message.queue_id) for message in batch]
         written = self.commit_log.append(batch, queues)
         if written != len(batch):
+            self._count_rejected(sum(message.status in _REJECTED for message in batch))
             pairs = [
                 (message, queue)
                 for message, queue in zip(batch, queues, strict=True)
@@ -278,10 +311,33 @@ class MessageStore:
         """Store the messages of one client batch, all or none; they share topic and queue."""
         if self.refusal() is not None:
             _refuse(batch)
+            self._count_rejected(len(batch))
             return
         queue = self.queues.get_or_add(batch[0].topic, batch[0].queue_id)
         if self.commit_log.append_together(batch, queue):
             self._note_put(batch, [queue] * len(batch))
+        else:
+            self._count_rejected(sum(message.status in _REJECTED for message in batch))
+
+    def put_batches(self, batches: list[ClientBatch]) -> None:
+        """Store client batches, each all or none, and fill in what became of each."""
+        if self.refusal() is not None:
+            for batch in batches:
+                batch.refuse(PutStatus.SERVICE_NOT_AVAILABLE)
+            self._count_rejected(sum(map(len, batches)))
+            return
+        get_or_add = self.queues.get_or_add
+        queues = [get_or_add(batch.topic, batch.queue_id) for batch in batches]
+        log_ = self.commit_log
+        log_.append_batches(batches, queues)
+        pairs = [pair for pair in zip(batches, queues, strict=True) if not pair[0].status]
+        if len(pairs) != len(batches):
+            rejected = [batch for batch in batches if batch.status in _REJECTED]
+            self._count_rejected(sum(map(len, rejected)))
+        if pairs:
+            self.flusher.note_write()
+            stored, queues = map(list, zip(*pairs, strict=True))
+            self.dispatch.dispatch_batches(stored, queues, log_.end, log_.last_store_timestamp_ms)
 
     def _note_put(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> None:
         log_ = self.commit_log
@@ -318,10 +374,6 @@ class MessageStore:
 
     # -- background -----------------------------------------------------------------------------
 
-    @property
-    def _clean_interval_s(self) -> float:
-        return self._config.clean_resource_interval / 1000
-
     def background(self) -> None:
         """Do a slice of what goes on beside requests: a few milliseconds."""
         if not self._is_open or self.commit_log.failure is not None:
@@ -337,11 +389,9 @@ class MessageStore:
                 log.warning("derived files cannot be written: %s", exc)
             self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
             return
-        now_s = self._disk.monotonic()
-        if now_s >= self._next_clean_s:
-            self._next_clean_s = now_s + self._clean_interval_s
+        if self.cleaner.is_due():
             self.clean()
-        self._checkpoint_slice(now_s)
+        self._checkpoint_slice(self._disk.monotonic())
 
     def _catch_up_index(self) -> None:
         gap = self.dispatch.index_gap
@@ -354,12 +404,16 @@ class MessageStore:
             if self.flushed_offset >= progress.commit_log_offset:
                 self._synced_progress = None
                 self._run_blocking(lambda: self._save_progress(progress), self._progress_saved)
+            elif self.retention.is_pressing and self.on_flush_wanted is not None:
+                self.on_flush_wanted()
             return
         behind = self.dispatch.dispatched_offset - self._checkpoint_offset
         is_time = now_s - self._checkpoint_s >= CHECKPOINT_INTERVAL_S and behind > 0
-        if not self._is_checkpointing and (
-            is_time or behind >= CHECKPOINT_BYTES or self._checkpoint_due
-        ):
+        # Where room is wanted, what may go must not wait for what makes its going safe.
+        is_large = behind >= CHECKPOINT_BYTES or (
+            self.retention.is_pressing and behind >= self._config.mapped_file_size_commit_log
+        )
+        if not self._is_checkpointing and (is_time or is_large or self._checkpoint_due):
             self._begin_checkpoint(now_s)
 
     def _begin_checkpoint(self, now_s: float) -> None:
@@ -443,67 +497,36 @@ class MessageStore:
 
     def clean(self) -> int:
         """Look at the disk and delete the segments that may go; return how many went."""
-        decision = self.retention.look()
-        self._unlink_expired()
-        deleted = 0
-        segments = self.commit_log.segments
-        while (
-            len(segments) > 1
-            and deleted < self._config.delete_file_batch_max
-            and segments[0].end <= min(self.flushed_offset, self._checkpoint_offset)
-            and (
-                decision.delete_oldest
-                or (decision.delete_expired and self._is_expired(segments[0].end))
-            )
-        ):
-            log.info("expired path=%s", segments[0].path)
-            self._expired_paths.append(self.commit_log.remove_oldest())
-            deleted += 1
-        if deleted:
-            self.queues.raise_min(self.commit_log.start)
-            self.index.drop_below(self.commit_log.start)
+        safe_offset = min(self.flushed_offset, self._checkpoint_offset)
+        end = self.commit_log.end
+        deleted, is_blocked = self.cleaner.round(safe_offset)
+        if deleted or is_blocked:
             self._checkpoint_due = True
-            self._unlink_expired()
-            self.retention.look()
+        if self.commit_log.end != end:
+            self.flusher.note_write()
+            self._checkpoint_due = True
         return deleted
 
-    def _unlink_expired(self) -> None:
-        """Remove the files of expired segments, oldest first and one after the other.
+    def configure(self, config: MessageStoreConfig) -> None:
+        """Follow other settings; those that are not live must be the same."""
+        self._config = config
+        self.retention.configure(config)
+        self.cleaner.configure(config)
+        self.commit_log.max_body_bytes = config.max_message_size
 
-        A file that cannot be removed is tried again with the next cleaning: removing a later one
-        before it would leave a hole in the log.
+    def queue_keys(self) -> list[tuple[str, int]]:
+        """Return topic and id of every queue."""
+        return list(self.queues.by_key)
+
+    def physical_position(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Return where a message lies in the log, None when the queue does not say.
+
+        Raises:
+            OSError: the queue's file cannot be read.
         """
-        if not self._expired_paths or self._is_unlinking:
-            return
-        self._is_unlinking = True
-        path = self._expired_paths[0]
-
-        def unlink() -> None:
-            self._disk.unlink(path)
-            self._disk.fsync_dir(self.paths.commit_log)
-
-        self._run_blocking(unlink, self._unlinked)
-
-    def _unlinked(self, _: Any, error: BaseException | None) -> None:
-        self._is_unlinking = False
-        if error is None or isinstance(error, FileNotFoundError):
-            self._expired_paths.popleft()
-            self._unlink_expired()
-        elif isinstance(error, OSError):
-            log.error("an expired segment could not be removed: %s", error)
-        else:
-            raise error
-
-    def _is_expired(self, next_start: int) -> bool:
-        """Judge a segment by the first record behind it: everything in it is at least as old."""
-        segment = self.commit_log.find(next_start)
-        if segment is None or next_start >= self.commit_log.end:
-            return False
-        try:
-            parts = read_record(segment.view, 0, segment.start, check_crc=True)
-        except ValueError:
-            return False
-        return self.retention.is_expired(parts.store_timestamp_ms)
+        queue = self.queues.get(topic, queue_id)
+        unit = queue.unit(queue_offset) if queue is not None else None
+        return unit[0] if unit is not None else None
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -651,6 +674,7 @@ class MessageStore:
         )
 
 
+_REJECTED: Final = frozenset({PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.CREATE_MAPPED_FILE_FAILED})
 _RAM_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 

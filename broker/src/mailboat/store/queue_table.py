@@ -18,6 +18,15 @@ class QueueSync(NamedTuple):
     since_bytes: int
 
 
+class RaisedQueue(NamedTuple):
+    """A queue whose oldest messages went: those from `old_min` up to `new_min`."""
+
+    topic: str
+    queue_id: int
+    old_min: int
+    new_min: int
+
+
 def sync_queues(disk: Disk, root: str, syncs: list[QueueSync]) -> None:
     """Make queues durable: their files, and the names of their files and directories.
 
@@ -185,14 +194,20 @@ class QueueTable:
                 self._disk.rmdir(directory)
             self._disk.rmdir(topic_directory)
 
-    def raise_min(self, physical_offset: int) -> None:
-        """Adjust all queues to the CommitLog's start.
+    def raise_min(self, physical_offset: int, raised: list[RaisedQueue] | None = None) -> None:
+        """Adjust all queues to the CommitLog's start; `raised` gets those that lost messages.
 
         Raises:
-            OSError: the call may be repeated.
+            OSError: the call may be repeated; `raised` has what was done until then.
         """
         for queue in self.by_key.values():
-            queue.raise_min(physical_offset)
+            old_min = queue.min_offset
+            try:
+                queue.raise_min(physical_offset)
+            finally:
+                new_min = queue.min_offset
+                if raised is not None and new_min > old_min:
+                    raised.append(RaisedQueue(queue.topic, queue.queue_id, old_min, new_min))
 
     def empty_queues(self) -> list[tuple[str, int, int]]:
         """Return topic, queue id and end of the queues whose every message has expired."""

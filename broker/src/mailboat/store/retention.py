@@ -1,30 +1,47 @@
-"""Which CommitLog segments may go, and whether the disk still takes messages.
+"""How full the disk is, which segments may therefore go, and whether messages are still taken.
 
-    used ratio above          effect
-    diskMaxUsedSpaceRatio     segments older than fileReservedTime go, at any hour
-    diskSpaceCleanForcibly..  the oldest segments go whatever their age
-    diskSpaceWarningLevel..   sends are refused as well, until the ratio is back below the former
+    level           above (per cent of the volume, or below so many free bytes)   effect
+    expire          diskMaxUsedSpaceRatio        diskExpireFreeBytes              see below
+    force clean     diskSpaceCleanForciblyRatio  diskForceCleanFreeBytes          see below
+    reject writes   diskSpaceWarningLevelRatio   diskRejectFreeBytes              sends are refused
+
+    reason          a segment goes when
+    expired         it is past fileReservedTime, in the hours of deleteWhen or above a level
+    consumed        every group has read it: past readFileReservedTime above "expire", at any age
+                    above "force clean"
+    forced          above "force clean", only with cleanUnconsumedFilesEnable
+
+A level is left only diskThresholdHysteresisPercent below where it was entered. Room that segments
+have reserved and not written yet counts as free: a send into it takes nothing from the volume.
+Where the next segment does not fit any more, that is as good as being above "force clean".
 
 Age is the time since a segment's newest record was stored, counted by a clock that follows the
 monotonic one: a jump of the wall clock expires nothing. A volume whose state cannot be read counts
 as unknown: nothing is deleted, and after three failures sends are refused.
 
-Source: apache/rocketmq store/DefaultMessageStore.java (CleanCommitLogService).
+Source: apache/rocketmq store/DefaultMessageStore.java (CleanCommitLogService), which knows no
+reading groups, no hysteresis and no free bytes.
 """
 
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk, VolumeUsage
 
 log = logging.getLogger(__name__)
 
+Reason: TypeAlias = Literal["expired", "consumed", "forced"]
+"""Why a segment goes."""
+
+REASONS: Final[tuple[Reason, ...]] = ("expired", "consumed", "forced")
+
+HOUR_MS: Final = 3_600_000
 _UNKNOWN_LIMIT: Final = 3
-_HOUR_MS: Final = 3_600_000
 
 
 def used_percent(usage: VolumeUsage) -> int:
@@ -33,75 +50,249 @@ def used_percent(usage: VolumeUsage) -> int:
     return math.ceil(100 * usage.used_bytes / total) if total else 100
 
 
-@dataclass(slots=True)
-class RetentionDecision:
-    """What one look at the disk says."""
+class Threshold(NamedTuple):
+    """Where a level is entered; whichever is reached first. 0 free bytes: only the percentage."""
 
-    delete_expired: bool
-    delete_oldest: bool
+    percent: int
+    free_bytes: int
+
+    def is_crossed(self, usage: VolumeUsage, hysteresis_percent: int = 0) -> bool:
+        """Tell whether a volume is above; with a hysteresis, whether it is not yet well below."""
+        if used_percent(usage) > self.percent - hysteresis_percent:
+            return True
+        fillable = usage.used_bytes + usage.available_bytes
+        wanted = self.free_bytes + fillable * hysteresis_percent // 100
+        return self.free_bytes > 0 and usage.available_bytes < wanted
+
+
+class Thresholds(NamedTuple):
+    """The levels in the order in which a filling disk reaches them."""
+
+    expire: Threshold
+    force_clean: Threshold
+    reject_writes: Threshold
+    hysteresis_percent: int
+
+
+def thresholds_of(config: MessageStoreConfig) -> Thresholds:
+    """Return the thresholds that a configuration names."""
+    return Thresholds(
+        Threshold(config.disk_max_used_space_ratio, config.disk_expire_free_bytes),
+        Threshold(config.disk_space_clean_forcibly_ratio, config.disk_force_clean_free_bytes),
+        Threshold(config.disk_space_warning_level_ratio, config.disk_reject_free_bytes),
+        config.disk_threshold_hysteresis_percent,
+    )
+
+
+@dataclass(slots=True)
+class ActiveLevels:
+    """The levels that the disk is above."""
+
+    expire: bool = False
+    force_clean: bool = False
+    reject_writes: bool = False
+
+
+class Reserved(NamedTuple):
+    """What the log itself says of its room: reserved bytes without records, and those that the
+    next segment needs soon and does not have yet."""
+
+    empty_bytes: int = 0
+    wanted_bytes: int = 0
+
+
+NOTHING_RESERVED: Final = Reserved()
+
+
+class Pressure(NamedTuple):
+    """What may be deleted now."""
+
+    in_window: bool
+    expire: bool
+    force_clean: bool
+
+    @property
+    def wants_room(self) -> bool:
+        """The disk is above a level, or the next segment does not fit."""
+        return self.expire or self.force_clean
 
 
 class Retention:
     """Watches the volume of the CommitLog and that of the derived files."""
 
     def __init__(self, config: MessageStoreConfig, disk: Disk, paths: list[str]) -> None:
-        """Watch the volumes of `paths`."""
-        self._config = config
+        """Watch the volumes of `paths`, the CommitLog's first."""
         self._disk = disk
         self._paths = paths
         self._started_wall_ms = disk.wall_ms()
         self._started_s = disk.monotonic()
         self._unknown_count = 0
-        self._hours = {int(hour) for hour in config.delete_when.split(";") if hour.strip()}
-        self.used_percent: int | None = None
+        self._volumes: list[VolumeUsage] = []
+        self._wanted_bytes = 0
+        self.usage: VolumeUsage | None = None
+        """The CommitLog's volume at the last look, None while it is unknown."""
+
+        self.pressure_percent: int | None = None
+        """What the thresholds were compared with: reserved room counts as free."""
+
+        self.active = ActiveLevels()
         self.refusal: str | None = None
+        self.configure(config)
+
+    def configure(self, config: MessageStoreConfig) -> None:
+        """Follow other settings from the next look on."""
+        self._config = config
+        self._hours = {int(hour) for hour in config.delete_when.split(";") if hour.strip()}
+        self.thresholds = thresholds_of(config)
 
     def now_ms(self) -> int:
         """Return the wall time at the start plus the time that has really passed since."""
         elapsed_s = self._disk.monotonic() - self._started_s
         return self._started_wall_ms + int(elapsed_s * 1000)
 
-    def is_expired(self, last_store_timestamp_ms: int) -> bool:
+    @property
+    def reserved_hours(self) -> int:
+        """Hours for which every message is kept while nothing is forced."""
+        return self._config.file_reserved_time
+
+    @property
+    def read_reserved_hours(self) -> int:
+        """Hours for which a message that every group has read is kept above "expire"."""
+        hours = self._config.read_file_reserved_time
+        return self._config.file_reserved_time if hours < 0 else hours
+
+    def is_expired(self, newest_ms: int) -> bool:
         """Tell whether a segment whose newest record has this time is past fileReservedTime."""
-        return self.now_ms() - last_store_timestamp_ms >= (
-            self._config.file_reserved_time * _HOUR_MS
-        )
+        return self.now_ms() - newest_ms >= self.reserved_hours * HOUR_MS
 
-    def look(self) -> RetentionDecision:
-        """Read the volumes, decide, and set or clear the refusal of sends."""
-        percent = self._read_percent()
-        if percent is None:
-            return RetentionDecision(delete_expired=False, delete_oldest=False)
-        config = self._config
-        if percent > config.disk_space_warning_level_ratio:
-            if self.refusal is None:
-                log.warning("disk full used_percent=%d: refusing sends", percent)
-            self.refusal = (
-                f"the broker's disk is full [{percent}% of {self._paths[0]}, limit "
-                f"{config.disk_space_warning_level_ratio}%]"
-            )
-        elif percent <= config.disk_space_clean_forcibly_ratio and self.refusal is not None:
-            log.info("disk has room again used_percent=%d: taking sends", percent)
-            self.refusal = None
-        hour = time.localtime(self.now_ms() / 1000).tm_hour
-        forcibly = percent > config.disk_space_clean_forcibly_ratio
-        return RetentionDecision(
-            delete_expired=percent > config.disk_max_used_space_ratio or hour in self._hours,
-            delete_oldest=forcibly and config.clean_file_forcibly_enable,
-        )
-
-    def _read_percent(self) -> int | None:
+    def look(self, reserved: Reserved = NOTHING_RESERVED) -> None:
+        """Read the volumes, enter and leave levels, and set or clear the refusal of sends."""
         try:
-            percent = max(used_percent(self._disk.usage(path)) for path in self._paths)
+            volumes = [self._disk.usage(path) for path in self._paths]
         except OSError as exc:
-            self._unknown_count += 1
-            self.used_percent = None
-            log.warning("disk usage unknown count=%d: %s", self._unknown_count, exc)
-            if self._unknown_count >= _UNKNOWN_LIMIT:
-                self.refusal = f"the state of the volume at {self._paths[0]} cannot be read: {exc}"
+            self._is_unknown(exc)
+            return
+        self._unknown_count = 0
+        self.usage = volumes[0]
+        self._volumes = [
+            _with_room(volume, reserved.empty_bytes if _is_same(volume, volumes[0]) else 0)
+            for volume in volumes
+        ]
+        self._wanted_bytes = reserved.wanted_bytes
+        self.pressure_percent = max(map(used_percent, self._volumes))
+        self._enter_and_leave()
+
+    @property
+    def used_percent(self) -> int | None:
+        """The used part of the CommitLog's volume as df shows it, None while it is unknown."""
+        return None if self.usage is None else used_percent(self.usage)
+
+    def pressure(self, freed_bytes: int = 0) -> Pressure:
+        """Return what may be deleted, once the removal of so many bytes is through."""
+        in_window = time.localtime(self.now_ms() / 1000).tm_hour in self._hours
+        if self.usage is None:
+            return Pressure(in_window=False, expire=False, force_clean=False)
+        volumes = [
+            _with_room(volume, freed_bytes) if _is_same(volume, self.usage) else volume
+            for volume in self._volumes
+        ]
+        lacks_room = self.usage.available_bytes + freed_bytes < self._wanted_bytes
+        thresholds = self.thresholds
+        return Pressure(
+            in_window,
+            self.active.expire and self._is_crossed(thresholds.expire, volumes),
+            lacks_room
+            or (self.active.force_clean and self._is_crossed(thresholds.force_clean, volumes)),
+        )
+
+    @property
+    def lacks_room(self) -> bool:
+        """The segment that the log needs next does not fit into the volume."""
+        return self.usage is not None and self.usage.available_bytes < self._wanted_bytes
+
+    @property
+    def is_pressing(self) -> bool:
+        """The disk is above a level, or unknown: it is worth to look again soon."""
+        active = self.active
+        return (
+            active.expire
+            or active.force_clean
+            or active.reject_writes
+            or self.lacks_room
+            or self.refusal is not None
+        )
+
+    def removal_reason(
+        self, pressure: Pressure, *, newest_ms: Callable[[], int | None], is_read: bool
+    ) -> Reason | None:
+        """Say why the oldest segment goes, None while it stays.
+
+        Args:
+            pressure: what the disk asks for.
+            newest_ms: gives the time of the segment's newest record, None where it is unknown.
+            is_read: every group has read all of it.
+        """
+        newest = newest_ms() if pressure.in_window or pressure.wants_room else None
+        if newest is not None and self.is_expired(newest):
+            return "expired"
+        if pressure.expire and is_read and newest is not None:
+            age_ms = self.now_ms() - newest
+            if age_ms >= self.read_reserved_hours * HOUR_MS:
+                return "consumed"
+        if not pressure.force_clean or not self._config.clean_file_forcibly_enable:
             return None
-        if self._unknown_count:
-            self._unknown_count = 0
-            self.refusal = None
-        self.used_percent = percent
-        return percent
+        if is_read:
+            return "consumed"
+        return "forced" if self._config.clean_unconsumed_files_enable else None
+
+    def _enter_and_leave(self) -> None:
+        thresholds, active = self.thresholds, self.active
+        for name in ("expire", "force_clean", "reject_writes"):
+            threshold: Threshold = getattr(thresholds, name)
+            was_active: bool = getattr(active, name)
+            is_active = (
+                self._is_crossed(threshold, self._volumes)
+                if was_active
+                else any(map(threshold.is_crossed, self._volumes))
+            )
+            if is_active != was_active:
+                setattr(active, name, is_active)
+                level = logging.WARNING if name == "reject_writes" and is_active else logging.INFO
+                verb = "above" if is_active else "below"
+                log.log(level, "disk %s %s percent=%s", verb, name, self.pressure_percent)
+        self.refusal = self._full_sentence() if active.reject_writes else None
+
+    def _is_crossed(self, threshold: Threshold, volumes: list[VolumeUsage]) -> bool:
+        hysteresis = self.thresholds.hysteresis_percent
+        return any(threshold.is_crossed(volume, hysteresis) for volume in volumes)
+
+    def _full_sentence(self) -> str:
+        limit = self.thresholds.reject_writes
+        resume = limit.percent - self.thresholds.hysteresis_percent
+        free = f" or less than {limit.free_bytes} bytes free" if limit.free_bytes else ""
+        return (
+            f"the broker's disk is full [{self.pressure_percent}% of the volume of "
+            f"{self._paths[0]}, limit {limit.percent}%{free}]; messages are taken again at "
+            f"{resume}%: let consumers catch up or make the volume larger"
+        )
+
+    def _is_unknown(self, exc: OSError) -> None:
+        self._unknown_count += 1
+        self.usage = self.pressure_percent = None
+        log.warning("disk usage unknown count=%d: %s", self._unknown_count, exc)
+        if self._unknown_count >= _UNKNOWN_LIMIT:
+            self.refusal = f"the state of the volume at {self._paths[0]} cannot be read: {exc}"
+
+
+def _with_room(volume: VolumeUsage, size_bytes: int) -> VolumeUsage:
+    """Return a volume as it is when so many of its used bytes count as free."""
+    size_bytes = min(size_bytes, volume.used_bytes)
+    return volume._replace(
+        used_bytes=volume.used_bytes - size_bytes,
+        available_bytes=volume.available_bytes + size_bytes,
+    )
+
+
+def _is_same(one: VolumeUsage, other: VolumeUsage) -> bool:
+    """Tell whether two paths lie on the same volume, as far as its numbers tell."""
+    return (one.capacity_bytes, one.inodes_total) == (other.capacity_bytes, other.inodes_total)

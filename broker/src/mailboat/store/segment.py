@@ -19,7 +19,16 @@ class Segment:
     `last_store_timestamp_ms` is the newest record's time, 0 while unknown.
     """
 
-    __slots__ = ("_disk", "_map", "fd", "last_store_timestamp_ms", "path", "size_bytes", "start")
+    __slots__ = (
+        "_disk",
+        "_map",
+        "fd",
+        "is_reserved",
+        "last_store_timestamp_ms",
+        "path",
+        "size_bytes",
+        "start",
+    )
 
     def __init__(self, disk: Disk, path: str, start: int, size_bytes: int, fd: int) -> None:
         """Take over an open file."""
@@ -30,6 +39,8 @@ class Segment:
         self.size_bytes = size_bytes
         self.fd = fd
         self.last_store_timestamp_ms = 0
+        self.is_reserved = True
+        """Whether the volume has set the room of the whole file aside."""
 
     @property
     def end(self) -> int:
@@ -79,8 +90,12 @@ class Segment:
             self._map = None
 
 
-def create_segment(disk: Disk, directory: str, start: int, size_bytes: int) -> Segment:
+def create_segment(
+    disk: Disk, directory: str, start: int, size_bytes: int, *, reserve: bool = True
+) -> Segment:
     """Create the segment at `start`, its room reserved and its name durable.
+
+    Without `reserve` the file takes no room yet, so that it can be made on a full disk.
 
     Raises:
         OSError: there is no such file afterwards.
@@ -91,7 +106,10 @@ def create_segment(disk: Disk, directory: str, start: int, size_bytes: int) -> S
         disk.unlink(path)
     fd = disk.open(path, create=True)
     try:
-        disk.fallocate(fd, size_bytes)
+        if reserve:
+            disk.fallocate(fd, size_bytes)
+        else:
+            disk.ftruncate(fd, size_bytes)
         # The size first: a power cut must not leave a short file with others behind it.
         sync(disk, fd)
         disk.fsync_dir(directory)
@@ -101,7 +119,9 @@ def create_segment(disk: Disk, directory: str, start: int, size_bytes: int) -> S
         disk.unlink(path)
         disk.fsync_dir(directory)
         raise
-    return Segment(disk, path, start, size_bytes, fd)
+    segment = Segment(disk, path, start, size_bytes, fd)
+    segment.is_reserved = reserve
+    return segment
 
 
 def open_segments(disk: Disk, directory: str, size_bytes: int) -> list[Segment]:

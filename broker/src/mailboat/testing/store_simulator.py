@@ -149,7 +149,7 @@ class StoreSimulator:
         while self._random.random() < 0.3:
             self._disk.cut_power_after(self._random.randrange(1, 60))
             try:
-                self._new_store(self._disk).open()
+                _open_or_violate(self._new_store(self._disk))
             except PowerCutError:
                 self._disk = self._cut_power()
                 crash = self._power_cut

@@ -167,18 +167,7 @@ class AdminApi:
         config = broker.topics.select(name)
         if config is None:
             raise web.HTTPNotFound(text=f"there is no topic {name}")
-        body = _topic(broker, config)
-        body.queues = [
-            QueueBody(
-                queue_id,
-                broker.store.min_offset(name, queue_id),
-                broker.store.max_offset(name, queue_id),
-            )
-            for queue_id in queue_ids(broker, name)
-        ]
-        online = broker.consumers.groups_on_topic(name)
-        body.groups = sorted(broker.offsets.groups_of(name).union(online))
-        return reply(body)
+        return reply(topic_body(broker, config))
 
     async def groups(self, request: web.Request) -> web.Response:
         """List consumer groups with their lag in every queue."""
@@ -197,7 +186,7 @@ class AdminApi:
     async def store(self, _: web.Request) -> web.Response:
         """Show the store's condition."""
         broker = serving_broker(self._context)
-        state, config = broker.store.state(), self._context.settings.store
+        state, config = broker.store.state(), broker.settings.store
         body = StoreBody(
             root=str(config.root_dir),
             flush_disk_type=config.flush_disk_type,
@@ -280,6 +269,19 @@ def group_topics(broker: BrokerController, group: str) -> set[str]:
     info = broker.consumers.groups.get(group)
     topics = broker.offsets.topics_of(group)
     return topics if info is None else topics.union(info.subscriptions)
+
+
+def topic_body(broker: BrokerController, config: TopicConfig) -> TopicBody:
+    """Describe one topic with its queues and the groups that consume it."""
+    name, store = config.topic_name, broker.store
+    body = _topic(broker, config)
+    body.queues = [
+        QueueBody(queue_id, store.min_offset(name, queue_id), store.max_offset(name, queue_id))
+        for queue_id in queue_ids(broker, name)
+    ]
+    online = broker.consumers.groups_on_topic(name)
+    body.groups = sorted(broker.offsets.groups_of(name).union(online))
+    return body
 
 
 def _topic(broker: BrokerController, config: TopicConfig) -> TopicBody:

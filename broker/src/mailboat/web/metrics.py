@@ -22,6 +22,7 @@ from mailboat.broker.stats import FlowCounter
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.web.api import group_topics, topic_lag
 from mailboat.web.context import WebContext
+from mailboat.web.store_metrics import store_metrics
 
 TOPIC_SERIES_MAX: Final = 200
 """Topics with series of their own; the others only show in the sum of all."""
@@ -120,6 +121,7 @@ class ProcessMetrics(Collector):
             yield from self._topics.metrics(broker.stats.topic_flows())
             yield from _client_metrics(broker)
             yield from _store_metrics(broker)
+            yield from store_metrics(broker, context.settings)
             yield _lag_metric(broker)
 
 

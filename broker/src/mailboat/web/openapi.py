@@ -6,7 +6,7 @@ import msgspec
 from aiohttp import web
 
 from mailboat import __version__
-from mailboat.web import api, probes, produce, replies
+from mailboat.web import administration, api, probes, produce, replies, retention
 
 _JSON: Final = "application/json"
 _PAGE: Final = [
@@ -31,14 +31,15 @@ _PAGE: Final = [
 
 
 class _Operation(msgspec.Struct):
-    """One path with one method."""
+    """One path with one method; `body` is the type of the request's body."""
 
     path: str
     summary: str
     answer: type[msgspec.Struct] | None
     errors: dict[int, str] = {}
     parameters: list[dict[str, Any]] = []
-    body: type[msgspec.Struct] | None = None
+    body: Any = None
+    method: str = "get"
     error_type: type[msgspec.Struct] = replies.ErrorBody
 
 
@@ -94,6 +95,49 @@ _OPERATIONS: Final = [
             504: "There was no answer in time: the outcome is unknown.",
         },
         body=produce.ProduceBody,
+        method="post",
+    ),
+    _Operation(
+        "/api/v1/topics/{topic}",
+        "Make or change a topic.",
+        api.TopicBody,
+        {400: "The name, the queues or the permission are not legal.", **_NOT_STARTED},
+        body=administration.TopicChangeBody,
+        method="put",
+    ),
+    _Operation(
+        "/api/v1/topics/{topic}",
+        "Remove a topic, its messages and the offsets in it; an unknown one is no error.",
+        administration.TopicDeletedBody,
+        {400: "It is one of the broker's own.", **_NOT_STARTED},
+        method="delete",
+    ),
+    _Operation(
+        "/api/v1/broker",
+        "Who the broker is, and where it is registered.",
+        administration.BrokerStateBody,
+        _NOT_STARTED,
+    ),
+    _Operation(
+        "/api/v1/config",
+        "Every setting in force, and which of them are live.",
+        administration.ConfigBody,
+        _NOT_STARTED,
+    ),
+    _Operation(
+        "/api/v1/config",
+        "Change live settings, all that are named or none; until the process ends.",
+        administration.ConfigBody,
+        {400: "A key is unknown or not live, or a value is bad; nothing is changed."}
+        | _NOT_STARTED,
+        body=dict[str, str],
+        method="patch",
+    ),
+    _Operation(
+        "/api/v1/retention",
+        "Which messages go next and why, how full the disk is, and what is refused.",
+        retention.RetentionDocument,
+        _NOT_STARTED,
     ),
     _Operation(
         "/api/v1/groups",
@@ -132,19 +176,22 @@ def build_document(paths: set[str]) -> dict[str, Any]:
         found
         for operation in operations
         for found in (operation.answer, operation.body, operation.error_type)
-        if found is not None
+        if isinstance(found, type) and issubclass(found, msgspec.Struct)
     }
     ordered = sorted(types, key=lambda found: found.__name__)
     _, schemas = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    described: dict[str, Any] = {}
+    for operation in operations:
+        described.setdefault(operation.path, {})[operation.method] = _method(operation)
     return {
         "openapi": "3.1.0",
         "info": {"title": "mailboat", "version": __version__},
-        "paths": {operation.path: _path(operation) for operation in operations},
+        "paths": described,
         "components": {"schemas": schemas},
     }
 
 
-def _path(operation: _Operation) -> dict[str, Any]:
+def _method(operation: _Operation) -> dict[str, Any]:
     answer: dict[str, Any] = {"description": "Done."}
     if operation.answer is None:
         answer["content"] = {"text/plain": {"schema": {"type": "string"}}}
@@ -162,7 +209,7 @@ def _path(operation: _Operation) -> dict[str, Any]:
         method["parameters"] = parameters
     if operation.body is not None:
         method["requestBody"] = {"required": True, "content": _content(operation.body)}
-    return {"get" if operation.body is None else "post": method}
+    return method
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
@@ -173,5 +220,7 @@ def _path_parameters(path: str) -> list[dict[str, Any]]:
     ]
 
 
-def _content(body: type[msgspec.Struct]) -> dict[str, Any]:
-    return {_JSON: {"schema": {"$ref": f"#/components/schemas/{body.__name__}"}}}
+def _content(body: Any) -> dict[str, Any]:
+    if isinstance(body, type) and issubclass(body, msgspec.Struct):
+        return {_JSON: {"schema": {"$ref": f"#/components/schemas/{body.__name__}"}}}
+    return {_JSON: {"schema": msgspec.json.schema(body)}}

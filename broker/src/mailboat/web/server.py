@@ -7,7 +7,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from mailboat.web import api, metrics, openapi, probes, produce
+from mailboat.web import administration, api, metrics, openapi, probes, produce, retention
 from mailboat.web.context import WebContext
 from mailboat.web.replies import answer_errors
 
@@ -29,6 +29,8 @@ def build_app(context: WebContext) -> web.Application:
     api.add_routes(app, context)
     if has_broker:
         produce.add_routes(app, context)
+        administration.add_routes(app, context)
+        retention.add_routes(app, context)
     openapi.add_routes(app)
     return app
 

@@ -92,6 +92,16 @@ def test_refusals_say_which_item_and_why(data: bytes, reason: str) -> None:
         decode_batch(data)
 
 
+def test_items_of_one_size_may_be_cut_differently() -> None:
+    """Where the first item has its properties size, the text of the second has the same bytes."""
+    first = struct.pack(">i8xii", 32, 0, 4) + b"body" + struct.pack(">H", 6) + b"k\x01val\x02"
+    second = struct.pack(">i8xii", 32, 1, 2) + b"bo" + struct.pack(">H", 8) + b"\0\x06name\x01\x02"
+    assert decode_batch(first + second) == [
+        (0, b"body", b"k\x01val\x02"),
+        (1, b"bo", b"\0\x06name\x01\x02"),
+    ]
+
+
 def test_properties_beyond_a_signed_short_are_refused() -> None:
     """Java could not read their length."""
     with pytest.raises(IllegalMessageError, match="at most 32767"):

@@ -60,6 +60,24 @@ def test_impossible_prefix_is_refused_at_once(data: bytes, reason: str) -> None:
         FrameDecoder().feed(data)
 
 
+@pytest.mark.parametrize(
+    ("length", "header_word", "reason"),
+    [
+        (FRAME_MAX_BYTES - 3, 10, "above the limit of 16777216"),
+        (100_000, HEADER_MAX_BYTES + 1, "above the limit of 65536"),
+        (20, 17, "does not fit"),
+        (20, 0x02000004, "unknown header serialization 2"),
+    ],
+)
+def test_a_whole_frame_in_one_read_keeps_the_same_limits(
+    length: int, header_word: int, reason: str
+) -> None:
+    """That all bytes are there makes no frame of what breaks a rule."""
+    data = prefix(length, header_word) + bytes(length - 4)
+    with pytest.raises(RemoteProtocolError, match=reason):
+        FrameDecoder().feed(data)
+
+
 def test_tls_hello_has_its_own_error() -> None:
     """A TLS handshake is told apart from garbage."""
     with pytest.raises(TlsHelloError):

@@ -3,6 +3,7 @@
 Source: apache/rocketmq broker/processor/PullMessageProcessor.java @ rocketmq-all-5.3.3.
 """
 
+import logging
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
@@ -19,6 +20,8 @@ from mailboat.protocol.frame import SERIALIZE_JSON
 from mailboat.protocol.send_header import PullFields, PullRequest, encode_pull_response_header
 from mailboat.remoting.connection import Connection
 from mailboat.store.lookup import GetResult, GetStatus
+
+_log = logging.getLogger(__name__)
 
 _ONEWAY_BIT: Final = 2
 
@@ -62,11 +65,18 @@ class PullMessageProcessor:
             return None
         return self._pull_hot(connection, request, codes)
 
+    def arrivals(self) -> PullRequestHoldService:
+        """Answer pulls that wait for what arrives inside, once, at the end."""
+        return self._holds
+
     def _pull_hot(
         self, connection: Connection, request: PullRequest, codes: frozenset[int] | None
     ) -> bytes | None:
         fields = request.fields
-        result = self._get(fields, fields.queue_offset, codes)
+        try:
+            result = self._get(fields, fields.queue_offset, codes)
+        except OSError as error:
+            return self._unreadable(request, error)
         if result.status == GetStatus.FOUND:
             return self._found(request, result)
         if fields.sys_flag & PULL_SUSPEND and result.status in (
@@ -191,7 +201,13 @@ class PullMessageProcessor:
             nonlocal scanned
             if connection.is_closed:
                 return True
-            result = self._get(fields, scanned, codes)
+            try:
+                result = self._get(fields, scanned, codes)
+            except OSError as error:
+                unreadable = self._unreadable(request, error)
+                if unreadable is not None:
+                    connection.write(unreadable)
+                return True
             if result.status == GetStatus.FOUND:
                 answer = self._found(request, result)
             elif result.status == GetStatus.NO_MATCHED_MESSAGE and not is_late:
@@ -277,6 +293,13 @@ class PullMessageProcessor:
             )
             .encode()
         )
+
+    def _unreadable(self, request: PullRequest, error: OSError) -> bytes | None:
+        fields = request.fields
+        place = f"topic {fields.topic} queue {fields.queue_id}"
+        _log.warning("pull failed %s: %s", place, error)
+        remark = f"{place} cannot be read: {error}"
+        return self._refusal(request, BrokerError(ResponseCode.SYSTEM_ERROR, remark))
 
     def _refusal(self, request: PullRequest, error: BrokerError) -> bytes | None:
         if request.flag & _ONEWAY_BIT:

@@ -1,8 +1,8 @@
 """Sends: codes 10, 310 and 320.
 
-The hot path takes all sends of one read through three stages: `_check_all` makes messages of
-requests, the store takes them, `_answer_all` words the answers. What is rare (a new topic, a batch,
-a refusal) leaves at the check and takes its time.
+The hot path takes all sends of one round through three stages: `_store_all` makes messages of
+requests, the store takes them, `_answer_all` words the answers. Client batches have their own way
+(`_take_batch`). What is rare (a new topic, a refusal) leaves at the check and takes its time.
 
 Source: apache/rocketmq broker/processor/SendMessageProcessor.java and
 AbstractSendMessageProcessor.java (msgCheck) @ rocketmq-all-5.3.3.
@@ -15,8 +15,17 @@ from typing import Final, NamedTuple
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.dispatcher import Send
 from mailboat.broker.flush_service import FlushService
+from mailboat.broker.processors.send_batch import read_client_batch
+from mailboat.broker.processors.send_rules import (
+    MAX_STORED_PROPERTIES_BYTES,
+    RARE_PROPERTIES,
+    SERVER_OWNED,
+    UNSUPPORTED,
+    TagsCodes,
+)
+from mailboat.config import MessageStoreConfig
 from mailboat.errors import BrokerError, IllegalMessageError
-from mailboat.model.batch import decode_batch
+from mailboat.model.batch import BatchColumns, decode_batch_columns
 from mailboat.model.message_id import UniqKeyGenerator
 from mailboat.model.names import (
     RETRY_PREFIX,
@@ -24,51 +33,31 @@ from mailboat.model.names import (
     check_topic,
 )
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName, decode_properties
+from mailboat.model.rows import pack_rows
 from mailboat.model.sys_flag import MULTI_TAGS
-from mailboat.model.tags import tags_code
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.frame import SERIALIZE_JSON
 from mailboat.protocol.send_header import SendFields, SendRequest, encode_send_response
 from mailboat.remoting.connection import Connection
+from mailboat.store.client_batch import ClientBatch
 from mailboat.store.message_inner import MessageInner, PutStatus
 
 _ONEWAY_BIT: Final = 2
-# The checksum property, and the separator that it may need, go on top.
-_MAX_STORED_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 21
 # A well-formed text holds nothing but 0x01 and 0x02 in turn once everything else is taken out.
 _NOT_SEPARATORS: Final = bytes(code for code in range(256) if code not in (1, 2))
 _SEPARATORS: Final = b"\x01\x02" * (MAX_PROPERTIES_BYTES // 2)
 _PROPERTY_END: Final = 2
 _WAIT_TRUE: Final = b"WAIT\x01true\x02"
 _BATCH_CODE: Final = RequestCode.SEND_BATCH_MESSAGE
-_TAG_CACHE_SIZE: Final = 65536
-# Properties that only this broker may set, or that must not be stored.
-_SERVER_OWNED: Final = frozenset(
-    {
-        PropertyName.MESSAGE_REGION,
-        PropertyName.TRACE_ON,
-        PropertyName.CLUSTER,
-        PropertyName.POP_CK,
-        PropertyName.CRC32,
-    }
-)
-# What these ask for is not built yet: to take the message as an ordinary one would be a lie.
-_UNSUPPORTED: Final = frozenset(
-    {
-        PropertyName.DELAY,
-        PropertyName.TRANSACTION_PREPARED,
-        "TIMER_DELAY_SEC",
-        "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
-    }
-)
-_RARE: Final = _SERVER_OWNED | _UNSUPPORTED
 
 
 Answers = defaultdict[Connection, list[bytes]]
 """What is to be written to whom."""
+
+Batches = list[tuple[Connection, SendRequest, ClientBatch]]
+"""Client batches that are stored together."""
 
 
 class _Stored(NamedTuple):
@@ -101,29 +90,32 @@ class SendMessageProcessor:
             f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{self._trace_on}\x02"
             f"CLUSTER\x01{config.broker_cluster_name}\x02"
         ).encode()
-        self._tags_codes: dict[str, int] = {}
+        self._tags_codes = TagsCodes()
         self._unique_keys = UniqKeyGenerator(self._store.commit_log.store_host[:-4])
+
+    def configure(self, config: MessageStoreConfig) -> None:
+        """Follow other settings."""
+        self._max_body_bytes = config.max_message_size
 
     def send(self, sends: list[Send]) -> None:
         """Check, store and answer sends; the answers of one connection leave with one write."""
         answers: Answers = defaultdict(list)
-        accepted, messages = self._check_all(sends, answers)
-        if messages:
-            self._store.put_messages(messages)
-            self._answer_all(accepted, messages, answers)
+        self._store_all(sends, answers)
         for connection, parts in answers.items():
             connection.write(b"".join(parts))
 
     # -- check ----------------------------------------------------------------------------------
 
-    def _check_all(
-        self, sends: list[Send], answers: Answers
-    ) -> tuple[list[Send], list[MessageInner]]:
-        """Make messages of requests; what ends here is answered and left out."""
+    def _store_all(self, sends: list[Send], answers: Answers) -> None:
+        """Make messages of requests and store them; what ends before is answered and left out.
+
+        Messages and client batches go to the store apart, in the order in which they came.
+        """
         topics = self._topics
         max_body_bytes = self._max_body_bytes
         accepted: list[Send] = []
         messages: list[MessageInner] = []
+        batches: Batches = []
         for send in sends:
             connection, request, body = send
             fields = request.fields
@@ -138,11 +130,12 @@ class SendMessageProcessor:
                 or not 0 < len(body) <= max_body_bytes
                 or config.topic_filter_type != "SINGLE_TAG"
             ):
-                if messages and (request.code == _BATCH_CODE or fields.batch):
-                    # A batch is stored by itself; what came before it keeps its place.
-                    self._store.put_messages(messages)
-                    self._answer_all(accepted, messages, answers)
-                    accepted, messages = [], []
+                if request.code == _BATCH_CODE or fields.batch:
+                    if messages:
+                        self._store_messages(accepted, messages, answers)
+                        accepted, messages = [], []
+                    self._take_batch(send, batches, answers)
+                    continue
                 checked = self._check_rare(connection, request, body)
             else:
                 try:
@@ -160,12 +153,24 @@ class SendMessageProcessor:
                     )
                 except BrokerError as error:
                     checked = self._refusal(request, error)
+            if batches:
+                self._store_batches(batches, answers)
+                batches = []
             if isinstance(checked, MessageInner):
                 accepted.append(send)
                 messages.append(checked)
             elif checked is not None:
                 answers[connection].append(checked)
-        return accepted, messages
+        if messages:
+            self._store_messages(accepted, messages, answers)
+        if batches:
+            self._store_batches(batches, answers)
+
+    def _store_messages(
+        self, accepted: list[Send], messages: list[MessageInner], answers: Answers
+    ) -> None:
+        self._store.put_messages(messages)
+        self._answer_all(accepted, messages, answers)
 
     def _message(
         self,
@@ -191,7 +196,7 @@ class SendMessageProcessor:
         else:
             properties = decode_properties(text)
             stored = _encode(properties)
-        if not _RARE.isdisjoint(properties):
+        if not RARE_PROPERTIES.isdisjoint(properties):
             stored = self._clean(properties)
         wait = properties.get("WAIT")
         if wait == "true":
@@ -206,19 +211,14 @@ class SendMessageProcessor:
             unique_key = self._unique_keys.next()
             stored += f"UNIQ_KEY\x01{unique_key}\x02".encode()
         stored += self._suffix
-        if len(stored) > _MAX_STORED_PROPERTIES_BYTES:
+        if len(stored) > MAX_STORED_PROPERTIES_BYTES:
             raise BrokerError(
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"the message is illegal: its properties take {len(stored)} bytes, at most "
-                f"{_MAX_STORED_PROPERTIES_BYTES} are allowed",
+                f"{MAX_STORED_PROPERTIES_BYTES} are allowed",
             )
         tag = properties.get("TAGS")
-        code = 0
-        if tag:
-            try:
-                code = self._tags_codes[tag]
-            except KeyError:
-                code = self._add_tag(tag)
+        code = self._tags_codes[tag] if tag else 0
         return MessageInner(
             fields.topic,
             queue_id,
@@ -238,7 +238,7 @@ class SendMessageProcessor:
 
     def _clean(self, properties: dict[str, str]) -> bytes:
         """Return the text of a message's properties without those that only the broker sets."""
-        for name in _UNSUPPORTED & properties.keys():
+        for name in UNSUPPORTED & properties.keys():
             if name == PropertyName.DELAY and properties[name] == "0":
                 continue
             code, what = ResponseCode.MESSAGE_ILLEGAL, "delayed messages are"
@@ -247,15 +247,9 @@ class SendMessageProcessor:
                     continue
                 code, what = ResponseCode.NO_PERMISSION, "transaction messages are"
             raise BrokerError(code, f"{what} not supported by this broker (property {name})")
-        for name in _SERVER_OWNED:
+        for name in SERVER_OWNED:
             properties.pop(name, None)
         return _encode(properties)
-
-    def _add_tag(self, tag: str) -> int:
-        if len(self._tags_codes) >= _TAG_CACHE_SIZE:
-            self._tags_codes.clear()
-        code = self._tags_codes[tag] = tags_code(tag)
-        return code
 
     # -- rare requests --------------------------------------------------------------------------
 
@@ -264,20 +258,7 @@ class SendMessageProcessor:
     ) -> MessageInner | bytes | None:
         fields = request.fields
         try:
-            config = self._topic(request)
-            queue_id = _queue_id(fields, config)
-            if not body:
-                raise BrokerError(
-                    ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: its body is empty"
-                )
-            if len(body) > self._max_body_bytes:
-                raise BrokerError(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    f"the message is illegal: its body has {len(body)} bytes, at most "
-                    f"{self._max_body_bytes} are allowed",
-                )
-            if fields.batch or request.code == _BATCH_CODE:
-                return self._store_batch(connection, request, body, queue_id)
+            config, queue_id = self._check_request(request, body)
             if config.topic_filter_type == "MULTI_TAG":
                 fields.sys_flag |= MULTI_TAGS
             text = fields.properties
@@ -296,6 +277,22 @@ class SendMessageProcessor:
             return self._refusal(request, error)
         except IllegalMessageError as error:
             return self._refusal(request, BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)))
+
+    def _check_request(self, request: SendRequest, body: bytes) -> tuple[TopicConfig, int]:
+        """Return the topic and the queue for a request; raise BrokerError where there are none."""
+        config = self._topic(request)
+        queue_id = _queue_id(request.fields, config)
+        if not body:
+            raise BrokerError(
+                ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: its body is empty"
+            )
+        if len(body) > self._max_body_bytes:
+            raise BrokerError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the message is illegal: its body has {len(body)} bytes, at most "
+                f"{self._max_body_bytes} are allowed",
+            )
+        return config, queue_id
 
     def _topic(self, request: SendRequest) -> TopicConfig:
         fields = request.fields
@@ -337,18 +334,88 @@ class SendMessageProcessor:
             )
         return config
 
-    def _store_batch(
-        self, connection: Connection, request: SendRequest, body: bytes, queue_id: int
-    ) -> bytes | None:
+    # -- client batches -------------------------------------------------------------------------
+
+    def _take_batch(self, send: Send, batches: Batches, answers: Answers) -> None:
+        """Add a batch to those that are stored together, or store or refuse it by itself."""
+        connection, request, body = send
         fields = request.fields
-        if fields.topic.startswith(RETRY_PREFIX):
-            raise BrokerError(
-                ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic"
+        try:
+            _, queue_id = self._check_request(request, body)
+            if fields.topic.startswith(RETRY_PREFIX):
+                raise BrokerError(
+                    ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic"
+                )
+            items = decode_batch_columns(body)
+            batch = read_client_batch(
+                fields, connection.peer_host, queue_id, items, self._suffix, self._tags_codes
             )
+            if batch is not None:
+                batches.append((connection, request, batch))
+                return
+            self._store_batches(batches, answers)
+            batches.clear()
+            answer = self._store_unusual_batch(connection, request, items, queue_id)
+        except BrokerError as error:
+            answer = self._refusal(request, error)
+        except IllegalMessageError as error:
+            answer = self._refusal(request, BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)))
+        if answer is not None:
+            answers[connection].append(answer)
+
+    def _store_batches(self, batches: Batches, answers: Answers) -> None:
+        """Store batches and answer their requests."""
+        self._store.put_batches([batch for _, _, batch in batches])
+        for connection, request, batch in batches:
+            answer = self._answer_batch(connection, request, batch)
+            if answer is not None:
+                answers[connection].append(answer)
+
+    def _answer_batch(
+        self, connection: Connection, request: SendRequest, batch: ClientBatch
+    ) -> bytes | None:
+        if batch.status != PutStatus.PUT_OK:
+            self._stats.record_put_failed(len(batch))
+            return self._failed(request, batch.status, batch.queue_id)
+        self._stats.record_put(batch.topic, len(batch), batch.size_bytes)
+        stored = _Stored(
+            connection,
+            request,
+            self._message_ids(batch.physical_offsets),
+            batch.queue_id,
+            batch.queue_offset,
+        )
+        return self._answer_stored_batch(stored, len(batch), wait_store_ok=batch.wait_store_ok)
+
+    def _message_ids(self, physical_offsets: list[int]) -> bytes:
+        """Return the offset message ids of a batch, joined by commas."""
+        host = self._store.commit_log.store_host
+        columns = ([host] * len(physical_offsets), physical_offsets)
+        ids = pack_rows((f"{len(host)}s", "q"), *columns)
+        return ids.hex(",", len(host) + 8).upper().encode()
+
+    def _answer_stored_batch(
+        self, stored: _Stored, count: int, *, wait_store_ok: bool
+    ) -> bytes | None:
+        if self._is_sync and wait_store_ok:
+            self._answer_flushed([stored])
+            return None
+        if self._is_sync:
+            self._stats.put_without_wait += count
+            self._flush.begin_soon()
+        if not _wants_answer(stored.request):
+            return None
+        return self._encode(stored, ResponseCode.SUCCESS)
+
+    def _store_unusual_batch(
+        self, connection: Connection, request: SendRequest, items: BatchColumns, queue_id: int
+    ) -> bytes | None:
+        """Store a batch message by message: what they carry needs a closer look."""
+        fields = request.fields
         messages: list[MessageInner] = []
         born_host = connection.peer_host
         try:
-            for flag, item_body, properties in decode_batch(body):
+            for flag, item_body, properties in zip(*items, strict=True):
                 if properties and properties[-1] != _PROPERTY_END:
                     properties += b"\x02"
                 text = properties.decode()
@@ -364,20 +431,15 @@ class SendMessageProcessor:
         status = messages[0].status
         if status != PutStatus.PUT_OK:
             self._stats.record_put_failed(len(messages))
-            return self._failed(request, messages[0])
+            return self._failed(request, status, queue_id)
         self._stats.record_put(
             fields.topic, len(messages), sum([message.size_bytes for message in messages])
         )
-        host = self._store.commit_log.store_host.hex().upper()
-        ids = ",".join([f"{host}{message.physical_offset:016X}" for message in messages])
-        stored = _Stored(connection, request, ids.encode(), queue_id, messages[0].queue_offset)
-        if self._is_sync and all(message.wait_store_ok for message in messages):
-            self._answer_flushed([stored])
-            return None
-        if self._is_sync:
-            self._stats.put_without_wait += len(messages)
-            self._flush.begin_soon()
-        return self._encode(stored, ResponseCode.SUCCESS) if _wants_answer(request) else None
+        ids = self._message_ids([message.physical_offset for message in messages])
+        stored = _Stored(connection, request, ids, queue_id, messages[0].queue_offset)
+        return self._answer_stored_batch(
+            stored, len(messages), wait_store_ok=all(m.wait_store_ok for m in messages)
+        )
 
     # -- answer ---------------------------------------------------------------------------------
 
@@ -394,7 +456,7 @@ class SendMessageProcessor:
         for (connection, request, _), message in zip(accepted, messages, strict=True):
             if message.status:
                 self._stats.record_put_failed()
-                failed = self._failed(request, message)
+                failed = self._failed(request, message.status, message.queue_id)
                 if failed is not None:
                     answers[connection].append(failed)
                 continue
@@ -469,12 +531,11 @@ class SendMessageProcessor:
             .encode()
         )
 
-    def _failed(self, request: SendRequest, message: MessageInner) -> bytes | None:
-        status = message.status
+    def _failed(self, request: SendRequest, status: int, queue_id: int) -> bytes | None:
         if status == PutStatus.FLUSH_DISK_TIMEOUT:
             if not _wants_answer(request):
                 return None
-            return self._timed_out(request, message.queue_id)
+            return self._timed_out(request, queue_id)
         if status == PutStatus.MESSAGE_ILLEGAL:
             error = BrokerError(
                 ResponseCode.MESSAGE_ILLEGAL,

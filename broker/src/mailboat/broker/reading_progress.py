@@ -1,0 +1,256 @@
+"""How far all consumer groups together have read the CommitLog.
+
+A segment is read once the oldest unread message of every group lies behind it. A group's topics
+are those in which it has offsets, those that its connected members subscribe to, and its %RETRY%
+topic. In each of their queues everything from the committed offset on is unread, and everything
+where there is none.
+
+What cannot be known is not counted: members of broadcasting groups keep their offsets themselves,
+and a group that will come one day has none. Only `fileReservedTime` keeps messages for those. While
+there is no group at all, nothing counts as read.
+
+Looking at all queues of all groups is cut into slices: `slices` yields whenever some were looked
+at. Between two rounds the last result stands; positions only rise, so it errs on the safe side.
+Where one may have fallen (an offset was set back, a group is new), nothing counts as read until
+the next round. Nothing here knows the event loop.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from typing import Final, NamedTuple, Protocol
+
+from mailboat.model.names import RETRY_PREFIX, retry_topic
+from mailboat.store.queue_table import RaisedQueue
+
+_QUEUES_A_SLICE: Final = 50
+_SLICES_AT_ONCE: Final = 200
+
+SERIES_MAX: Final = 200
+"""Pairs of group and topic with a count of their own; further ones share a sum."""
+
+
+class GroupProgress(NamedTuple):
+    """The oldest message that a group has not read, and how many there are in all its queues."""
+
+    group: str
+    topic: str
+    queue_id: int
+    physical_offset: int
+    unread_messages: int
+
+
+class Offsets(Protocol):
+    """The committed offsets (`mailboat.broker.offsets`)."""
+
+    lowered: int
+
+    def groups(self) -> set[str]:
+        """Return every group that has offsets."""
+        ...
+
+    def topics_of(self, group: str) -> set[str]:
+        """Return the topics in which a group has offsets."""
+        ...
+
+    def groups_of(self, topic: str) -> set[str]:
+        """Return the groups that have offsets in a topic; the set is the caller's."""
+        ...
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        """Return a group's offsets in a topic, by queue."""
+        ...
+
+
+class Queues(Protocol):
+    """The queues of the store."""
+
+    def queue_keys(self) -> list[tuple[str, int]]:
+        """Return topic and id of every queue."""
+        ...
+
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """Return the first queue offset that is still there."""
+        ...
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset after the last visible message."""
+        ...
+
+    def physical_position(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+        """Return where a message lies in the log, None when the queue does not say."""
+        ...
+
+
+class ReadingProgress:
+    """The result of the last round, and what groups lost unread."""
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        queues: Queues,
+        subscriptions: Callable[[], dict[str, frozenset[str]]],
+        log_end: Callable[[], int],
+    ) -> None:
+        """Look at the tables of one broker.
+
+        Args:
+            offsets: the committed offsets.
+            queues: the store.
+            subscriptions: gives the topics that connected members of clustering groups subscribe
+                to, by group.
+            log_end: gives the physical offset below which every message is in its queue.
+        """
+        self._offsets = offsets
+        self._queues = queues
+        self._subscriptions = subscriptions
+        self._log_end = log_end
+        self._position = 0
+        self._stamp: _Stamp | None = None
+        self._removals: deque[list[RaisedQueue]] = deque()
+        self._counting: Iterator[None] = iter(())
+        self.groups: list[GroupProgress] = []
+        """Groups with unread messages, as of the last round; the oldest position first."""
+
+        self.rounds_done = 0
+        self.lost: dict[tuple[str, str], int] = {}
+        """Messages that went before a group read them, by group and topic; for `SERIES_MAX` pairs,
+        which keep their count for good."""
+
+        self.lost_elsewhere = 0
+        """The same for all other pairs together."""
+
+        self.dropped_series: set[tuple[str, str]] = set()
+        """Those other pairs, as far as they were counted."""
+
+    def position(self) -> int:
+        """Return the physical offset below which every group has read everything; 0 when that is
+        not known."""
+        return self._position if self.is_current else 0
+
+    @property
+    def is_current(self) -> bool:
+        """No offset was set back and no group came since the last round."""
+        stamp = self._stamp
+        if stamp is None or stamp.lowered != self._offsets.lowered:
+            return False
+        known = stamp.subscriptions
+        return all(
+            topics <= known.get(group, frozenset())
+            for group, topics in self._subscriptions().items()
+        )
+
+    def removed(self, raised: list[RaisedQueue]) -> None:
+        """Count the messages that went with the log before they were read.
+
+        At once, because a group moves its offset as soon as it notices; what would take too long
+        is left to the next slices.
+        """
+        self._removals.append(raised)
+        for _ in islice(self._count_removed(), _SLICES_AT_ONCE):
+            continue
+
+    def slices(self) -> Iterator[None]:
+        """Count what went unread, then find every group's oldest unread position anew.
+
+        Yields after each slice of work; a round that is not finished changes no result.
+        """
+        yield from self._count_removed()
+        end, subscriptions = self._log_end(), self._subscriptions()
+        stamp = _Stamp(self._offsets.lowered, subscriptions)
+        queue_ids: dict[str, list[int]] = {}
+        for topic, queue_id in self._queues.queue_keys():
+            queue_ids.setdefault(topic, []).append(queue_id)
+        names = sorted({*self._offsets.groups(), *subscriptions})
+        found: list[GroupProgress] = []
+        for group in names:
+            oldest: GroupProgress | None = None
+            unread = 0
+            subscribed = subscriptions.get(group, frozenset())
+            for item in self._unread_of(group, subscribed | {retry_topic(group)}, queue_ids):
+                if item is None:
+                    yield
+                    continue
+                unread += item.unread_messages
+                if oldest is None or item.physical_offset < oldest.physical_offset:
+                    oldest = item
+            if oldest is not None:
+                found.append(oldest._replace(unread_messages=unread))
+            yield
+        found.sort(key=lambda item: item.physical_offset)
+        self.groups = found
+        self._position = min([end, *(item.physical_offset for item in found)]) if names else 0
+        self._stamp = stamp
+        self.rounds_done += 1
+
+    def _unread_of(
+        self, group: str, subscribed: frozenset[str], queue_ids: dict[str, list[int]]
+    ) -> Iterator[GroupProgress | None]:
+        """Yield each queue that a group has not read to its end, and None after each slice."""
+        queues = self._queues
+        looked_at = 0
+        for topic in sorted(self._offsets.topics_of(group) | subscribed):
+            committed = self._offsets.queues(group, topic)
+            for queue_id in queue_ids.get(topic, ()):
+                looked_at += 1
+                if looked_at % _QUEUES_A_SLICE == 0:
+                    yield None
+                low, high = queues.min_offset(topic, queue_id), queues.max_offset(topic, queue_id)
+                queue_offset = max(committed.get(queue_id, low), low)
+                if queue_offset < high:
+                    position = self._position_of(topic, queue_id, queue_offset)
+                    unread = high - queue_offset
+                    yield GroupProgress(group, topic, queue_id, position, unread)
+
+    def _position_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
+        try:
+            position = self._queues.physical_position(topic, queue_id, queue_offset)
+        except OSError:
+            position = None
+        # What the queue does not say may be the oldest message of all.
+        return 0 if position is None else position
+
+    def _count_removed(self) -> Iterator[None]:
+        """Return the one count that is under way, or begin it."""
+        if self._removals:
+            self._counting = chain(self._counting, self._count(self._removals.popleft()))
+        return self._counting
+
+    def _count(self, raised: list[RaisedQueue]) -> Iterator[None]:
+        subscriptions = self._subscriptions()
+        groups_of: dict[str, list[str]] = {}
+        looked_at = 0
+        for item in raised:
+            if item.topic not in groups_of:
+                groups_of[item.topic] = self._groups_of(item.topic, subscriptions)
+            for group in groups_of[item.topic]:
+                looked_at += 1
+                committed = self._offsets.queues(group, item.topic).get(item.queue_id, 0)
+                self._add_lost(group, item.topic, item.new_min - max(item.old_min, committed))
+                if looked_at % _QUEUES_A_SLICE == 0:
+                    yield
+
+    def _groups_of(self, topic: str, subscriptions: dict[str, frozenset[str]]) -> list[str]:
+        groups = self._offsets.groups_of(topic)
+        groups.update(group for group, topics in subscriptions.items() if topic in topics)
+        if topic.startswith(RETRY_PREFIX):
+            groups.add(topic.removeprefix(RETRY_PREFIX))
+        return sorted(groups)
+
+    def _add_lost(self, group: str, topic: str, lost: int) -> None:
+        if lost <= 0:
+            return
+        key = (group, topic)
+        if key in self.lost or len(self.lost) < SERIES_MAX:
+            self.lost[key] = self.lost.get(key, 0) + lost
+        else:
+            self.lost_elsewhere += lost
+            if len(self.dropped_series) < 10 * SERIES_MAX:
+                self.dropped_series.add(key)
+
+
+class _Stamp(NamedTuple):
+    """What a round was made of, as far as it may lower a position."""
+
+    lowered: int
+    subscriptions: dict[str, frozenset[str]]

@@ -1,0 +1,231 @@
+"""Carries out the actions of a plan, one call each, guarded so that a repeat does no harm."""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from mailboat.errors import MailboatError
+from mailboat_operator.broker_api import BrokerApi, http_url
+from mailboat_operator.cache import ObjectCache
+from mailboat_operator.crds.quantity import format_quantity
+from mailboat_operator.events import EventPoster
+from mailboat_operator.kinds import BY_NAME, CLAIM, POD, Kind, Manifest, key_of
+from mailboat_operator.kube_api import ConflictError, KubeApi, NotFoundError
+from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner.actions import (
+    Action,
+    Apply,
+    ConfigureBroker,
+    Delete,
+    DeleteTopic,
+    Notify,
+    PutTopic,
+    ResizeClaim,
+    SetFinalizers,
+    Step,
+)
+
+logger = logging.getLogger(__name__)
+
+_AUTOGROW_RESULTS = {"VolumeGrowing": "grown", "VolumeGrowthRefused": "refused"}
+
+
+class StaleError(MailboatError):
+    """The object is not the one that the plan saw; plan again."""
+
+    retriable = True
+
+
+class StoppingError(MailboatError):
+    """The process is stopping: no further action is begun."""
+
+    retriable = True
+
+
+class Applier:
+    """Carries out steps for custom resources."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        cache: ObjectCache,
+        brokers: BrokerApi,
+        events: EventPoster,
+        metrics: OperatorMetrics,
+        *,
+        note_config: Callable[[str, str, Mapping[str, str]], None] = lambda *_: None,
+    ) -> None:
+        """`note_config(namespace, pod, values)` is told what a broker answered to a change."""
+        self._api = api
+        self._cache = cache
+        self._brokers = brokers
+        self._events = events
+        self._metrics = metrics
+        self._note_config = note_config
+        self._is_stopping = False
+
+    def stop(self) -> None:
+        """Begin no further action; the one that is under way ends by itself."""
+        self._is_stopping = True
+
+    async def run(self, resource: Manifest, step: Step) -> bool:
+        """Carry out the actions of one step in order; the first failure ends it.
+
+        Returns:
+            Whether anything changed that the next plan should see at once. The watch does not tell
+            of it: the cache has the answer already.
+        """
+        has_changed = False
+        for action in step.actions:
+            if self._is_stopping:
+                raise StoppingError(f"{key_of(resource)}: stopped before {type(action).__name__}")
+            has_changed |= await self._act(resource, step, action)
+        return has_changed
+
+    async def write_status(self, resource: Manifest, status: Manifest) -> bool:
+        """Write the status if it differs from the resource's; says whether it was written."""
+        if (resource.get("status") or {}) == status:
+            return False
+        if self._is_stopping:
+            raise StoppingError(f"{key_of(resource)}: stopped before its status was written")
+        metadata = resource["metadata"]
+        answer = await self._api.put_status(
+            BY_NAME[resource["kind"]],
+            metadata["namespace"],
+            metadata["name"],
+            status,
+            metadata["resourceVersion"],
+        )
+        self._cache.update(answer)
+        return True
+
+    async def _act(self, resource: Manifest, step: Step, action: Action) -> bool:
+        namespace = resource["metadata"]["namespace"]
+        match action:
+            case Apply():
+                return await self._apply(namespace, action.manifest)
+            case Delete():
+                await self._delete(namespace, action, step.name)
+            case ResizeClaim():
+                await self._resize(namespace, action)
+            case ConfigureBroker():
+                await self._configure(namespace, action)
+            case PutTopic():
+                await self._brokers.put_topic(
+                    action.url,
+                    action.topic,
+                    read_queue_nums=action.read_queue_nums,
+                    write_queue_nums=action.write_queue_nums,
+                    perm=action.perm,
+                )
+                logger.info("%s: put topic %s at %s", key_of(resource), action.topic, action.url)
+            case DeleteTopic():
+                await self._brokers.delete_topic(action.url, action.topic)
+                logger.info(
+                    "%s: deleted topic %s at %s", key_of(resource), action.topic, action.url
+                )
+            case SetFinalizers():
+                await self._set_finalizers(resource, action)
+            case Notify():
+                await self._notify(resource, action)
+                return False
+        return True
+
+    async def _apply(self, namespace: str, manifest: Manifest) -> bool:
+        kind = BY_NAME[manifest["kind"]]
+        metadata = {"namespace": namespace, **manifest["metadata"]}
+        whole = {**manifest, "metadata": metadata}
+        try:
+            answer = await self._api.apply(kind, whole, force=False)
+        except ConflictError as error:
+            # Somebody else set a field that is ours by right of the resource's spec.
+            logger.warning("taking fields back from another manager: %s", error)
+            answer = await self._api.apply(kind, whole, force=True)
+        logger.info("applied %s %s/%s", kind.kind, namespace, metadata["name"])
+        return self._cache.update(answer)
+
+    async def _delete(self, namespace: str, action: Delete, step: str) -> None:
+        kind = BY_NAME[action.kind]
+        if not await self._is_still_there(kind, namespace, action):
+            return
+        try:
+            answer = await self._api.delete(
+                kind,
+                namespace,
+                action.name,
+                uid=action.uid,
+                resource_version=action.resource_version,
+                propagation="Orphan" if action.orphan else "Background",
+            )
+        except NotFoundError:
+            return
+        logger.info("deleted %s %s/%s: %s", kind.kind, namespace, action.name, action.reason)
+        if kind == POD:
+            self._metrics.pod_restarts_total.labels(step).inc()
+        if (answer.get("metadata") or {}).get("deletionTimestamp"):
+            # It ends slowly, and this is what it looks like until then; else the watch will tell.
+            self._cache.update(answer)
+
+    async def _is_still_there(self, kind: Kind, namespace: str, action: Delete) -> bool:
+        """Whether what the plan saw is what there is; the cache may be behind."""
+        try:
+            found = await self._api.get(kind, namespace, action.name)
+        except NotFoundError:
+            return False
+        metadata = found["metadata"]
+        if metadata.get("uid") != action.uid:
+            self._cache.update(found)
+            raise StaleError(f"{kind.kind} {namespace}/{action.name} is another object by now")
+        expected = action.resource_version
+        if expected is not None and metadata.get("resourceVersion") != expected:
+            self._cache.update(found)
+            raise StaleError(f"{kind.kind} {namespace}/{action.name} has changed meanwhile")
+        return not metadata.get("deletionTimestamp")
+
+    async def _resize(self, namespace: str, action: ResizeClaim) -> None:
+        size = format_quantity(action.size_bytes)
+        patch = {
+            "metadata": {"uid": action.uid, "resourceVersion": action.resource_version},
+            "spec": {"resources": {"requests": {"storage": size}}},
+        }
+        result = "failed"
+        try:
+            answer = await self._api.merge_patch(CLAIM, namespace, action.name, patch)
+            result = "asked"
+        finally:
+            self._metrics.volume_resize_total.labels(result).inc()
+        logger.info("asked for %s of claim %s/%s", size, namespace, action.name)
+        self._cache.update(answer)
+
+    async def _configure(self, namespace: str, action: ConfigureBroker) -> None:
+        pod = self._cache.get(POD.kind, namespace, action.pod)
+        url = http_url(pod) if pod is not None else None
+        if url is None:
+            raise StaleError(f"pod {namespace}/{action.pod} has no address to configure it at")
+        result = "failed"
+        try:
+            values = await self._brokers.patch_config(url, action.values)
+            result = "applied"
+        finally:
+            self._metrics.config_live_updates_total.labels(result).inc()
+        changed = ", ".join(f"{key}={value}" for key, value in sorted(action.values.items()))
+        logger.info("configured %s/%s: %s", namespace, action.pod, changed)
+        self._note_config(namespace, action.pod, values)
+
+    async def _set_finalizers(self, resource: Manifest, action: SetFinalizers) -> None:
+        metadata = resource["metadata"]
+        patch = {
+            "metadata": {
+                "uid": metadata.get("uid"),
+                "resourceVersion": action.resource_version,
+                "finalizers": list(action.finalizers),
+            }
+        }
+        kind = BY_NAME[resource["kind"]]
+        answer = await self._api.merge_patch(kind, metadata["namespace"], metadata["name"], patch)
+        self._cache.update(answer)
+
+    async def _notify(self, resource: Manifest, action: Notify) -> None:
+        is_posted = await self._events.post(resource, action)
+        result = _AUTOGROW_RESULTS.get(action.reason)
+        if is_posted and result is not None:
+            self._metrics.autogrow_total.labels(result).inc()

@@ -1,0 +1,287 @@
+"""Calls of the Kubernetes API server: few verbs, plain manifests, short timeouts.
+
+The `kubernetes` package's client signs, encrypts and sends; its generated models are left alone
+(they would be most of the operator's memory).
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+from kubernetes.aio import config as kubernetes_config
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client.rest import RESTResponse
+
+from mailboat.errors import MailboatError
+from mailboat_operator.kinds import Kind, Manifest
+from mailboat_operator.metrics import OperatorMetrics
+
+FIELD_MANAGER = "mailboat-operator"
+_JSON = "application/json"
+_MERGE_PATCH = "application/merge-patch+json"
+_JSON_PATCH = "application/json-patch+json"
+_APPLY_PATCH = "application/apply-patch+yaml"
+_TOO_MANY_REQUESTS = 429
+_MOST_TRIES = 4
+_LONGEST_WAIT_S = 30.0
+
+
+class KubeApiError(MailboatError):
+    """The API server refused a call; `status` is the HTTP code."""
+
+    def __init__(self, status: int, what: str, message: str) -> None:
+        """Name the call and what the server said of it."""
+        super().__init__(f"{what}: {message} (HTTP {status})")
+        self.status = status
+        self.message = message
+
+
+class NotFoundError(KubeApiError):
+    """There is no such object (404)."""
+
+
+class ConflictError(KubeApiError):
+    """The object is another one or has changed, or another manager owns a field (409)."""
+
+
+class ForbiddenError(KubeApiError):
+    """The operator has no right to do this (403)."""
+
+
+class KubeUnreachableError(MailboatError):
+    """The API server did not answer in time, so the outcome of the call is unknown."""
+
+    retriable = True
+
+
+_ERRORS: Mapping[int, type[KubeApiError]] = {
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+}
+
+
+async def load_configuration() -> Configuration:
+    """Where the API server is and how to speak to it: `KUBECONFIG`, else the pod's account.
+
+    Raises:
+        kubernetes.aio.config.ConfigException: neither is there.
+    """
+    configuration = Configuration()
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
+    if in_pod:
+        kubernetes_config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    else:
+        await kubernetes_config.load_kube_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+    # The API server is never behind the proxy that a cluster has for the world outside.
+    configuration.client_session_kwargs = {"trust_env": False}
+    return configuration
+
+
+class KubeApi:
+    """The verbs that the operator needs, on plain manifests."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        metrics: OperatorMetrics,
+        *,
+        timeout_s: float,
+        check_may_write: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`check_may_write` raises when this process must not write any more."""
+        self._client = client
+        self._metrics = metrics
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(5.0, timeout_s))
+        self._check_may_write = check_may_write
+
+    async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest:
+        """Read one object."""
+        answer: Manifest = await self._call("get", "GET", kind.path(namespace, name))
+        return answer
+
+    async def list(
+        self, kind: Kind, namespace: str | None, selector: str | None
+    ) -> tuple[list[Manifest], int]:
+        """Read all objects of a kind, with the resourceVersion that the list is true for."""
+        query = {"labelSelector": selector} if selector else {}
+        answer = await self._call("list", "GET", kind.path(namespace), query)
+        items = answer.get("items") or []
+        for item in items:
+            # Members of a list come without their kind.
+            item.setdefault("kind", kind.kind)
+            item.setdefault("apiVersion", kind.api_version)
+        return items, int(answer["metadata"]["resourceVersion"])
+
+    async def get_path(self, path: str, *, verb: str = "get") -> Any:
+        """Read any path of the API server: discovery, a node's statistics."""
+        return await self._call(verb, "GET", path)
+
+    async def apply(self, kind: Kind, manifest: Manifest, *, force: bool) -> Manifest:
+        """Server-side apply: the fields of the manifest become so, and belong to the operator."""
+        metadata = manifest["metadata"]
+        path = kind.path(metadata.get("namespace"), metadata["name"])
+        query = {"fieldManager": FIELD_MANAGER, "force": "true" if force else "false"}
+        answer: Manifest = await self._call(
+            "apply", "PATCH", path, query, manifest, content_type=_APPLY_PATCH, is_write=True
+        )
+        return answer
+
+    async def merge_patch(
+        self, kind: Kind, namespace: str | None, name: str, patch: Manifest
+    ) -> Manifest:
+        """Change some members; name the uid and the resourceVersion in it to guard it."""
+        answer: Manifest = await self._call(
+            "patch",
+            "PATCH",
+            kind.path(namespace, name),
+            {"fieldManager": FIELD_MANAGER},
+            patch,
+            content_type=_MERGE_PATCH,
+            is_write=True,
+        )
+        return answer
+
+    async def put_status(
+        self, kind: Kind, namespace: str, name: str, status: Manifest, resource_version: str
+    ) -> Manifest:
+        """Replace the whole status, if the object is still the version that it was made for."""
+        # Writing the resourceVersion makes the API server compare it: 409 when it is another.
+        operations = [
+            {"op": "replace", "path": "/metadata/resourceVersion", "value": resource_version},
+            {"op": "add", "path": "/status", "value": status},
+        ]
+        answer: Manifest = await self._call(
+            "patch",
+            "PATCH",
+            kind.path(namespace, name, "status"),
+            {"fieldManager": FIELD_MANAGER},
+            operations,
+            content_type=_JSON_PATCH,
+            is_write=True,
+        )
+        return answer
+
+    async def delete(
+        self,
+        kind: Kind,
+        namespace: str | None,
+        name: str,
+        *,
+        uid: str,
+        resource_version: str | None,
+        propagation: str,
+    ) -> Manifest:
+        """Delete exactly the object of this uid, and this version where one is given."""
+        preconditions = {"uid": uid}
+        if resource_version is not None:
+            preconditions["resourceVersion"] = resource_version
+        options = {
+            "kind": "DeleteOptions",
+            "apiVersion": "v1",
+            "preconditions": preconditions,
+            "propagationPolicy": propagation,
+        }
+        answer: Manifest = await self._call(
+            "delete", "DELETE", kind.path(namespace, name), body=options, is_write=True
+        )
+        return answer
+
+    async def create(
+        self, kind: Kind, namespace: str, manifest: Manifest, *, is_fenced: bool = True
+    ) -> Manifest:
+        """Make a new object; 409 if there is one of that name."""
+        answer: Manifest = await self._call(
+            "create", "POST", kind.path(namespace), body=manifest, is_write=is_fenced
+        )
+        return answer
+
+    async def replace(
+        self, kind: Kind, namespace: str, manifest: Manifest, *, is_fenced: bool = True
+    ) -> Manifest:
+        """Put a whole object in place of the version that it names; 409 if that is gone."""
+        answer: Manifest = await self._call(
+            "update",
+            "PUT",
+            kind.path(namespace, manifest["metadata"]["name"]),
+            body=manifest,
+            is_write=is_fenced,
+        )
+        return answer
+
+    async def _call(
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        *,
+        content_type: str = _JSON,
+        is_write: bool = False,
+    ) -> Any:
+        what = f"{verb} {path}"
+        for tries_left in range(_MOST_TRIES - 1, -1, -1):
+            if is_write:
+                self._check_may_write()
+            status, headers, text = await self._send(method, path, query, body, content_type, what)
+            self._metrics.api_requests_total.labels(verb, str(status)).inc()
+            if status < 300:
+                return json.loads(text) if text else {}
+            if status != _TOO_MANY_REQUESTS or not tries_left:
+                break
+            await asyncio.sleep(_wait_s(headers))
+        raise _ERRORS.get(status, KubeApiError)(status, what, _message(text))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Any,
+        content_type: str,
+        what: str,
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        headers = {"Accept": _JSON, "User-Agent": FIELD_MANAGER}
+        if body is not None:
+            headers["Content-Type"] = content_type
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = self._client.configuration.host + path
+        if query:
+            url += "?" + urlencode(query)
+        try:
+            request = self._client.rest_client.request
+            response: RESTResponse = await request(  # type: ignore[no-untyped-call]
+                method, url, headers=headers, body=body, _request_timeout=self._timeout
+            )
+            text: bytes = await response.read()  # type: ignore[no-untyped-call]
+            return response.status, response.headers, text
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self._metrics.api_requests_total.labels(what.split()[0], "0").inc()
+            raise KubeUnreachableError(
+                f"{what}: no answer from the API server: {error or type(error).__name__}"
+            ) from error
+
+
+def _wait_s(headers: Mapping[str, str]) -> float:
+    wait_s = 1.0
+    # The header may also be a date; Kubernetes sends seconds.
+    with contextlib.suppress(ValueError):
+        wait_s = float(headers.get("Retry-After") or 1.0)
+    return min(max(wait_s, 0.0), _LONGEST_WAIT_S)
+
+
+def _message(text: bytes) -> str:
+    """What a Status object says; else the beginning of the body."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict) and answer.get("message"):
+        return str(answer["message"])
+    return text[:200].decode(errors="replace") or "no reason given"

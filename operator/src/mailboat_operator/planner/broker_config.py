@@ -1,0 +1,128 @@
+"""Live settings of running brokers: what differs from the spec, and what the user has to mend."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mailboat_operator.planner.actions import ConfigureBroker, Notify, Step
+from mailboat_operator.planner.conditions import (
+    APPLIED,
+    CONFIG_APPLIED,
+    INVALID_VALUE,
+    PENDING,
+    UNKNOWN_KEY,
+    Finding,
+)
+from mailboat_operator.planner.fitness import fresh_observation
+from mailboat_operator.planner.groups import Group
+from mailboat_operator.planner.pods import is_ending
+from mailboat_operator.planner.progress import join_names
+from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
+from mailboat_operator.resources.config_map import (
+    UserConfig,
+    live_settings,
+    restart_hash,
+    same_value,
+)
+from mailboat_operator.resources.labels import CONFIG_HASH_ANNOTATION
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigPlan:
+    """What to send to which broker, and how far the spec's settings have got."""
+
+    steps: tuple[Step, ...]
+    finding: Finding
+
+
+def plan_config(
+    snapshot: BrokerSnapshot,
+    groups: tuple[Group, ...],
+    user: UserConfig,
+    elsewhere: Mapping[str, Mapping[str, str]],
+) -> ConfigPlan:
+    """Compare what each broker works with to what it should.
+
+    Args:
+        snapshot: The Broker.
+        groups: Its groups.
+        user: Its `spec.config`.
+        elsewhere: By group's name, live settings that are decided and sent elsewhere, because they
+            follow the disk.
+    """
+    steps, behind, silent = [], [], []
+    for group in groups:
+        changes = _changes(snapshot, group, elsewhere.get(group.name, {}))
+        if _needs_restart(group):
+            behind.append(f"{group.pod_name} has yet to be restarted for a setting")
+        elif changes:
+            behind.append(f"{group.pod_name} has yet to take over {', '.join(changes)}")
+        elif changes is None:
+            silent.append(f"{group.pod_name} has not said what it works with")
+        if changes and _answers(snapshot, group):
+            steps.append(_step(group, changes))
+    return ConfigPlan(tuple(steps), _finding(user, behind, silent))
+
+
+def _changes(
+    snapshot: BrokerSnapshot, group: Group, elsewhere: Mapping[str, str]
+) -> dict[str, str] | None:
+    """Return the live settings that a broker has to take over; None if it does not say.
+
+    A key that the broker does not show is one of a newer version than it runs.
+    """
+    observation = fresh_observation(snapshot, group.pod_name, group.pod)
+    if group.pod is None or is_ending(group.pod) or not group.settings:
+        return None
+    if observation is None or observation.config is None:
+        return None
+    has = {key: value for key, value in observation.config.items() if key not in elsewhere}
+    return {
+        key: value
+        for key, value in live_settings(group.settings).items()
+        if key in has and not same_value(key, has[key], value)
+    }
+
+
+def _answers(snapshot: BrokerSnapshot, group: Group) -> bool:
+    return snapshot.observations[group.pod_name].error is None
+
+
+def _needs_restart(group: Group) -> bool:
+    """Return whether a pod was made for other settings than the spec has now."""
+    if group.pod is None or not group.settings:
+        return False
+    return _config_hash(group.pod) != restart_hash(group.settings)
+
+
+def _config_hash(pod: Manifest) -> str | None:
+    annotations = pod["metadata"].get("annotations") or {}
+    value = annotations.get(CONFIG_HASH_ANNOTATION)
+    return None if value is None else str(value)
+
+
+def _step(group: Group, changes: Mapping[str, str]) -> Step:
+    said = ", ".join(f"{key}={value}" for key, value in changes.items())
+    message = f"{group.pod_name} works with {said}"
+    return Step(
+        "config live",
+        (
+            ConfigureBroker(group.pod_name, changes),
+            Notify("Normal", "ConfigChanged", message, group.pod_name),
+        ),
+    )
+
+
+def _finding(user: UserConfig, behind: list[str], silent: list[str]) -> Finding:
+    if user.problems:
+        is_unknown = any(problem.unknown for problem in user.problems)
+        message = "; ".join(problem.sentence for problem in user.problems)
+        reason = UNKNOWN_KEY if is_unknown else INVALID_VALUE
+        return Finding(CONFIG_APPLIED, False, reason, f"{message} (left out)")
+    if behind:
+        return Finding(CONFIG_APPLIED, False, PENDING, join_names(behind))
+    if silent:
+        return Finding(CONFIG_APPLIED, None, PENDING, join_names(silent))
+    message = "every broker works with the settings of the spec"
+    if user.without_effect:
+        message += f"; without effect here: {', '.join(user.without_effect)}"
+    return Finding(CONFIG_APPLIED, True, APPLIED, message)

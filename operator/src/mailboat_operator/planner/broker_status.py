@@ -1,0 +1,156 @@
+"""The status of a Broker: whole, rounded, and the same as before as long as nothing changes."""
+
+from collections.abc import Iterable, Sequence
+
+from mailboat_operator.crds.broker import cluster_name_of
+from mailboat_operator.crds.status import (
+    BrokerStatus,
+    BrokerStatusEntry,
+    StorageStatusEntry,
+    status_manifest,
+)
+from mailboat_operator.errors import InvalidResourceError
+from mailboat_operator.planner.conditions import (
+    ALL_GROUPS_SERVING,
+    INVALID_SPEC,
+    NAME_TAKEN,
+    PODS_NOT_READY,
+    READY,
+    WAITING_FOR_NAME_SERVERS,
+    Finding,
+    build_conditions,
+)
+from mailboat_operator.planner.fitness import (
+    fresh_observation,
+    is_unknown_everywhere,
+    unregistered,
+)
+from mailboat_operator.planner.groups import kept_claims
+from mailboat_operator.planner.pods import is_ready, trouble
+from mailboat_operator.planner.progress import describe_pod, join_names, selector_text
+from mailboat_operator.planner.rollout import Member, is_outdated
+from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
+from mailboat_operator.resources.labels import broker_labels
+from mailboat_operator.resources.names import BROKER_PORT
+
+
+def ready_finding(
+    snapshot: BrokerSnapshot,
+    members: Sequence[Member],
+    problems: Sequence[str],
+    knows_name_servers: bool,
+) -> Finding:
+    """Return the Ready condition: what is most in the way comes first."""
+    if problems:
+        return Finding(READY, False, NAME_TAKEN, "; ".join(problems))
+    if not knows_name_servers:
+        name = snapshot.resource.spec.name_servers.ref
+        message = f"there is no NameServer {name} in this namespace"
+        return Finding(READY, False, WAITING_FOR_NAME_SERVERS, message)
+    unready = [describe_pod(item) for item in members if item.pod is None or not is_ready(item.pod)]
+    if unready:
+        return Finding(READY, False, PODS_NOT_READY, join_names(unready))
+    unknown = [item.name for item in members if _is_unknown(snapshot, item)]
+    if unknown:
+        message = f"registered at no name server: {join_names(unknown)}"
+        return Finding(READY, False, WAITING_FOR_NAME_SERVERS, message)
+    return Finding(READY, True, ALL_GROUPS_SERVING, f"{len(members)} brokers serve")
+
+
+def broker_entry(
+    snapshot: BrokerSnapshot, name: str, address: str | None, member: Member
+) -> BrokerStatusEntry:
+    """Return what is shown of one group."""
+    pod = member.pod
+    observation = fresh_observation(snapshot, member.name, pod)
+    said = observation.broker if observation is not None else None
+    up_to_date = None
+    if pod is not None and member.stateful_set is not None:
+        up_to_date = not is_outdated(pod, member.stateful_set)
+    return BrokerStatusEntry(
+        name=name,
+        pod=member.name,
+        address=f"{address}:{BROKER_PORT}" if address else None,
+        ready=pod is not None and is_ready(pod),
+        up_to_date=up_to_date,
+        registered=not unregistered(said) if said is not None else None,
+        version=said.get("version") if said is not None else None,
+        message=trouble(pod) if pod is not None else None,
+    )
+
+
+def retained_entries(snapshot: BrokerSnapshot) -> tuple[StorageStatusEntry, ...]:
+    """Return what is shown of volumes whose group is no more."""
+    return tuple(_retained_entry(claim) for claim in kept_claims(snapshot))
+
+
+def broker_status(
+    snapshot: BrokerSnapshot,
+    findings: Iterable[Finding],
+    brokers: tuple[BrokerStatusEntry, ...],
+    storage: tuple[StorageStatusEntry, ...],
+    *,
+    disk: str | None,
+    retention: str | None,
+) -> Manifest:
+    """Return the whole status."""
+    broker = snapshot.resource
+    generation = broker.metadata.generation
+    ready = sum(bool(entry.ready) for entry in brokers)
+    versions = sorted({entry.version for entry in brokers if entry.version})
+    return status_manifest(
+        BrokerStatus(
+            observed_generation=generation,
+            conditions=build_conditions(
+                findings, broker.status, generation=generation, now_s=snapshot.now_s
+            ),
+            groups=len(brokers),
+            ready_groups=ready,
+            ready=f"{ready}/{len(brokers)}",
+            selector=selector_text(broker_labels(broker.name)),
+            version=",".join(versions) or None,
+            cluster_name=cluster_name_of(broker),
+            disk=disk,
+            retention=retention,
+            brokers=brokers,
+            storage=storage,
+        )
+    )
+
+
+def invalid_status(
+    previous: Manifest, error: InvalidResourceError, *, generation: int, now_s: float
+) -> Manifest:
+    """Return the status of a resource of any kind whose spec cannot be acted on.
+
+    What was known before stays; only Ready says what has to be mended.
+    """
+    finding = Finding(READY, False, INVALID_SPEC, str(error))
+    ready = build_conditions([finding], previous, generation=generation, now_s=now_s)
+    others = [item for item in previous.get("conditions") or () if item.get("type") != READY]
+    document = status_manifest(BrokerStatus(conditions=ready))
+    return {
+        **previous,
+        "observedGeneration": generation,
+        "conditions": [*document["conditions"], *others],
+    }
+
+
+def _is_unknown(snapshot: BrokerSnapshot, member: Member) -> bool:
+    observation = fresh_observation(snapshot, member.name, member.pod)
+    if observation is None or observation.broker is None:
+        return False
+    return is_unknown_everywhere(observation.broker)
+
+
+def _retained_entry(claim: Manifest) -> StorageStatusEntry:
+    name = claim["metadata"]["name"]
+    requests = (claim["spec"].get("resources") or {}).get("requests") or {}
+    capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
+    return StorageStatusEntry(
+        pod=name.removeprefix("data-"),
+        claim=name,
+        capacity=capacity,
+        requested_size=requests.get("storage"),
+        message="kept although its group was scaled away; the group takes it up when it comes back",
+    )

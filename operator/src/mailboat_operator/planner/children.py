@@ -1,0 +1,267 @@
+"""Whether an object of ours is as it should be, and what mends it.
+
+An object is compared only in what we give it: the API server adds defaults, controllers add status,
+other people add labels and sidecars. What we no longer give it shows in the annotation with the
+digest of the whole manifest, which is compared like everything else. Therefore an object that
+differs is applied once and then no longer differs: at rest nothing is written.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from mailboat_operator.planner.actions import Action, Apply, Delete
+from mailboat_operator.planner.snapshot import Manifest
+from mailboat_operator.resources.labels import MANAGED_BY_LABEL, MANAGER
+
+_LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
+    "containers": ("name",),
+    "env": ("name",),
+    "imagePullSecrets": ("name",),
+    "ownerReferences": ("uid",),
+    "volumeMounts": ("mountPath",),
+    "volumes": ("name",),
+}
+"""Lists whose entries the API server merges by a key; others may have added entries."""
+
+_WHOLE_MAPS: Final = frozenset({"selector", "matchLabels", "nodeSelector"})
+"""Maps that mean something else once anything is added to them."""
+
+_AMOUNTS: Final = frozenset({"requests", "limits"})
+_IMMUTABLE: Final[Mapping[str, tuple[str, ...]]] = {
+    "StatefulSet": (
+        "spec.podManagementPolicy",
+        "spec.selector",
+        "spec.serviceName",
+        "spec.volumeClaimTemplates",
+    ),
+    "Service": ("spec.clusterIP",),
+}
+_UNITS: Final = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    "k": Fraction(10**3),
+    "M": Fraction(10**6),
+    "G": Fraction(10**9),
+    "T": Fraction(10**12),
+    "P": Fraction(10**15),
+    "Ki": Fraction(1 << 10),
+    "Mi": Fraction(1 << 20),
+    "Gi": Fraction(1 << 30),
+    "Ti": Fraction(1 << 40),
+    "Pi": Fraction(1 << 50),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChildPlan:
+    """What has to be done about one object."""
+
+    actions: tuple[Action, ...] = ()
+    problem: str | None = None
+    """Why nothing can be done, for the user."""
+
+    is_ending: bool = False
+    """Whether the present object has to go before there can be another one."""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the object is as it should be."""
+        return not self.actions and self.problem is None and not self.is_ending
+
+
+def plan_child(
+    wanted: Manifest,
+    live: Manifest | None,
+    owner_uid: str,
+    *,
+    fallback: Manifest | None = None,
+) -> ChildPlan:
+    """Decide what makes a live object what it should be.
+
+    Args:
+        wanted: The object as we would make it.
+        live: The object of that name; None if there is none.
+        owner_uid: The resource that it should belong to.
+        fallback: What to apply when the API server refuses `wanted` as invalid.
+    """
+    if live is None:
+        return ChildPlan((Apply(wanted, fallback),))
+    problem = foreign(live, owner_uid)
+    if problem is not None:
+        return ChildPlan(problem=problem)
+    if live["metadata"].get("deletionTimestamp"):
+        # Its end is an event, after which it is missing.
+        return ChildPlan(is_ending=True)
+    difference = first_difference(wanted, live)
+    if difference is None:
+        return ChildPlan()
+    if needs_remaking(wanted, live):
+        return ChildPlan((_removal(live, f"{difference} cannot be changed in place"),))
+    return ChildPlan((Apply(wanted, fallback),))
+
+
+def foreign(live: Manifest, owner_uid: str) -> str | None:
+    """Return why an object is not ours to change; None if it is ours.
+
+    An object without an owner is taken over if it carries our mark, as after a deletion that left
+    everything behind.
+    """
+    metadata = live["metadata"]
+    owner = controller_of(live)
+    if owner is not None and owner.get("uid") == owner_uid:
+        return None
+    name = f"{live.get('kind', 'object')} {metadata['name']}"
+    if owner is not None:
+        return f"{name} exists and belongs to {owner.get('kind')} {owner.get('name')}"
+    if (metadata.get("labels") or {}).get(MANAGED_BY_LABEL) == MANAGER:
+        return None
+    return f"{name} exists and was not made by the operator; rename or remove it"
+
+
+def controller_of(live: Manifest) -> Mapping[str, Any] | None:
+    """Return the reference to what controls an object."""
+    for reference in live["metadata"].get("ownerReferences") or ():
+        if reference.get("controller"):
+            return dict(reference)
+    return None
+
+
+def needs_remaking(wanted: Manifest, live: Manifest) -> bool:
+    """Return whether applying would be refused, so that the object must be made anew."""
+    kind = str(wanted["kind"])
+    for path in _IMMUTABLE.get(kind, ()):
+        one, other = _at(wanted, path), _at(live, path)
+        if one is not None and first_difference(one, other, path) is not None:
+            return True
+    if kind == "ConfigMap" and live.get("immutable"):
+        return True
+    return _has_rival(wanted, live)
+
+
+def first_difference(wanted: Any, live: Any, path: str = "") -> str | None:
+    """Return where a live value is not what is wanted; None if all that is wanted is there."""
+    if isinstance(wanted, dict):
+        return _map_difference(wanted, live, path)
+    if isinstance(wanted, list | tuple):
+        return _list_difference(wanted, live, path)
+    if wanted == live and isinstance(wanted, bool) == isinstance(live, bool):
+        return None
+    if wanted in (None, "") and live in (None, ""):
+        return None
+    parent = path.rsplit(".", 2)[-2:-1]
+    if parent and parent[0] in _AMOUNTS and same_amount(wanted, live):
+        return None
+    return path
+
+
+def same_amount(one: object, other: object) -> bool:
+    """Return whether two quantities are the same amount, as `1Gi` and `1024Mi`."""
+    amounts = [_amount(one), _amount(other)]
+    return None not in amounts and amounts[0] == amounts[1]
+
+
+def _map_difference(wanted: Mapping[str, Any], live: Any, path: str) -> str | None:
+    if live is None:
+        # The API server drops an empty map, but not one that says which kind of volume it is.
+        return path if wanted or path.endswith("emptyDir") else None
+    if not isinstance(live, dict):
+        return path
+    if path.rpartition(".")[2] in _WHOLE_MAPS and set(live) - set(wanted):
+        return path
+    for key in sorted(wanted):
+        found = first_difference(wanted[key], live.get(key), f"{path}.{key}" if path else key)
+        if found is not None:
+            return found
+    return None
+
+
+def _list_difference(wanted: Any, live: Any, path: str) -> str | None:
+    live = live or []
+    if not isinstance(live, list | tuple):
+        return path
+    keys = _keys(path, wanted)
+    if keys is None:
+        if len(wanted) != len(live):
+            return path
+        pairs: Iterator[tuple[Any, Any]] = iter(zip(wanted, live, strict=True))
+    else:
+        by_key = {_key(item, keys): item for item in live}
+        pairs = iter([(item, by_key.get(_key(item, keys))) for item in wanted])
+    for number, (item, other) in enumerate(pairs):
+        name = number if keys is None else "/".join(map(str, _key(item, keys)))
+        found = first_difference(item, other, f"{path}[{name}]")
+        if found is not None:
+            return found
+    return None
+
+
+def _keys(path: str, items: Any) -> tuple[str, ...] | None:
+    name = path.rpartition(".")[2]
+    if name == "ports":
+        return (
+            "containerPort" if items and "containerPort" in items[0] else "port",
+            "protocol",
+        )
+    return _LIST_KEYS.get(name)
+
+
+def _key(item: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(item.get(key, "TCP" if key == "protocol" else None) for key in keys)
+
+
+def _has_rival(wanted: Any, live: Any, path: str = "") -> bool:
+    """Return whether someone's entry bears the name of one of ours and another key.
+
+    Such as a port whose number was edited: applying ours would add a second one of that name.
+    """
+    if isinstance(wanted, dict) and isinstance(live, dict):
+        return any(
+            _has_rival(wanted[key], live.get(key), f"{path}.{key}" if path else key)
+            for key in wanted
+        )
+    if not isinstance(wanted, list) or not isinstance(live, list):
+        return False
+    keys = _keys(path, wanted)
+    if keys is None:
+        return False
+    ours = {_key(item, keys): item for item in wanted}
+    names = {item.get("name") for item in wanted} if path.endswith("ports") else set()
+    if any(_key(item, keys) not in ours and item.get("name") in names for item in live):
+        return True
+    return any(_has_rival(ours.get(_key(item, keys)), item, f"{path}[]") for item in live)
+
+
+def _removal(live: Manifest, reason: str) -> Delete:
+    metadata = live["metadata"]
+    return Delete(
+        kind=str(live["kind"]),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        orphan=live["kind"] == "StatefulSet",
+        reason=reason,
+    )
+
+
+def _at(manifest: Manifest, path: str) -> Any:
+    value: Any = manifest
+    for key in path.split("."):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _amount(value: object) -> Fraction | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    text = str(value)
+    unit = text.lstrip("0123456789.+-")
+    number, factor = text.removesuffix(unit), _UNITS.get(unit) if unit else Fraction(1)
+    if factor is None or not number:
+        return None
+    try:
+        return Fraction(number) * factor
+    except ValueError:
+        return None

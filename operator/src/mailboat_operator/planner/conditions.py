@@ -1,0 +1,154 @@
+"""Conditions: what is so and what is not, each with a reason from one closed list.
+
+A condition's `lastTransitionTime` stays as long as its status does, so writing the same conditions
+again changes nothing.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Literal
+
+from mailboat_operator.crds.status import Condition
+
+READY: Final = "Ready"
+PROGRESSING: Final = "Progressing"
+STORAGE_READY: Final = "StorageReady"
+DISK_PRESSURE: Final = "DiskPressure"
+CONFIG_APPLIED: Final = "ConfigApplied"
+
+ALL_GROUPS_SERVING: Final = "AllGroupsServing"
+ALL_NAME_SERVERS_SERVING: Final = "AllNameServersServing"
+PODS_NOT_READY: Final = "PodsNotReady"
+WAITING_FOR_NAME_SERVERS: Final = "WaitingForNameServers"
+NAME_TAKEN: Final = "NameTaken"
+INVALID_SPEC: Final = "InvalidSpec"
+SETTLED: Final = "Settled"
+CREATING: Final = "Creating"
+ROLLING: Final = "Rolling"
+ROLL_BLOCKED: Final = "RollBlocked"
+RESIZING: Final = "Resizing"
+UPDATING: Final = "Updating"
+APPLIED: Final = "Applied"
+PENDING: Final = "Pending"
+UNKNOWN_KEY: Final = "UnknownKey"
+INVALID_VALUE: Final = "InvalidValue"
+BROKER_MISSING: Final = "BrokerMissing"
+TOPIC_PENDING: Final = "TopicPending"
+TOPIC_READY: Final = "TopicReady"
+QUEUES_IN_USE: Final = "QueuesInUse"
+DELETING: Final = "Deleting"
+
+REASONS: Final[Mapping[str, Mapping[str, str]]] = {
+    READY: {
+        ALL_GROUPS_SERVING: "Every broker is ready.",
+        ALL_NAME_SERVERS_SERVING: "Every name server is ready.",
+        PODS_NOT_READY: "A pod is missing or not ready; the message names it and says why.",
+        WAITING_FOR_NAME_SERVERS: "The NameServer that nameServers.ref names does not exist, or a"
+        " broker is registered at no name server.",
+        NAME_TAKEN: "An object that the operator would make exists and belongs to someone else.",
+        INVALID_SPEC: "The spec cannot be acted on; what it said before stays in force.",
+        TOPIC_READY: "Every group has the topic as the spec has it.",
+        TOPIC_PENDING: "A group does not answer, or does not have the topic as wanted yet.",
+        QUEUES_IN_USE: "Read queues that are to go still hold messages; they stay until those are"
+        " expired.",
+        BROKER_MISSING: "The Broker that brokerRef names does not exist.",
+        DELETING: "The topic is being removed from every group.",
+    },
+    PROGRESSING: {
+        SETTLED: "Nothing is being changed.",
+        CREATING: "Pods are being made for the first time.",
+        UPDATING: "Objects are being changed or removed; no pod is replaced for it so far.",
+        ROLLING: "Pods are being replaced, one at a time.",
+        ROLL_BLOCKED: "A pod of the present template cannot start, so no other one is replaced;"
+        " the message names it and says why.",
+        RESIZING: "A volume is being made larger.",
+    },
+    CONFIG_APPLIED: {
+        APPLIED: "Every broker works with the settings of the spec.",
+        PENDING: "A broker has yet to take over or to be restarted for a setting, or has not said"
+        " what it works with.",
+        UNKNOWN_KEY: "spec.config holds a key that no broker knows; it is left out.",
+        INVALID_VALUE: "spec.config holds a value that no broker takes; it is left out.",
+    },
+    STORAGE_READY: {
+        "VolumesReady": "Every volume has its size.",
+        "VolumesPending": "A volume does not exist or is not bound yet.",
+        "Resizing": "A volume is being made larger.",
+        "ResizeRefused": "Kubernetes refused a larger size.",
+        "ClassCannotGrow": "The storage class does not let its volumes grow.",
+        "ResizeInfeasible": "The storage driver cannot make a volume as large as asked for.",
+        "LargerThanSpec": "A volume is larger than the spec says; it stays as it is.",
+        "ShrinkRefused": "The spec asks for less than a volume has; volumes never shrink.",
+        "AtMaxSize": "A volume would grow and has reached autoGrow.maxSize.",
+    },
+    DISK_PRESSURE: {
+        "Enough": "No volume has reached a threshold.",
+        "Expiring": "A volume is above thresholds.expire: expired messages go at any hour.",
+        "ForceCleaning": "A volume is above thresholds.forceClean: the oldest messages go.",
+        "RejectingWrites": "A volume is above thresholds.rejectWrites: producers are refused.",
+        "NumbersStale": "A broker's numbers are too old to tell.",
+    },
+}
+"""Every reason of every condition, with what it means; docs/operator.md has the same."""
+
+_STATUS_NAMES: Final = {True: "True", False: "False", None: "Unknown"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is so now; becomes a condition together with what was so before."""
+
+    type: str
+    holds: bool | None
+    """None: not known."""
+
+    reason: str
+    message: str
+
+
+def build_conditions(
+    findings: Iterable[Finding],
+    previous: Mapping[str, Any],
+    *,
+    generation: int,
+    now_s: float,
+) -> tuple[Condition, ...]:
+    """Make conditions.
+
+    Args:
+        findings: What is so, each type once.
+        previous: The status that was written last.
+        generation: Of the spec that they are about.
+        now_s: Wall time.
+    """
+    return tuple(_condition(finding, previous, generation, now_s) for finding in findings)
+
+
+def previous_condition(previous: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a condition of the status that was written last; empty if there was none."""
+    for condition in previous.get("conditions") or ():
+        if condition.get("type") == name:
+            return dict(condition)
+    return {}
+
+
+def timestamp(now_s: float) -> str:
+    """Spell a time as Kubernetes does, in whole seconds."""
+    return datetime.fromtimestamp(int(now_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _condition(
+    finding: Finding, previous: Mapping[str, Any], generation: int, now_s: float
+) -> Condition:
+    before = previous_condition(previous, finding.type)
+    status: Literal["True", "False", "Unknown"] = _STATUS_NAMES[finding.holds]  # type: ignore[assignment]
+    stays = before.get("status") == status and before.get("lastTransitionTime")
+    return Condition(
+        type=finding.type,
+        status=status,
+        reason=finding.reason,
+        message=finding.message,
+        last_transition_time=before["lastTransitionTime"] if stays else timestamp(now_s),
+        observed_generation=generation,
+    )

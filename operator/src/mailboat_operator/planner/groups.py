@@ -1,0 +1,215 @@
+"""The groups of a Broker: what each should consist of, and what of it is there."""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mailboat_operator.crds.broker import Broker
+from mailboat_operator.crds.quantity import parse_quantity
+from mailboat_operator.planner.actions import Action, Delete
+from mailboat_operator.planner.children import ChildPlan, foreign, plan_child
+from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
+from mailboat_operator.resources.config_map import (
+    address_in,
+    broker_config_map,
+    broker_settings,
+)
+from mailboat_operator.resources.names import claim_name, group_index, group_name, pod_name
+from mailboat_operator.resources.services import group_service
+from mailboat_operator.resources.stateful_set import broker_stateful_set
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One group that there should be."""
+
+    index: int
+    name: str
+    pod_name: str
+    pod: Manifest | None
+    stateful_set: Manifest | None
+    address: str | None
+    """What its broker announces; None until its Service has an address."""
+
+    settings: Mapping[str, str]
+    """Its broker.conf; empty without an address."""
+
+    service_plan: ChildPlan
+    config_plan: ChildPlan
+    set_plan: ChildPlan
+    has_config: bool
+    """Whether its ConfigMap is there, so that a pod could start."""
+
+
+def plan_groups(
+    snapshot: BrokerSnapshot,
+    name_servers: tuple[str, ...] | None,
+    volume_bytes: Mapping[str, int],
+) -> tuple[Group, ...]:
+    """Compare every group with what is there of it.
+
+    Args:
+        snapshot: The Broker.
+        name_servers: Where its brokers register; None while that is not known.
+        volume_bytes: By group's name, the size that a new volume gets.
+    """
+    return tuple(
+        _plan_group(snapshot, index, name_servers, volume_bytes)
+        for index in range(snapshot.resource.spec.groups)
+    )
+
+
+def plan_leftovers(snapshot: BrokerSnapshot) -> list[tuple[Action, ...]]:
+    """Return what takes away each group that the spec has no more.
+
+    The StatefulSet goes first and leaves all behind; then its pod, then the rest. So no claim ever
+    goes because of `whenDeleted`, which is about the whole Broker. A claim goes only on
+    `whenScaled: Delete`, and only together with its StatefulSet: a claim that was kept in an
+    earlier life of the Broker is never touched.
+    """
+    broker, live = snapshot.resource, snapshot.children
+    names = {*live.stateful_sets, *live.services, *live.config_maps}
+    names |= {name.rpartition("-")[0] for name in live.pods}
+    found = []
+    for name in sorted(names):
+        if _is_leftover(broker, name) and (actions := _remove_group(snapshot, name)):
+            found.append(actions)
+    return found
+
+
+def kept_claims(snapshot: BrokerSnapshot) -> list[Manifest]:
+    """Return the claims of groups that are no more."""
+    live = snapshot.children
+    found = []
+    for name, claim in sorted(live.claims.items()):
+        group = name.removeprefix("data-").rpartition("-")[0]
+        if (
+            name == claim_name(group)
+            and _is_leftover(snapshot.resource, group)
+            and group not in live.stateful_sets
+            and not claim["metadata"].get("deletionTimestamp")
+        ):
+            found.append(claim)
+    return found
+
+
+def removal(live: Manifest, reason: str, *, orphan: bool = False) -> Delete:
+    """Return the action that removes an object."""
+    metadata = live["metadata"]
+    is_pod = live["kind"] == "Pod"
+    return Delete(
+        kind=str(live["kind"]),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=None if is_pod else metadata["resourceVersion"],
+        orphan=orphan,
+        reason=reason,
+    )
+
+
+def _plan_group(
+    snapshot: BrokerSnapshot,
+    index: int,
+    name_servers: tuple[str, ...] | None,
+    volume_bytes: Mapping[str, int],
+) -> Group:
+    broker, live = snapshot.resource, snapshot.children
+    name, uid = group_name(broker.name, index), broker.metadata.uid
+    pod = live.pods.get(pod_name(name))
+    service, stateful_set = live.services.get(name), live.stateful_sets.get(name)
+    current = _address_of(service)
+    config_map = live.config_maps.get(name)
+    address = current or _valid(address_in(config_map) if config_map else None)
+    service_plan = plan_child(
+        group_service(broker, index, address),
+        service,
+        uid,
+        fallback=group_service(broker, index, None) if current is None and address else None,
+    )
+    settings: Mapping[str, str] = {}
+    config_plan = set_plan = ChildPlan(is_ending=True)
+    if address is not None:
+        settings = broker_settings(broker, index, address=address, name_servers=name_servers)
+        config_plan = plan_child(broker_config_map(broker, index, settings), config_map, uid)
+        wanted = broker_stateful_set(
+            broker,
+            index,
+            settings=settings,
+            volume_bytes=_template_bytes(stateful_set, pod) or volume_bytes[name],
+            default_image=snapshot.default_image,
+        )
+        set_plan = plan_child(wanted, stateful_set, uid)
+    return Group(
+        index=index,
+        name=name,
+        pod_name=pod_name(name),
+        pod=pod,
+        stateful_set=stateful_set,
+        address=address,
+        settings=settings,
+        service_plan=service_plan,
+        config_plan=config_plan,
+        set_plan=set_plan,
+        has_config=config_map is not None,
+    )
+
+
+def _template_bytes(stateful_set: Manifest | None, pod: Manifest | None) -> int | None:
+    """Return the size that a StatefulSet has to keep; None if another one may be given.
+
+    While its pod is missing, Kubernetes is about to make it; making the StatefulSet anew, which
+    another size means, has time.
+    """
+    if stateful_set is None or _is_there(pod):
+        return None
+    templates = stateful_set["spec"].get("volumeClaimTemplates") or []
+    if len(templates) != 1:
+        return None
+    try:
+        return parse_quantity(templates[0]["spec"]["resources"]["requests"]["storage"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _address_of(service: Manifest | None) -> str | None:
+    return _valid((service or {}).get("spec", {}).get("clusterIP"))
+
+
+def _valid(address: object) -> str | None:
+    """Return an address if it is one; a headless Service has `None` there."""
+    try:
+        return str(ipaddress.ip_address(str(address)))
+    except ValueError:
+        return None
+
+
+def _is_leftover(broker: Broker, name: str) -> bool:
+    index = group_index(broker.name, name)
+    return index is not None and index >= broker.spec.groups
+
+
+def _remove_group(snapshot: BrokerSnapshot, name: str) -> tuple[Action, ...]:
+    broker, live = snapshot.resource, snapshot.children
+    stateful_set, pod = live.stateful_sets.get(name), live.pods.get(pod_name(name))
+    claim = live.claims.get(claim_name(name))
+    reason = f"spec.groups is {broker.spec.groups}"
+    actions: list[Action] = []
+    if stateful_set is not None:
+        if foreign(stateful_set, broker.metadata.uid) is not None:
+            return ()
+        if broker.spec.pvc_retention.when_scaled == "Delete" and _is_there(claim):
+            assert claim is not None
+            actions.append(removal(claim, f"{reason}, and pvcRetention.whenScaled is Delete"))
+        if _is_there(stateful_set):
+            actions.append(removal(stateful_set, reason, orphan=True))
+        return tuple(actions)
+    if pod is not None:
+        return (removal(pod, reason),) if _is_there(pod) else ()
+    for child in (live.services.get(name), live.config_maps.get(name)):
+        if child is not None and _is_there(child) and not foreign(child, broker.metadata.uid):
+            actions.append(removal(child, reason))
+    return tuple(actions)
+
+
+def _is_there(child: Manifest | None) -> bool:
+    return child is not None and not child["metadata"].get("deletionTimestamp")

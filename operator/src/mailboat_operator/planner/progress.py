@@ -1,0 +1,114 @@
+"""How far a change is: the Progressing condition, the events of a roll, and words about pods."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from mailboat_operator.planner.actions import Action, Notify, Step
+from mailboat_operator.planner.conditions import (
+    CREATING,
+    PROGRESSING,
+    ROLL_BLOCKED,
+    ROLLING,
+    SETTLED,
+    UPDATING,
+    Finding,
+    previous_condition,
+)
+from mailboat_operator.planner.pods import is_ending, is_ready, is_starting, trouble
+from mailboat_operator.planner.rollout import Member, Roll, is_fresh
+from mailboat_operator.resources.labels import selector_of
+
+NAMED: Final = 5
+"""So many pods are named in one message; the rest is counted."""
+
+_UNDER_WAY: Final = frozenset({CREATING, ROLLING})
+
+
+def progress_finding(
+    members: Sequence[Member], roll: Roll, previous: Mapping[str, Any], *, removing: str = ""
+) -> Finding:
+    """Return the Progressing condition.
+
+    Args:
+        members: Every pod that there should be.
+        roll: What is planned for them.
+        previous: The status that was written last.
+        removing: What is still being taken away; empty if nothing is.
+    """
+    if roll.blocked is not None:
+        return Finding(PROGRESSING, False, ROLL_BLOCKED, roll.blocked)
+    if roll.outdated:
+        names = join_names(roll.outdated)
+        going = ", ".join(deletion.name for deletion in roll.deletions)
+        now = f"; restarting {going}" if going else f"; {roll.waiting}" if roll.waiting else ""
+        return Finding(PROGRESSING, True, ROLLING, f"to be replaced: {names}{now}")
+    before = previous_condition(previous, PROGRESSING).get("reason")
+    unready = [describe_pod(item) for item in members if item.pod is None or not is_ready(item.pod)]
+    unsteady = [item.name for item in members if not _is_steady(item)]
+    if unready and (before is None or any(item.stateful_set is None for item in members)):
+        return Finding(PROGRESSING, True, CREATING, join_names(unready))
+    if unready and before in (*_UNDER_WAY, ROLL_BLOCKED):
+        reason = CREATING if before == CREATING else ROLLING
+        return Finding(PROGRESSING, True, reason, join_names(unready))
+    if unsteady:
+        message = f"objects of {join_names(unsteady)} are being changed"
+        return Finding(PROGRESSING, True, CREATING if before is None else UPDATING, message)
+    if removing:
+        return Finding(PROGRESSING, True, UPDATING, removing)
+    return Finding(PROGRESSING, False, SETTLED, "nothing is being changed")
+
+
+def rollout_step(roll: Roll, previous: Mapping[str, Any]) -> list[Step]:
+    """Return the step that takes pods down; empty if none is to be."""
+    if not roll.deletions:
+        return []
+    before = previous_condition(previous, PROGRESSING).get("reason")
+    actions: list[Action] = []
+    for deletion in roll.deletions:
+        message = f"Restarting {deletion.name}: {deletion.reason}"
+        actions += [deletion, Notify("Normal", "PodRestarted", message, deletion.name)]
+    if before not in (ROLLING, ROLL_BLOCKED):
+        message = f"Pods to be replaced, one at a time: {join_names(roll.outdated)}"
+        # Behind the deletion: an event is told of what was done.
+        actions.insert(1, Notify("Normal", "RollStarted", message))
+    return [Step("rollout", tuple(actions))]
+
+
+def roll_notices(finding: Finding, previous: Mapping[str, Any]) -> list[Step]:
+    """Return the event that a roll has ended or cannot go on; each is told once."""
+    before = previous_condition(previous, PROGRESSING)
+    if finding.reason == SETTLED and before.get("reason") in (ROLLING, ROLL_BLOCKED):
+        notice = Notify("Normal", "RollFinished", "Every pod runs the present template")
+    elif finding.reason == ROLL_BLOCKED and before.get("reason") != ROLL_BLOCKED:
+        notice = Notify("Warning", "RollBlocked", finding.message)
+    else:
+        return []
+    return [Step("events", (notice,))]
+
+
+def describe_pod(member: Member) -> str:
+    """Say what is with a pod that is not ready."""
+    pod = member.pod
+    if pod is None:
+        return f"{member.name} does not exist yet"
+    found = trouble(pod)
+    if found is not None:
+        return f"{member.name}: {found}"
+    if is_ending(pod):
+        return f"{member.name} is ending"
+    return f"{member.name} is {'starting' if is_starting(pod) else 'not ready'}"
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Name some and count the rest."""
+    more = len(names) - NAMED
+    return "; ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def selector_text(labels: Mapping[str, str]) -> str:
+    """Spell the selector of the pods as the scale subresource wants it."""
+    return ",".join(f"{key}={value}" for key, value in sorted(selector_of(labels).items()))
+
+
+def _is_steady(member: Member) -> bool:
+    return member.is_steady and member.stateful_set is not None and is_fresh(member.stateful_set)

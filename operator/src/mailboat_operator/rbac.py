@@ -1,0 +1,70 @@
+"""Which calls of the API server the operator makes, exactly; the chart's roles are made of this.
+
+Reading the API's discovery documents is allowed to everybody and not part of it.
+"""
+
+from dataclasses import dataclass
+
+from mailboat_operator.kinds import (
+    BROKER,
+    CLAIM,
+    CONFIG_MAP,
+    DISRUPTION_BUDGET,
+    EVENT,
+    LEASE,
+    NAME_SERVER,
+    POD,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    STORAGE_CLASS,
+    TOPIC,
+    Kind,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Some verbs on one resource of the API, and what they are for."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    purpose: str
+
+
+def _rule(kind: Kind, verbs: str, purpose: str, subresource: str = "") -> Rule:
+    resource = f"{kind.plural}/{subresource}" if subresource else kind.plural
+    return Rule(kind.group, resource, tuple(verbs.split()), purpose)
+
+
+_WATCHED = "list watch"
+_APPLIED = "list watch create patch"
+_REMOVED = f"get {_APPLIED} delete"
+
+NAMESPACED_RULES: tuple[Rule, ...] = (
+    _rule(BROKER, _WATCHED, "what is wanted"),
+    _rule(BROKER, "patch", "status", "status"),
+    _rule(NAME_SERVER, _WATCHED, "what is wanted"),
+    _rule(NAME_SERVER, "patch", "status", "status"),
+    _rule(TOPIC, f"{_WATCHED} patch", "what is wanted; its finalizer, for reclaimPolicy Delete"),
+    _rule(TOPIC, "patch", "status", "status"),
+    _rule(STATEFUL_SET, _REMOVED, "groups and name servers; made anew when a volume has grown"),
+    _rule(POD, "get list watch delete", "readiness; one at a time is deleted to start anew"),
+    _rule(CLAIM, "list watch patch", "sizes; asked to grow, never deleted"),
+    _rule(SERVICE, _REMOVED, "addresses"),
+    _rule(CONFIG_MAP, _REMOVED, "configuration files"),
+    _rule(DISRUPTION_BUDGET, _APPLIED, "node drains take one broker at a time"),
+    _rule(SERVICE_ACCOUNT, _APPLIED, "the pods' account, without a token"),
+    _rule(EVENT, "create", "what the operator tells about a resource"),
+)
+"""In each namespace that is served."""
+
+LEASE_RULES: tuple[Rule, ...] = (_rule(LEASE, "get create update", "one replica acts at a time"),)
+"""In the operator's own namespace."""
+
+CLUSTER_RULES: tuple[Rule, ...] = (
+    _rule(STORAGE_CLASS, _WATCHED, "whether a volume can grow"),
+    Rule("", "nodes/proxy", ("get",), "the kubelet's count of a volume whose broker is down"),
+)
+"""In the whole cluster, and only where every namespace is served."""

@@ -1,0 +1,261 @@
+"""One turn for one custom resource: look, plan, act, report.
+
+The plan is made by pure functions from a snapshot; each of its steps is carried out by itself, so
+that one that fails never stops another. What went wrong is one log line and a later turn.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from mailboat.errors import MailboatError
+from mailboat_operator.apply import Applier, StoppingError
+from mailboat_operator.broker_api import (
+    BrokerApi,
+    BrokerApiError,
+    BrokerRefusedError,
+    http_url,
+    is_ready,
+)
+from mailboat_operator.cache import ObjectCache
+from mailboat_operator.crds.broker import parse_broker
+from mailboat_operator.crds.name_server import NameServer, parse_name_server
+from mailboat_operator.crds.topic import parse_topic, topic_name_of
+from mailboat_operator.errors import InvalidResourceError
+from mailboat_operator.kinds import (
+    BROKER,
+    CLAIM,
+    CONFIG_MAP,
+    DISRUPTION_BUDGET,
+    NAME_SERVER,
+    POD,
+    SERVICE,
+    SERVICE_ACCOUNT,
+    STATEFUL_SET,
+    STORAGE_CLASS,
+    TOPIC,
+    Manifest,
+    ResourceKey,
+)
+from mailboat_operator.kube_api import NotFoundError
+from mailboat_operator.leader import NotLeaderError
+from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner.actions import Notify, Plan, Step
+from mailboat_operator.planner.snapshot import (
+    BrokerSnapshot,
+    Children,
+    NameServerSnapshot,
+    Observation,
+    TopicSnapshot,
+)
+
+logger = logging.getLogger(__name__)
+
+_SOON_S = 0.1
+"""When to plan again after own changes; a fight about a field is slowed down by it."""
+
+
+class StepsFailedError(MailboatError):
+    """Some steps of a plan failed; each has been logged."""
+
+    retriable = True
+
+
+class Observations(Protocol):
+    """Where the brokers' numbers come from."""
+
+    def observations(self, namespace: str, pods: Mapping[str, Manifest]) -> dict[str, Observation]:
+        """What the named pods last said, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planners:
+    """The pure functions that decide."""
+
+    broker: Callable[[BrokerSnapshot], Plan]
+    name_server: Callable[[NameServerSnapshot], Plan]
+    topic: Callable[[TopicSnapshot], Plan]
+
+
+class Reconciler:
+    """Takes turns for resources of all three kinds."""
+
+    def __init__(
+        self,
+        cache: ObjectCache,
+        applier: Applier,
+        brokers: BrokerApi,
+        observations: Observations,
+        planners: Planners,
+        metrics: OperatorMetrics,
+        *,
+        default_image: str,
+        reads_storage_classes: bool,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Everything that is looked at or acted through is given."""
+        self._cache = cache
+        self._applier = applier
+        self._brokers = brokers
+        self._observations = observations
+        self._planners = planners
+        self._metrics = metrics
+        self._default_image = default_image
+        self._reads_storage_classes = reads_storage_classes
+        self._monotonic = monotonic
+        self._wall = wall
+
+    async def reconcile(self, key: ResourceKey) -> float | None:
+        """Take one turn; returns after how many seconds the next one is due, if one is.
+
+        Raises:
+            MailboatError: something failed that a later turn may do.
+        """
+        resource = self._cache.get(*key)
+        if resource is None:
+            return None
+        if resource["metadata"].get("deletionTimestamp") and key.kind != TOPIC.kind:
+            # What belongs to it is removed by Kubernetes: making it anew would only be in the way.
+            return None
+        try:
+            plan = await self._plan(key, resource)
+        except InvalidResourceError as error:
+            await self._report_invalid(resource, error)
+            return None
+        failed, has_changed = await self._carry_out(key, resource, plan)
+        await self._report(key, resource, plan)
+        if failed:
+            raise StepsFailedError(f"{key}: failed: {', '.join(failed)}")
+        return _SOON_S if has_changed else plan.again_after_s
+
+    async def _plan(self, key: ResourceKey, resource: Manifest) -> Plan:
+        if key.kind == BROKER.kind:
+            return self._planners.broker(self._broker_snapshot(key, resource))
+        if key.kind == NAME_SERVER.kind:
+            return self._planners.name_server(
+                NameServerSnapshot(
+                    resource=parse_name_server(resource),
+                    children=self._children(key),
+                    default_image=self._default_image,
+                    now_s=self._wall(),
+                )
+            )
+        return self._planners.topic(await self._topic_snapshot(key, resource))
+
+    async def _carry_out(
+        self, key: ResourceKey, resource: Manifest, plan: Plan
+    ) -> tuple[list[str], bool]:
+        """Run every step; returns the names of those that failed, and whether anything changed."""
+        failed = []
+        has_changed = False
+        for step in plan.steps:
+            try:
+                has_changed |= await self._applier.run(resource, step)
+            except (StoppingError, NotLeaderError):
+                raise
+            except MailboatError as error:
+                self._metrics.step_failures_total.labels(key.kind, step.name).inc()
+                logger.warning("%s: step %s: %s", key, step.name, error)
+                failed.append(step.name)
+        return failed, has_changed
+
+    async def _report(self, key: ResourceKey, resource: Manifest, plan: Plan) -> None:
+        """Write the status onto the resource as the plan saw it, or as this turn left it."""
+        current = self._cache.get(*key)
+        if current is None:
+            return
+        before, after = resource["metadata"], current["metadata"]
+        if before.get("uid") != after.get("uid") or before.get("generation") != after.get(
+            "generation"
+        ):
+            return  # Changed meanwhile; the key is marked, and the next turn reports.
+        try:
+            await self._applier.write_status(current, plan.status)
+        except NotFoundError:
+            logger.debug("%s is gone; its status is not written", key)
+
+    async def _report_invalid(self, resource: Manifest, error: InvalidResourceError) -> None:
+        """A resource that cannot be read at all: the CRD's rules were by-passed."""
+        logger.warning("%s", error)
+        notice = Notify(type="Warning", reason="InvalidSpec", message=str(error))
+        await self._applier.run(resource, Step(name="report", actions=(notice,)))
+
+    def _children(self, key: ResourceKey) -> Children:
+        owned = self._cache.owned_by
+        return Children(
+            stateful_sets=owned(STATEFUL_SET.kind, key),
+            pods=owned(POD.kind, key),
+            claims=owned(CLAIM.kind, key),
+            services=owned(SERVICE.kind, key),
+            config_maps=owned(CONFIG_MAP.kind, key),
+            disruption_budgets=owned(DISRUPTION_BUDGET.kind, key),
+            service_accounts=owned(SERVICE_ACCOUNT.kind, key),
+        )
+
+    def _broker_snapshot(self, key: ResourceKey, resource: Manifest) -> BrokerSnapshot:
+        broker = parse_broker(resource)
+        children = self._children(key)
+        classes: Mapping[str, Manifest] | None = None
+        if self._reads_storage_classes:
+            found = self._cache.all_of(STORAGE_CLASS.kind)
+            classes = {manifest["metadata"]["name"]: manifest for manifest in found}
+        return BrokerSnapshot(
+            resource=broker,
+            children=children,
+            storage_classes=classes,
+            name_server=self._name_server(key.namespace, broker.spec.name_servers.ref),
+            observations=self._observations.observations(key.namespace, children.pods),
+            default_image=self._default_image,
+            now_s=self._wall(),
+            monotonic_s=self._monotonic(),
+        )
+
+    def _name_server(self, namespace: str, name: str | None) -> NameServer | None:
+        manifest = self._cache.get(NAME_SERVER.kind, namespace, name) if name else None
+        return parse_name_server(manifest) if manifest is not None else None
+
+    async def _topic_snapshot(self, key: ResourceKey, resource: Manifest) -> TopicSnapshot:
+        topic = parse_topic(resource)
+        broker_key = ResourceKey(BROKER.kind, key.namespace, topic.spec.broker_ref)
+        manifest = self._cache.get(*broker_key)
+        endpoints = {
+            _stateful_set_of(pod): url
+            for pod in self._cache.owned_by(POD.kind, broker_key).values()
+            if is_ready(pod) and (url := http_url(pod)) is not None
+        }
+        name = topic_name_of(topic)
+        return TopicSnapshot(
+            resource=topic,
+            broker=parse_broker(manifest) if manifest is not None else None,
+            endpoints=endpoints,
+            topics=await self._read_topics(key, endpoints, name),
+            now_s=self._wall(),
+        )
+
+    async def _read_topics(
+        self, key: ResourceKey, endpoints: Mapping[str, str], topic: str
+    ) -> dict[str, Manifest | None]:
+        """What each broker says of the topic; one that does not answer is left out."""
+        answers = await asyncio.gather(
+            *(self._brokers.topic(url, topic) for url in endpoints.values()),
+            return_exceptions=True,
+        )
+        topics: dict[str, Manifest | None] = {}
+        for group, answer in zip(endpoints, answers, strict=True):
+            if isinstance(answer, BrokerApiError | BrokerRefusedError):
+                logger.info("%s: %s cannot say what it knows: %s", key, group, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                topics[group] = answer
+        return topics
+
+
+def _stateful_set_of(pod: Manifest) -> str:
+    """The StatefulSet that made a pod: the pod's name without its ordinal."""
+    name: str = pod["metadata"]["name"]
+    return name.rpartition("-")[0]

@@ -1,0 +1,81 @@
+"""The Services of a Broker.
+
+Each group has one of its own, because clients are told its address: it outlives the pod, so a
+broker that is started again is found where it was. The headless one gives the pods their names.
+"""
+
+from typing import Any
+
+from mailboat_operator.crds.broker import Broker
+from mailboat_operator.resources.labels import broker_labels, child, group_labels, selector_of
+from mailboat_operator.resources.names import (
+    BROKER_FAST_PORT,
+    BROKER_HTTP_PORT,
+    BROKER_PORT,
+    FAST,
+    HTTP,
+    REMOTING,
+    broker_nodes_name,
+    group_name,
+)
+
+_BROKER_PORTS = {REMOTING: BROKER_PORT, FAST: BROKER_FAST_PORT, HTTP: BROKER_HTTP_PORT}
+
+
+def group_service(broker: Broker, group: int, address: str | None) -> dict[str, Any]:
+    """Return the Service of a group.
+
+    A pod that is not ready stays behind it: a broker that ends goes on serving for a while, and one
+    that starts is reached as soon as it listens.
+
+    Args:
+        broker: The resource.
+        group: Which group.
+        address: The address that clients know; None takes any.
+    """
+    labels = group_labels(broker.name, group)
+    spec: dict[str, Any] = {
+        "type": "ClusterIP",
+        "selector": selector_of(labels),
+        "ports": service_ports(_BROKER_PORTS),
+        "publishNotReadyAddresses": True,
+    }
+    service = child("v1/Service", broker, group_name(broker.name, group), labels, spec=spec)
+    if address is not None:
+        # Behind the digest: an address that was given is no change of what is wanted.
+        spec["clusterIP"] = address
+    return service
+
+
+def broker_nodes_service(broker: Broker) -> dict[str, Any]:
+    """Return the headless Service that gives a Broker's pods their names."""
+    return headless_service(
+        broker, broker_nodes_name(broker.name), broker_labels(broker.name), _BROKER_PORTS
+    )
+
+
+def headless_service(
+    owner: Any, name: str, labels: dict[str, str], ports: dict[str, int]
+) -> dict[str, Any]:
+    """Return a Service without an address; a pod has its name there before it is ready."""
+    return child(
+        "v1/Service",
+        owner,
+        name,
+        labels,
+        spec={
+            "type": "ClusterIP",
+            "clusterIP": "None",
+            "selector": selector_of(labels),
+            "ports": service_ports(ports),
+            "publishNotReadyAddresses": True,
+        },
+    )
+
+
+def service_ports(ports: dict[str, int]) -> list[dict[str, Any]]:
+    """Return the ports of a Service, each leading to the container's port of its name."""
+    return [
+        {"name": name, "port": port, "targetPort": name, "protocol": "TCP"}
+        for name, port in ports.items()
+    ]

@@ -1,0 +1,132 @@
+"""The StatefulSet of a broker's group: one pod on one volume.
+
+It follows from the resource, the size of the volume and the address of the group's Service alone.
+So it can be taken away and made again at any time, which is how its volume's size is changed:
+Kubernetes does not let `volumeClaimTemplates` be edited.
+
+Pods are replaced by the operator, one at a time (OnDelete), and never wait for each other
+(Parallel): an ordered StatefulSet waits for ever for a pod that a bad image keeps from starting.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from mailboat_operator.crds.broker import Broker
+from mailboat_operator.crds.quantity import format_quantity
+from mailboat_operator.resources.config_map import BROKER_CONF, restart_hash
+from mailboat_operator.resources.labels import (
+    CONFIG_HASH_ANNOTATION,
+    child,
+    group_labels,
+    selector_of,
+)
+from mailboat_operator.resources.names import (
+    BROKER_FAST_PORT,
+    BROKER_HTTP_PORT,
+    BROKER_PORT,
+    FAST,
+    HTTP,
+    REMOTING,
+    VOLUME,
+    broker_nodes_name,
+    group_name,
+)
+from mailboat_operator.resources.pod import Process, pod_template
+
+DATA_FOLDER: Final = "/var/lib/mailboat"
+REVISION_HISTORY_LIMIT: Final = 5
+
+
+def broker_stateful_set(
+    broker: Broker,
+    group: int,
+    *,
+    settings: Mapping[str, str],
+    volume_bytes: int,
+    default_image: str,
+) -> dict[str, Any]:
+    """Return the StatefulSet of a group.
+
+    Args:
+        broker: The resource.
+        group: Which group.
+        settings: What its broker.conf says.
+        volume_bytes: Size of the volume, never below that of a volume that exists.
+        default_image: The image of a Broker that names none.
+    """
+    spec = broker.spec
+    name, labels = group_name(broker.name, group), group_labels(broker.name, group)
+    process = Process(
+        name="broker",
+        config_file=BROKER_CONF,
+        config_map=name,
+        ports={REMOTING: BROKER_PORT, FAST: BROKER_FAST_PORT, HTTP: BROKER_HTTP_PORT},
+        image=spec.image or default_image,
+        image_pull_policy=spec.image_pull_policy,
+        resources=spec.resources,
+        service_account=broker.name,
+        grace_seconds=spec.shutdown.grace_seconds,
+        volumes={VOLUME: DATA_FOLDER},
+    )
+    annotations = {CONFIG_HASH_ANNOTATION: restart_hash(settings)}
+    return stateful_set(
+        broker,
+        name,
+        labels,
+        service=broker_nodes_name(broker.name),
+        replicas=1,
+        template=pod_template(process, labels, annotations, spec.pod_template),
+        more={
+            # What becomes of a group that is scaled away is decided by the operator, because it
+            # removes the StatefulSet and not a replica.
+            "persistentVolumeClaimRetentionPolicy": {
+                "whenDeleted": spec.pvc_retention.when_deleted,
+                "whenScaled": "Retain",
+            },
+            "volumeClaimTemplates": [_claim_template(broker, labels, volume_bytes)],
+        },
+    )
+
+
+def stateful_set(
+    owner: Any,
+    name: str,
+    labels: Mapping[str, str],
+    *,
+    service: str,
+    replicas: int,
+    template: Mapping[str, Any],
+    more: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return a StatefulSet whose pods are replaced by the operator."""
+    return child(
+        "apps/v1/StatefulSet",
+        owner,
+        name,
+        labels,
+        spec={
+            "replicas": replicas,
+            "serviceName": service,
+            "podManagementPolicy": "Parallel",
+            "updateStrategy": {"type": "OnDelete"},
+            "revisionHistoryLimit": REVISION_HISTORY_LIMIT,
+            "selector": {"matchLabels": selector_of(labels)},
+            "template": template,
+            **more,
+        },
+    )
+
+
+def _claim_template(broker: Broker, labels: Mapping[str, str], size_bytes: int) -> dict[str, Any]:
+    spec: dict[str, Any] = {
+        "accessModes": ["ReadWriteOnce"],
+        "resources": {"requests": {"storage": format_quantity(size_bytes)}},
+    }
+    if broker.spec.storage.class_name is not None:
+        spec["storageClassName"] = broker.spec.storage.class_name
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": VOLUME, "labels": dict(sorted(labels.items()))},
+        "spec": spec,
+    }

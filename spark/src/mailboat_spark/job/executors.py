@@ -1,0 +1,121 @@
+"""Executors as pods: Spark's settings for them, and clearing what an earlier run left.
+
+The driver runs in a pod of ours (client mode), which needs no rights on services and network
+policies. Executors belong to that pod and vanish with it. When only its container restarts, the pod
+stays, and so do the executors of the earlier run: these are deleted at the start, by their label.
+"""
+
+import json
+import logging
+import ssl
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from mailboat.errors import MailboatError
+from mailboat_spark.job.options import KUBERNETES_MASTER, KubernetesOptions
+
+logger = logging.getLogger(__name__)
+
+JOB_LABEL: Final = "mailboat.dev/spark-job"
+ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_HTTP_TIMEOUT_S: Final = 20.0
+_GONE_TIMEOUT_S: Final = 60.0
+_GRACE_S: Final = 5
+_POLL_S: Final = 1.0
+
+
+class KubernetesApiError(MailboatError):
+    """The Kubernetes API did not do what was asked."""
+
+
+def executor_settings(options: KubernetesOptions, job: str) -> dict[str, str]:
+    """Return Spark's settings for executors as pods of job `job`."""
+    settings = {
+        "spark.kubernetes.namespace": options.namespace,
+        "spark.kubernetes.container.image": options.image,
+        "spark.kubernetes.container.image.pullPolicy": options.image_pull_policy,
+        f"spark.kubernetes.executor.label.{JOB_LABEL}": job,
+        "spark.driver.host": options.pod_ip,
+        "spark.driver.bindAddress": options.pod_ip,
+        "spark.driver.port": str(options.driver_port),
+        "spark.driver.blockManager.port": str(options.block_manager_port),
+        "spark.blockManager.port": str(options.block_manager_port),
+        "spark.executor.instances": str(options.executors),
+        "spark.executor.cores": str(options.executor_cores),
+        "spark.executor.memory": options.executor_memory,
+        "spark.executor.memoryOverhead": options.executor_memory_overhead,
+        # A stream runs for months; Spark would end it after a few lost executors in all.
+        "spark.executor.failuresValidityInterval": "1h",
+    }
+    for name, value in (
+        ("spark.kubernetes.driver.pod.name", options.pod_name),
+        ("spark.kubernetes.executor.request.cores", options.executor_request_cores),
+        ("spark.kubernetes.executor.podTemplateFile", options.executor_pod_template),
+    ):
+        if value:
+            settings[name] = value
+    return settings
+
+
+class PodClient:
+    """The two calls that clearing needs, with the rights of the pod's service account."""
+
+    def __init__(self, master: str, namespace: str, account_dir: Path = ACCOUNT_DIR) -> None:
+        """Call the API at `master`, as Spark is given it (`k8s://https://...`)."""
+        url = master.removeprefix(KUBERNETES_MASTER)
+        self._base = url if "://" in url else f"https://{url}"
+        self._pods = f"{self._base.rstrip('/')}/api/v1/namespaces/{quote(namespace)}/pods"
+        self._account_dir = account_dir
+
+    def delete_executors(self, job: str) -> int:
+        """Delete every executor pod of the job and wait until they are gone; return how many.
+
+        Raises:
+            KubernetesApiError: the API refuses, or pods stay.
+        """
+        selector = urlencode({"labelSelector": f"{JOB_LABEL}={job},spark-role=executor"})
+        names = self._names(selector)
+        if not names:
+            return 0
+        logger.info("deleting executors of an earlier run: %s", ", ".join(names))
+        self._call("DELETE", f"{selector}&gracePeriodSeconds={_GRACE_S}")
+        deadline_s = time.monotonic() + _GONE_TIMEOUT_S
+        while left := self._names(selector):
+            if time.monotonic() > deadline_s:
+                raise KubernetesApiError(
+                    f"pods of an earlier run do not end: {', '.join(left)}; delete them"
+                )
+            time.sleep(_POLL_S)
+        return len(names)
+
+    def _names(self, selector: str) -> list[str]:
+        return [item["metadata"]["name"] for item in self._call("GET", selector)["items"]]
+
+    def _call(self, method: str, query: str) -> Any:
+        request = urllib.request.Request(f"{self._pods}?{query}", method=method)
+        token = self._account_dir / "token"
+        if token.is_file():
+            request.add_header("Authorization", f"Bearer {token.read_text('utf-8').strip()}")
+        certificate = self._account_dir / "ca.crt"
+        context = (
+            ssl.create_default_context(cafile=str(certificate) if certificate.is_file() else None)
+            if self._base.startswith("https:")
+            else None
+        )
+        try:
+            with urllib.request.urlopen(
+                request, timeout=_HTTP_TIMEOUT_S, context=context
+            ) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as exc:
+            with exc:
+                raise KubernetesApiError(
+                    f"{method} {self._pods}: {exc.code} {exc.reason}; "
+                    "does the service account have the job's Role?"
+                ) from exc
+        except OSError as exc:
+            raise KubernetesApiError(f"{method} {self._pods}: {exc}") from exc

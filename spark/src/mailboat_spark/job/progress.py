@@ -1,0 +1,155 @@
+"""How the query is: fed by Spark's events and by the brokers, read by metrics and probes."""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any, Final
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from mailboat.errors import MailboatError
+from mailboat.model.message_queue import MessageQueue
+from mailboat_spark.client_thread import ClientThread
+from mailboat_spark.job.metrics import JobMetrics, lag_by_topic
+from mailboat_spark.offsets import QueueOffsets, decode_offsets
+from mailboat_spark.planning import QueueBounds
+
+logger = logging.getLogger(__name__)
+
+_LAG_DEADLINE_S: Final = 5.0
+
+
+class JobState:
+    """Where the job is, and when the query last gave a sign of life; used by several threads."""
+
+    def __init__(self, metrics: JobMetrics, *, liveness_timeout_s: float) -> None:
+        """Begin before the query does."""
+        self.metrics = metrics
+        self.rows = 0
+        self.batches = 0
+        self.terminated = threading.Event()
+        self._liveness_timeout_s = liveness_timeout_s
+        self._lock = threading.Lock()
+        self._offsets: QueueOffsets = {}
+        self._knows_start = False
+        self._alive_at_s = time.monotonic()
+        self._phase = "starting"
+
+    def begin(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Note that the query starts, after `offsets` of the checkpoint (none in a new one)."""
+        self._move_to(offsets)
+        self._sign_of_life()
+
+    def batch_ended(self, progress: Any) -> None:
+        """Note Spark's report of a trigger that ran a batch."""
+        rows, batch_id = progress.numInputRows, progress.batchId
+        duration_ms = progress.batchDuration or 0
+        self.metrics.batch(batch_id, rows, duration_ms)
+        with self._lock:
+            self.rows += rows
+            self.batches += rows > 0
+        self._move_to(decode_offsets(json.loads(progress.sources[0].endOffset)))
+        self._sign_of_life(phase="running")
+        if rows:
+            logger.info("batch %d: %d rows in %d ms", batch_id, rows, duration_ms)
+
+    def idle(self) -> None:
+        """Note a trigger that found nothing to do."""
+        self._sign_of_life(phase="running")
+
+    def stopping(self) -> None:
+        """Note that the end was asked for."""
+        self._sign_of_life(phase="stopping")
+
+    def ready_reason(self) -> str | None:
+        """Return why the job is not ready, None when it is."""
+        return None if self._phase == "running" else f"the job is {self._phase}"
+
+    def dead_reason(self) -> str | None:
+        """Return why only a restart helps, None while the job lives."""
+        silent_s = time.monotonic() - self._alive_at_s
+        if silent_s <= self._liveness_timeout_s:
+            return None
+        return f"no batch and no idle trigger for {silent_s:.0f} s"
+
+    def lag_answered(self, answer: "Future[dict[MessageQueue, QueueBounds]]") -> None:
+        """Take the brokers' answer about what they hold."""
+        try:
+            bounds = answer.result()
+        except MailboatError as exc:
+            logger.info("the lag is unknown: %s", exc)
+            self.metrics.lag_failed()
+            return
+        with self._lock:
+            if self._knows_start:
+                self.metrics.lag(lag_by_topic(bounds, self._offsets))
+
+    def _move_to(self, offsets: Mapping[MessageQueue, int]) -> None:
+        with self._lock:
+            self._offsets |= offsets
+            self._knows_start = self._knows_start or bool(offsets)
+        self.metrics.offsets(offsets)
+
+    def _sign_of_life(self, phase: str | None = None) -> None:
+        self._alive_at_s = time.monotonic()
+        self.metrics.alive(time.time())
+        # What is stopping does not become ready again.
+        if phase is not None and self._phase != "stopping":
+            self._phase = phase
+
+
+class JobListener(StreamingQueryListener):
+    """Spark's events, for one query's `JobState`."""
+
+    def __init__(self, state: JobState) -> None:
+        """Tell `state`."""
+        self._state = state
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """A trigger ran."""
+        self._state.batch_ended(event.progress)
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """A trigger found nothing."""
+        self._state.idle()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """All events before the end have been told."""
+        self._state.terminated.set()
+
+
+class LagSampler:
+    """Asks the brokers now and then how far their queues go, without waiting for the answer."""
+
+    def __init__(
+        self, client: ClientThread, topics: tuple[str, ...], state: JobState, interval_s: float
+    ) -> None:
+        """Ask for `topics` every `interval_s` at most."""
+        self._client = client
+        self._topics = topics
+        self._state = state
+        self._interval_s = interval_s
+        self._next_s = 0.0
+        self._pending: Future[dict[MessageQueue, QueueBounds]] | None = None
+
+    def poll(self) -> None:
+        """Ask if it is time to."""
+        now_s = time.monotonic()
+        if now_s < self._next_s or (self._pending is not None and not self._pending.done()):
+            return
+        self._next_s = now_s + self._interval_s
+        bounds = self._client.client.bounds(self._topics, now_s + _LAG_DEADLINE_S)
+        self._pending = self._client.submit(bounds)
+        self._pending.add_done_callback(self._state.lag_answered)

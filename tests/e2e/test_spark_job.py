@@ -1,0 +1,209 @@
+"""The chart's Spark jobs: every message of a topic in the table once, whatever is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from e2e_kube import Manifest, Namespace, helm, image_values, kubectl, wait_until
+from e2e_resources import BROKER, NAME_SERVER, broker_spec, start_broker
+from e2e_traffic import TrafficPod, namesrv_of
+
+CHART = Path(__file__).parents[2] / "charts" / "mailboat"
+MESSAGES = 200_000
+TOPIC = "lines"
+GROUP = "to-parquet"
+RELEASE = "jobs"
+JOB_SELECTOR = "app.kubernetes.io/component=spark-job"
+EXECUTOR_SELECTOR = "spark-role=executor"
+
+# Runs in the image of the jobs: counts what the table has, by the files that belong to it.
+COUNT = """
+import json, sys
+from pathlib import Path
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from mailboat_spark.job.table import committed_files
+output = Path("/data/tables")
+files = sorted(committed_files(output))
+columns = ["broker_name", "queue_id", "queue_offset", "keys"]
+schema = None
+table = ds.dataset([str(f) for f in files], format="parquet").to_table(columns=columns)
+places = table.group_by(columns[:3]).aggregate([]).num_rows
+print(json.dumps({
+    "rows": table.num_rows, "places": places,
+    "keys": pc.count_distinct(table["keys"]).as_py(),
+}))
+"""
+
+
+@pytest.fixture
+def job_release(namespace: Namespace) -> Iterator[Namespace]:
+    """A namespace whose release of the chart is removed at the end of the test."""
+    yield namespace
+    helm("uninstall", RELEASE, f"--namespace={namespace.name}", "--ignore-not-found")
+
+
+def _install(namespace: Namespace, job: Manifest, folder: Path) -> None:
+    values = folder / "values.yaml"
+    values.write_text(yaml.safe_dump({"operator": {"enabled": False}, "sparkJobs": [job]}))
+    helm(
+        "upgrade",
+        "--install",
+        RELEASE,
+        str(CHART),
+        f"--namespace={namespace.name}",
+        f"--values={values}",
+        *image_values("sparkImage", "MAILBOAT_SPARK_IMAGE"),
+    )
+
+
+def _pods(namespace: Namespace, selector: str) -> list[str]:
+    return [
+        pod["metadata"]["name"]
+        for pod in namespace.list("pods", selector)
+        if pod["status"].get("phase") == "Running" and "deletionTimestamp" not in pod["metadata"]
+    ]
+
+
+def _kill(namespace: Namespace, pod: str) -> None:
+    namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
+
+
+def _lag(namespace: Namespace) -> int:
+    """Return how many messages the group has not read, as the broker sees it."""
+    service = f"services/{BROKER}-g0:http/proxy"
+    path = f"/api/v1/namespaces/{namespace.name}/{service}/api/v1/groups/{GROUP}"
+    return int(json.loads(kubectl("get", "--raw", path))["lag"])
+
+
+def _count(namespace: Namespace) -> dict[str, int]:
+    """Count the table in a pod that mounts the job's volume."""
+    claim = f"{RELEASE}-lines"
+    security = {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "runAsNonRoot": True,
+        "runAsUser": 10001,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    container = {
+        "name": "count",
+        "image": os.environ["MAILBOAT_SPARK_IMAGE"],
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["python", "-c", COUNT],
+        "securityContext": security,
+        "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
+    }
+    namespace.apply(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "count", "namespace": namespace.name},
+            "spec": {
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": False,
+                "containers": [container],
+                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+            },
+        }
+    )
+
+    def ended() -> str:
+        phase = namespace.get("pod", "count")["status"].get("phase")
+        return phase if phase in {"Succeeded", "Failed"} else ""
+
+    phase = wait_until("count of the table", ended, 120)
+    text = namespace.kubectl("logs", "count")
+    assert phase == "Succeeded", text
+    counts: dict[str, int] = json.loads(text.strip().splitlines()[-1])
+    return counts
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("mode", ["local", "kubernetes"])
+def test_every_message_is_in_the_table_once(
+    mode: str, job_release: Namespace, traffic: TrafficPod, tmp_path: Path
+) -> None:
+    """200,000 messages of a Java producer; driver and executor are killed meanwhile."""
+    namespace = job_release
+    start_broker(namespace, storage={**broker_spec()["storage"], "size": "1Gi"})
+    client = traffic.client(namesrv_of(namespace.name, NAME_SERVER))
+    client.call("create_topic", topic=TOPIC, queues=8)
+    job = {
+        "name": "lines",
+        "mode": mode,
+        "nameServers": [f"{NAME_SERVER}:9876"],
+        "topics": [TOPIC],
+        "group": GROUP,
+        "triggerSeconds": 2,
+        "maxOffsetsPerTrigger": 20_000,
+        "output": {"size": "1Gi"},
+        "graceSeconds": 20,
+        "driver": {"memory": "600m", "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}}},
+        "executors": {"instances": 1, "requestCores": "100m", "memory": "512m"},
+        "sparkConf": {"spark.ui.enabled": "false"},
+    }
+    _install(namespace, job, tmp_path)
+    flood = client.start(
+        "produce",
+        topic=TOPIC,
+        group="p",
+        count=MESSAGES,
+        window=256,
+        file=traffic.path("out"),
+        timeout=400,
+    )
+
+    def read_some(lag_below: int) -> bool:
+        return 0 < MESSAGES - _lag(namespace) and _lag(namespace) < lag_below
+
+    driver = wait_until("a driver", lambda: _pods(namespace, JOB_SELECTOR), 120)[0]
+    wait_until("some of the topic read", lambda: read_some(MESSAGES), 240)
+    if mode == "kubernetes":
+        _kill(
+            namespace, wait_until("an executor", lambda: _pods(namespace, EXECUTOR_SELECTOR), 60)[0]
+        )
+        wait_until("another executor", lambda: _pods(namespace, EXECUTOR_SELECTOR), 120)
+    _kill(namespace, driver)
+    produced = flood.wait_done(500)[-1]
+    assert produced["acknowledged"] == MESSAGES
+    stored = sum(event["maxOffset"] for event in client.call("offsets", topic=TOPIC))
+    wait_until("no lag", lambda: _lag(namespace) == 0, 300)
+    namespace.kubectl("scale", f"deployment/{RELEASE}-lines", "--replicas=0")
+    wait_until("no driver", lambda: not _pods(namespace, JOB_SELECTOR), 90)
+    wait_until("no executor", lambda: not _pods(namespace, EXECUTOR_SELECTOR), 60)
+    counts = _count(namespace)
+    assert counts == {"rows": stored, "places": stored, "keys": MESSAGES}
+
+
+@pytest.mark.timeout(600)
+def test_a_cron_job_takes_what_there_is_and_ends(
+    job_release: Namespace, traffic: TrafficPod, tmp_path: Path
+) -> None:
+    """A run of a job with a schedule writes all messages and completes."""
+    namespace = job_release
+    start_broker(namespace)
+    client = traffic.client(namesrv_of(namespace.name, NAME_SERVER))
+    client.call("create_topic", topic=TOPIC, queues=2)
+    client.call("send", topic=TOPIC, group="p", count=100, keys="k{i}", body="aGVsbG8=")
+    job = {
+        "name": "lines",
+        "schedule": "0 4 * * *",
+        "nameServers": [f"{NAME_SERVER}:9876"],
+        "topics": [TOPIC],
+        "group": GROUP,
+        "output": {"size": "256Mi"},
+        "driver": {"memory": "600m", "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}}},
+    }
+    _install(namespace, job, tmp_path)
+    namespace.kubectl("create", "job", "once", f"--from=cronjob/{RELEASE}-lines")
+    namespace.kubectl(
+        "wait", "--for=condition=Complete", "job/once", "--timeout=240s", timeout_s=270
+    )
+    assert _count(namespace) == {"rows": 100, "places": 100, "keys": 100}
+    assert _lag(namespace) == 0

@@ -1,0 +1,42 @@
+"""Run last: what the operator asked the API server for all this time, beside its rights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from e2e_operator import ApiCall, audit_log
+
+_RULES = Path(__file__).parents[2] / "charts" / "mailboat" / "files" / "operator-rules.yaml"
+
+
+def _granted() -> set[tuple[str, str, str]]:
+    document = yaml.safe_load(_RULES.read_text())
+    return {
+        (group, resource, verb)
+        for part in document.values()
+        for rule in part
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def _of(call: ApiCall) -> tuple[str, str, str]:
+    return call.group, call.resource, call.verb
+
+
+def test_the_rights_are_exactly_what_was_used(installed: str) -> None:
+    """No call was forbidden, and there is no right that no test made use of."""
+    log = audit_log(installed)
+    log.rewind()
+    calls = list(log.calls())
+    assert calls, "the audit log has nothing of the operator"
+    # A call that comes when its namespace is on the way out is refused as well, with 403.
+    granted = _granted()
+    used = {_of(call) for call in calls if call.code != 403}
+    forbidden = {_of(call) for call in calls if call.code == 403} - granted
+    assert forbidden == set()
+    assert {call for call in used if call[0] != "authorization.k8s.io"} <= granted
+    # The kubelet is asked only while a broker is down, which is a matter of luck here.
+    assert granted - used <= {("", "nodes/proxy", "get")}, "rights that nothing used"

@@ -1,0 +1,194 @@
+"""A broker on a volume that is really small, filled at full speed by a real client."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from mailboat.client.producer import Producer
+from mailboat.client.pull_consumer import PullConsumer
+from mailboat.errors import BrokerError
+from mailboat.model.message import Message
+from mailboat.model.message_queue import MessageQueue
+from mailboat.protocol.codes import ResponseCode
+from mailboat.testing.cluster import Cluster
+
+MIB = 1 << 20
+TOPIC = "T"
+GROUP = "readers"
+QUEUE = MessageQueue(TOPIC, "broker-a", 0)
+BODY_BYTES = 4_000
+BATCH = 50
+OPTIONS = {
+    "httpPort": "0",
+    "defaultTopicQueueNums": "1",
+    "mappedFileSizeCommitLog": str(2 * MIB),
+    "diskMaxUsedSpaceRatio": "75",
+    "diskSpaceCleanForciblyRatio": "85",
+    "diskSpaceWarningLevelRatio": "90",
+    "cleanResourceInterval": "1000",
+    "flushConsumerOffsetInterval": "100",
+}
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mount file systems of a given size in memory, and take them away again."""
+    mounted: list[Path] = []
+
+    def mount(size_bytes: int) -> Path:
+        path = tmp_path / f"volume-{len(mounted)}"
+        path.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.skip(f"a volume needs the right to mount: {done.stderr.strip()}")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+@pytest.fixture
+def broker_on(
+    volume: Callable[[int], Path],
+) -> Callable[..., "contextlib.AbstractAsyncContextManager[SmallBroker]"]:
+    """Start a broker with its clients on a volume of a given size."""
+
+    @contextlib.asynccontextmanager
+    async def start(size_bytes: int, **options: str) -> AsyncIterator[SmallBroker]:
+        cluster = Cluster(volume(size_bytes), options={**OPTIONS, **options})
+        async with cluster, aiohttp.ClientSession() as session:
+            addresses = cluster.namesrv_addresses
+            async with (
+                Producer("p", namesrv=addresses) as producer,
+                PullConsumer(GROUP, namesrv=addresses) as consumer,
+            ):
+                yield SmallBroker(cluster, session, producer, consumer)
+
+    return start
+
+
+_FILLING = os.urandom(BODY_BYTES - 8)
+
+
+class SmallBroker:
+    """A broker, what was stored on it, and what was read."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        session: aiohttp.ClientSession,
+        producer: Producer,
+        consumer: PullConsumer,
+    ) -> None:
+        """Begin with nothing sent."""
+        self.cluster = cluster
+        self.session = session
+        self.producer = producer
+        self.consumer = consumer
+        self.stored: list[bytes] = []
+        self.read: list[bytes] = []
+        self._next_offset = 0
+
+    async def send(self) -> None:
+        """Store one batch of messages with a number each."""
+        first = len(self.stored)
+        bodies = [b"%08d" % number + _FILLING for number in range(first, first + BATCH)]
+        messages = [Message(TOPIC, body) for body in bodies]
+        await self.producer.send_batch(messages, queue=QUEUE, timeout_s=5)
+        self.stored += [body[:8] for body in bodies]
+
+    async def fill(self) -> BrokerError:
+        """Send at full speed until the broker refuses, and return how it did."""
+        for _ in range(100_000):
+            try:
+                await self.send()
+            except BrokerError as error:
+                return error
+        raise AssertionError("the volume never got full")
+
+    async def drain(self) -> None:
+        """Read everything that is there and commit it."""
+        while True:
+            result = await self.consumer.pull(QUEUE, self._next_offset, max_messages=32)
+            if not result.messages:
+                break
+            self.read += [message.body[:8] for message in result.messages]
+            self._next_offset = result.next_offset
+        self.cluster.broker().offsets.commit(GROUP, TOPIC, 0, self._next_offset)
+
+    async def send_again(self, within_s: float = 10) -> None:
+        """Send until one message is taken."""
+
+        async def try_it() -> bool:
+            try:
+                await self.send()
+            except BrokerError:
+                return False
+            return True
+
+        await until(try_it, within_s)
+
+    async def retention(self) -> Any:
+        """Return the document of the HTTP API."""
+        base = f"http://{await self.cluster.http_address()}"
+        async with self.session.get(f"{base}/api/v1/retention") as answer:
+            return await answer.json()
+
+
+async def until(check: Callable[[], Awaitable[bool]], within_s: float = 10) -> None:
+    """Ask until the answer is yes."""
+    async with asyncio.timeout(within_s):
+        while True:
+            if await check():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def test_unread_messages_stay_and_sends_resume(broker_on: Any) -> None:
+    """Full of unread messages: sends are refused; consumers drain; sends go on; nothing is lost."""
+    async with broker_on(32 * MIB) as broker:
+        await broker.send()
+        await broker.drain()
+        refused = await broker.fill()
+        assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        full = await broker.retention()
+        assert full["active"]["reject_writes"] is True
+        assert full["refusal"] in refused.remark
+        assert "the broker's disk is full" in refused.remark
+        assert full["deleted"]["files"] == {"expired": 0, "consumed": 0, "forced": 0}
+        assert full["writes_rejected"]["disk_full"] >= 1
+        for _ in range(2):
+            await broker.drain()
+            await broker.send_again()
+            await broker.fill()
+        await broker.drain()
+        assert broker.read == broker.stored
+        after = await broker.retention()
+        assert after["deleted"]["files"]["consumed"] >= 3
+        assert after["deleted"]["files"]["forced"] == 0
+        assert after["unconsumed_deleted"] == []
+
+
+async def test_a_reader_that_keeps_up_never_sees_a_refusal(broker_on: Any) -> None:
+    """Three times the volume goes through while a group reads along."""
+    levels = {"diskMaxUsedSpaceRatio": "60", "diskSpaceCleanForciblyRatio": "70"}
+    async with broker_on(32 * MIB, **levels) as broker:
+        await broker.send()
+        while len(broker.stored) * BODY_BYTES < 96 * MIB:
+            for _ in range(4):
+                await broker.send()
+            await broker.drain()
+        assert broker.read == broker.stored
+        assert (await broker.retention())["writes_rejected"] == dict.fromkeys(
+            ["disk_full", "no_room", "derived_files", "store_failed", "closed"], 0
+        )

@@ -1,0 +1,236 @@
+"""Segments that go from a real store on a simulated disk of limited size."""
+
+from typing import Any
+
+from mailboat.store.message_inner import PutStatus
+from mailboat.store.message_store import MessageStore
+from mailboat.store.queue_table import RaisedQueue
+from mailboat.store.retention import HOUR_MS, Pressure
+from mailboat.testing.history import Sent
+from mailboat.testing.simulated_disk import SimulatedDisk
+from mailboat.testing.store_simulator import HOST, make_message, small_config
+
+SEGMENT = 65_536
+ALL_OF_A_SEGMENT = 15
+"""Messages of 4000 bytes that one segment takes."""
+
+OTHER_FILES = 32_768
+"""Room for the ConsumeQueue, marks and names."""
+
+KEY = ("topic", 0)
+
+
+class Life:
+    """A store with a clock, and its flushes."""
+
+    def __init__(self, capacity_bytes: int, disk: SimulatedDisk | None = None, **changes: Any):
+        """Open a store on a volume of this size."""
+        self.disk = disk or SimulatedDisk(capacity_bytes=capacity_bytes)
+        values = {
+            "delete_when": "04",
+            "file_reserved_time": 72,
+            "clean_resource_interval": 10_000,
+            "message_index_enable": False,
+            "mapped_file_size_commit_log": SEGMENT,
+        }
+        config = small_config("ASYNC_FLUSH", **(values | changes))
+        self.store = MessageStore(config, self.disk, store_host=HOST)
+        self.store.open()
+        self.raised: list[RaisedQueue] = []
+        self.store.cleaner.on_removed = self.raised.extend
+        self.count = 0
+
+    def put(self, size: int = 4000) -> int:
+        """Store one message; return its status."""
+        sent = Sent(self.count, KEY, b"x" * size)
+        inner = make_message(sent, f"U{self.count}")
+        self.count += 1
+        self.store.put_messages([inner])
+        return inner.status
+
+    def fill(self, segments: int) -> None:
+        """Store messages until the log has so many segments."""
+        while len(self.store.commit_log.segments) < segments:
+            assert self.put() == PutStatus.PUT_OK
+            self.tick(0)
+
+    def tick(self, seconds: float = 1.1) -> None:
+        """Let time pass, flush, and give the store slices enough for a round and a checkpoint."""
+        self.disk.advance(seconds)
+        job = self.store.begin_flush()
+        if job is not None:
+            job.run()
+            self.store.finish_flush(job, None)
+        for _ in range(4):
+            self.store.background()
+
+    def read_up_to(self, position: int | None = None) -> None:
+        """Let every group have read the log up to a position, or all of it."""
+        log = self.store.commit_log
+        self.store.cleaner.read_position = lambda: log.end if position is None else position
+
+    @property
+    def files(self) -> dict[str, int]:
+        """How many files went, by reason."""
+        return {reason: count for reason, count in self.store.cleaner.files.items() if count}
+
+
+def test_only_as_many_read_segments_go_as_the_disk_needs() -> None:
+    """Above force clean the oldest ones go, until the level is left, and no more."""
+    life = Life(20 * SEGMENT + OTHER_FILES)
+    life.fill(16)
+    assert life.files == {}
+    life.read_up_to()
+    while not life.files:
+        assert life.put() == PutStatus.PUT_OK
+        life.tick()
+    life.tick()
+    # Above 85% of 20 segments there are 17 full ones; at 82% one has gone, at most two.
+    assert set(life.files) == {"consumed"}
+    assert life.files["consumed"] <= 2
+    assert life.raised[0].old_min == 0
+    assert life.store.min_offset(*KEY) == life.raised[-1].new_min > 0
+
+
+def test_unread_segments_stay_and_sends_are_refused() -> None:
+    """With what is read before them gone, the log ends at the oldest unread message."""
+    life = Life(20 * SEGMENT + OTHER_FILES)
+    life.fill(8)
+    life.read_up_to(3 * SEGMENT)
+    refused = 0
+    for _ in range(400):
+        refused += life.put() != PutStatus.PUT_OK
+        life.tick()
+    assert refused > 0
+    assert life.files == {"consumed": 3}
+    assert life.store.commit_log.start == 3 * SEGMENT
+    assert "disk is full" in (life.store.refusal() or "")
+    assert life.store.writes_rejected["disk_full"] == refused
+    life.read_up_to()
+    life.tick()
+    life.tick()
+    assert life.put() == PutStatus.PUT_OK
+
+
+def test_forced_segments_go_only_where_allowed() -> None:
+    """With cleanUnconsumedFilesEnable the log never refuses, and says what it dropped."""
+    life = Life(20 * SEGMENT + OTHER_FILES, clean_unconsumed_files_enable=True)
+    for _ in range(400):
+        assert life.put() == PutStatus.PUT_OK
+        life.tick()
+    assert set(life.files) == {"forced"}
+    assert life.raised[-1].new_min == life.store.min_offset(*KEY)
+    assert sum(item.new_min - item.old_min for item in life.raised) == life.raised[-1].new_min
+
+
+def test_expired_segments_go_although_unread() -> None:
+    """Above expire, whatever nobody has read; younger ones stay."""
+    life = Life(20 * SEGMENT + OTHER_FILES)
+    life.fill(9)
+    old_end = life.store.commit_log.segments[7].end
+    life.tick(72 * HOUR_MS / 1000)
+    life.fill(14)
+    for _ in range(20):
+        life.put()
+        life.tick()
+    assert set(life.files) == {"expired"}
+    assert life.store.commit_log.start <= old_end
+
+
+def test_a_volume_of_two_segments_goes_on_for_ever() -> None:
+    """Where no percentage is reached, the segment that does not fit makes room for itself."""
+    life = Life(2 * SEGMENT + OTHER_FILES)
+    life.read_up_to()
+    for _ in range(200):
+        life.put()
+        life.tick()
+    assert life.put() == PutStatus.PUT_OK
+    assert life.files["consumed"] > 10
+
+
+def test_the_only_segment_makes_room_when_it_is_read() -> None:
+    """A volume that holds one segment: the log moves on to a new file and drops the old one."""
+    life = Life(SEGMENT + SEGMENT // 2 + OTHER_FILES)
+    statuses = [life.put() for _ in range(ALL_OF_A_SEGMENT)]
+    assert set(statuses) == {PutStatus.PUT_OK}
+    assert life.put() == PutStatus.CREATE_MAPPED_FILE_FAILED
+    life.tick()
+    assert life.put() == PutStatus.CREATE_MAPPED_FILE_FAILED
+    assert life.store.writes_rejected["no_room"] == 2
+    life.read_up_to()
+    for _ in range(4):
+        life.tick()
+    assert life.files == {"consumed": 1}
+    [segment] = life.store.commit_log.segments
+    assert (segment.start, segment.is_reserved) == (SEGMENT, True)
+    assert life.put() == PutStatus.PUT_OK
+    assert life.store.min_offset(*KEY) == ALL_OF_A_SEGMENT
+    life.tick()
+    life.store.close()
+    again = Life(0, disk=life.disk)
+    assert (again.store.min_offset(*KEY), again.store.max_offset(*KEY)) == (
+        ALL_OF_A_SEGMENT,
+        ALL_OF_A_SEGMENT + 1,
+    )
+    assert again.put() == PutStatus.PUT_OK
+
+
+def test_a_log_that_moved_on_and_is_empty_opens_again() -> None:
+    """With every message gone, queue offsets go on where they were."""
+    life = Life(SEGMENT + SEGMENT // 2 + OTHER_FILES)
+    for _ in range(ALL_OF_A_SEGMENT):
+        life.put()
+    life.read_up_to()
+    for _ in range(4):
+        life.tick()
+    assert life.store.commit_log.start == life.store.commit_log.end == SEGMENT
+    life.store.close()
+    again = Life(0, disk=life.disk)
+    assert again.store.max_offset(*KEY) == ALL_OF_A_SEGMENT
+    assert again.put() == PutStatus.PUT_OK
+    assert again.store.max_offset(*KEY) == ALL_OF_A_SEGMENT + 1
+
+
+def test_an_unread_only_segment_stays() -> None:
+    """One message that a group has not read keeps its file."""
+    life = Life(SEGMENT + SEGMENT // 2 + OTHER_FILES)
+    for _ in range(ALL_OF_A_SEGMENT):
+        life.put()
+    life.read_up_to(life.store.commit_log.end - 1)
+    for _ in range(4):
+        life.tick()
+    assert life.files == {}
+    assert [segment.start for segment in life.store.commit_log.segments] == [0]
+
+
+def test_no_segment_is_prepared_where_none_fits() -> None:
+    """Reserving in vain would take the last bytes from the queues for a moment."""
+    life = Life(SEGMENT + SEGMENT // 2 + OTHER_FILES)
+    for _ in range(ALL_OF_A_SEGMENT):
+        life.put()
+        life.tick()
+    assert life.store.commit_log.has_room_ahead is False
+    assert life.store.commit_log.is_prepared is False
+
+
+def test_a_full_disk_is_noticed_while_one_segment_fills() -> None:
+    """At full speed a small volume is full long before the next round by time."""
+    life = Life(20 * SEGMENT + OTHER_FILES)
+    while life.put() == PutStatus.PUT_OK:
+        life.tick(0.001)
+    assert life.store.writes_rejected["disk_full"] == 1
+
+
+def test_a_round_removes_a_bounded_number_of_files() -> None:
+    """deleteFileBatchMax holds from the next round on, whatever the disk asks for."""
+    life = Life(40 * SEGMENT + OTHER_FILES, delete_file_batch_max=1)
+    life.fill(30)
+    life.read_up_to()
+    life.tick()
+    old = life.store.commit_log.segments[0].start
+    full = Pressure(in_window=False, expire=True, force_clean=True)
+    life.store.retention.pressure = lambda freed_bytes=0: full  # type: ignore[method-assign]
+    assert life.store.clean() == 1
+    assert life.store.commit_log.start == old + SEGMENT
+    life.store.configure(small_config("ASYNC_FLUSH", delete_file_batch_max=3))
+    assert life.store.clean() == 3

@@ -1,0 +1,497 @@
+"""A cluster in memory: an API server, the StatefulSet controller, a kubelet and brokers.
+
+Only as much as a planner can tell: server-side apply by one field manager (what it no longer gives
+goes), defaults, generations, preconditions, controllers that act on `step()`, and pods that start,
+become ready or cannot. Whatever was done is counted.
+"""
+
+import pickle
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+from mailboat.config.properties import parse_properties
+from mailboat_operator.crds.broker import Broker, parse_broker
+from mailboat_operator.crds.name_server import NameServer
+from mailboat_operator.planner.actions import (
+    Action,
+    Apply,
+    ConfigureBroker,
+    Delete,
+    Notify,
+    Plan,
+    ResizeClaim,
+)
+from mailboat_operator.planner.snapshot import BrokerSnapshot, Children, Observation
+from mailboat_operator.resources.config_map import live_settings
+from mailboat_operator.resources.labels import digest
+
+STEP_S = 5.0
+START_S = 1_700_000_000.0
+BROKEN_IMAGE = "registry.example/broken:1"
+STORAGE_CLASS = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
+KEYS = {
+    "containers": "name",
+    "env": "name",
+    "imagePullSecrets": "name",
+    "ownerReferences": "uid",
+    "volumeMounts": "mountPath",
+    "volumes": "name",
+}
+AMOUNTS = {"1024Mi": "1Gi", "0.5": "500m", "8192Mi": "8Gi"}
+IMMUTABLE = {"serviceName", "selector", "podManagementPolicy", "volumeClaimTemplates"}
+
+
+class RefusedError(Exception):
+    """The API server does not do it."""
+
+
+class ModelCluster:
+    """One Broker `orders` in one namespace."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        """Begin with the Broker alone."""
+        self.now_s = START_S
+        self.version = 1
+        self.objects: dict[tuple[str, str], dict[str, Any]] = {}
+        self.applied: dict[str, dict[str, Any]] = {}
+        self.running_config: dict[str, dict[str, str]] = {}
+        self.name_server: NameServer | None = None
+        self.default_image = "mailboat:1"
+        self.taken_addresses: set[str] = set()
+        self.unreachable: set[str] = set()
+        self.unregistered: set[str] = set()
+        self.crashing: set[str] = set()
+        self.unschedulable = False
+        self.writes: list[Action | str] = []
+        self.events: list[Notify] = []
+        self.taken_down: list[tuple[str, int]] = []
+        self.down_by_us: set[str] = set()
+        self.spec = spec
+        self.generation = 1
+        self.status: dict[str, Any] = {}
+        self.broker_uid = "uid-of-orders"
+        self.deleted = False
+        self._last_address = 0
+
+    # --- what the operator sees and does -------------------------------------------------------
+
+    def broker(self) -> Broker:
+        """Return the Broker as the API server has it."""
+        metadata: dict[str, Any] = {
+            "name": "orders",
+            "namespace": "shop",
+            "uid": self.broker_uid,
+            "generation": self.generation,
+            "resourceVersion": str(self.version),
+        }
+        if self.deleted:
+            metadata["deletionTimestamp"] = self.time()
+        return parse_broker({"metadata": metadata, "spec": self.spec, "status": self.status})
+
+    def snapshot(self) -> BrokerSnapshot:
+        """Return what the operator knows now; later changes do not show in it."""
+        kinds = {
+            "stateful_sets": "StatefulSet",
+            "pods": "Pod",
+            "claims": "PersistentVolumeClaim",
+            "services": "Service",
+            "config_maps": "ConfigMap",
+            "disruption_budgets": "PodDisruptionBudget",
+            "service_accounts": "ServiceAccount",
+        }
+        children = {
+            field: {
+                name: duplicate(item)
+                for (kind, name), item in self.objects.items()
+                if kind == wanted
+            }
+            for field, wanted in kinds.items()
+        }
+        return BrokerSnapshot(
+            resource=self.broker(),
+            children=Children(**children),
+            storage_classes={"standard": STORAGE_CLASS},
+            name_server=self.name_server,
+            observations={name: self._observe(name, pod) for name, pod in self.pods()},
+            default_image=self.default_image,
+            now_s=self.now_s,
+            monotonic_s=self.now_s - START_S,
+        )
+
+    def carry_out(self, plan: Plan, *, actions: int | None = None) -> int:
+        """Do what a plan says; die after so many writes of objects. Returns how many were done."""
+        done = 0
+        for step in plan.steps:
+            for action in step.actions:
+                if actions is not None and done >= actions:
+                    return done
+                done += not isinstance(action, Notify)
+                try:
+                    self.act(action)
+                except RefusedError:
+                    break
+        if (actions is None or done < actions) and plan.status != self.status:
+            self.status = duplicate(plan.status)
+            self.writes.append("status")
+        return done
+
+    def act(self, action: Action) -> None:
+        """Do one thing."""
+        if isinstance(action, Notify):
+            self.events.append(action)
+            return
+        self.writes.append(action)
+        match action:
+            case Apply():
+                self._apply_or_fall_back(action)
+            case Delete():
+                self._delete(action)
+            case ConfigureBroker():
+                self.running_config[action.pod] |= action.values
+            case ResizeClaim():
+                claim = self.objects["PersistentVolumeClaim", action.name]
+                size = str(action.size_bytes)
+                claim["spec"]["resources"]["requests"]["storage"] = size
+                claim["status"]["capacity"]["storage"] = size
+            case _:
+                raise AssertionError(f"a Broker plans no {action}")
+
+    # --- what happens without it ---------------------------------------------------------------
+
+    def change(self, **spec: Any) -> None:
+        """Let the user change the spec."""
+        if any(self.spec.get(key) != value for key, value in spec.items()):
+            self.spec = self.spec | spec
+            self.generation += 1
+
+    def step(self) -> None:
+        """Let every controller act once, and time pass."""
+        self.now_s += STEP_S
+        for key, item in list(self.objects.items()):
+            if item["metadata"].get("deletionTimestamp"):
+                self._finish_deletion(key, item)
+        for stateful_set in list(self.of_kind("StatefulSet")):
+            self._run_stateful_set(stateful_set)
+        for name, pod in list(self.pods()):
+            self._run_pod(name, pod)
+
+    def evict(self, name: str) -> None:
+        """Let a node's drain take a pod."""
+        self.objects.pop(("Pod", name), None)
+
+    def remove(self, kind: str, name: str) -> None:
+        """Let a person delete an object."""
+        self.objects.pop((kind, name), None)
+        self.applied.pop(f"{kind}/{name}", None)
+
+    def pods(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield each pod with its name."""
+        for (kind, name), item in list(self.objects.items()):
+            if kind == "Pod":
+                yield name, item
+
+    def of_kind(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Yield each object of a kind."""
+        for (found, _), item in list(self.objects.items()):
+            if found == kind:
+                yield item
+
+    def names(self) -> set[str]:
+        """Return kind and name of everything there is."""
+        return {f"{kind}/{name}" for kind, name in self.objects}
+
+    def time(self) -> str:
+        """Return the present time as Kubernetes writes it."""
+        return datetime.fromtimestamp(int(self.now_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    # --- the API server ------------------------------------------------------------------------
+
+    def _apply_or_fall_back(self, action: Apply) -> None:
+        try:
+            self._apply(action.manifest)
+        except RefusedError:
+            if action.fallback is None:
+                raise
+            self._apply(action.fallback)
+
+    def _apply(self, manifest: dict[str, Any]) -> None:
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        key, live = f"{kind}/{name}", self.objects.get((kind, name))
+        wanted = duplicate(manifest)
+        merged = merge(duplicate(live or {}), self.applied.get(key, {}), wanted, "")
+        set_defaults(merged)
+        if kind == "Service":
+            self._give_address(merged, live)
+        if live is not None and kind == "StatefulSet":
+            for field in IMMUTABLE:
+                if live["spec"].get(field) != merged["spec"].get(field):
+                    raise RefusedError(f"{key}: {field} cannot be changed")
+        self.applied[key] = wanted
+        if live is None:
+            merged["metadata"] |= {"uid": f"uid-{self._next()}", "creationTimestamp": self.time()}
+            merged["metadata"]["generation"] = 1
+        elif merged["metadata"] == live["metadata"] and all(
+            merged.get(part) == live.get(part) for part in ("spec", "data")
+        ):
+            return
+        elif merged.get("spec") != live.get("spec"):
+            merged["metadata"]["generation"] += 1
+        merged["metadata"]["resourceVersion"] = self._next()
+        self.objects[kind, name] = merged
+
+    def _give_address(self, service: dict[str, Any], live: dict[str, Any] | None) -> None:
+        asked = service["spec"].get("clusterIP")
+        if live is not None:
+            service["spec"].setdefault("clusterIP", live["spec"]["clusterIP"])
+        elif asked in self.taken_addresses:
+            raise RefusedError(f"{asked} is taken")
+        elif asked is None:
+            self._last_address += 1
+            service["spec"]["clusterIP"] = (
+                f"10.96.{self._last_address // 200}.{self._last_address % 200 + 1}"
+            )
+
+    def _delete(self, action: Delete) -> None:
+        live = self.objects.get((action.kind, action.name))
+        if live is None:
+            return
+        metadata = live["metadata"]
+        if metadata["uid"] != action.uid:
+            raise RefusedError("another uid")
+        if action.resource_version not in (None, metadata["resourceVersion"]):
+            raise RefusedError("another resourceVersion")
+        if metadata.get("deletionTimestamp"):
+            return
+        if action.kind == "Pod":
+            self._note_restart(live)
+        metadata["deletionTimestamp"] = self.time()
+        metadata["resourceVersion"] = self._next()
+        live["orphan"] = action.orphan
+
+    def _note_restart(self, pod: dict[str, Any]) -> None:
+        name = pod["metadata"]["name"]
+        self.taken_down.append((name, self.generation))
+        if pod_is_ready(pod):
+            self.down_by_us.add(name)
+
+    def _finish_deletion(self, key: tuple[str, str], item: dict[str, Any]) -> None:
+        kind, name = key
+        if kind == "PersistentVolumeClaim" and ("Pod", name.removeprefix("data-")) in self.objects:
+            return
+        del self.objects[key]
+        self.applied.pop(f"{kind}/{name}", None)
+        if kind == "StatefulSet" and not item.get("orphan"):
+            for pod, _ in list(self.pods()):
+                if pod.startswith(f"{name}-"):
+                    del self.objects["Pod", pod]
+
+    def _next(self) -> str:
+        self.version += 1
+        return str(self.version)
+
+    # --- the StatefulSet controller, the kubelet and the brokers -------------------------------
+
+    def _run_stateful_set(self, stateful_set: dict[str, Any]) -> None:
+        metadata, spec = stateful_set["metadata"], stateful_set["spec"]
+        if metadata.get("deletionTimestamp"):
+            return
+        revision = f"{metadata['name']}-{digest(spec['template'])}"
+        stateful_set["status"] = {
+            "observedGeneration": metadata["generation"],
+            "updateRevision": revision,
+        }
+        name = f"{metadata['name']}-0"
+        claim = ("PersistentVolumeClaim", f"data-{name}")
+        if claim not in self.objects:
+            template = duplicate(spec["volumeClaimTemplates"][0])
+            size = template["spec"]["resources"]["requests"]["storage"]
+            template["metadata"] |= {
+                "name": claim[1],
+                "uid": f"uid-{self._next()}",
+                "resourceVersion": self._next(),
+            }
+            template["spec"]["storageClassName"] = "standard"
+            template["status"] = {"phase": "Bound", "capacity": {"storage": size}}
+            self.objects[claim] = template
+        if ("Pod", name) not in self.objects:
+            self._make_pod(name, spec["template"], revision)
+
+    def _make_pod(self, name: str, template: dict[str, Any], revision: str) -> None:
+        pod = duplicate(template)
+        pod["spec"]["volumes"].append(
+            {"name": "data", "persistentVolumeClaim": {"claimName": f"data-{name}"}}
+        )
+        labels = pod["metadata"]["labels"] | {"controller-revision-hash": revision}
+        pod["metadata"] |= {
+            "name": name,
+            "uid": f"uid-{self._next()}",
+            "resourceVersion": self._next(),
+            "labels": labels,
+            "creationTimestamp": self.time(),
+        }
+        self.objects["Pod", name] = {
+            "kind": "Pod",
+            **pod,
+            "status": {"phase": "Pending", "conditions": [self._condition("Ready", "False")]},
+        }
+
+    def _run_pod(self, name: str, pod: dict[str, Any]) -> None:
+        """Take a pod one step on: Pending, starting, ready; or into its trouble."""
+        metadata, status = pod["metadata"], pod["status"]
+        if metadata.get("deletionTimestamp"):
+            self._set_ready(pod, False)
+            return
+        container = pod["spec"]["containers"][0]
+        if self.unschedulable and not status.get("containerStatuses"):
+            status["conditions"] = [
+                self._condition("Ready", "False"),
+                self._condition("PodScheduled", "False")
+                | {
+                    "reason": "Unschedulable",
+                    "message": "0/1 nodes are available",
+                },
+            ]
+        elif container["image"] == BROKEN_IMAGE:
+            self._set_state(pod, {"waiting": {"reason": "ImagePullBackOff"}}, started=False)
+        elif name in self.crashing:
+            waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
+            self._set_state(pod, waiting, started=False)
+            last = {"terminated": {"exitCode": 1, "reason": "Error"}}
+            status["containerStatuses"][0]["lastState"] = last
+        elif "running" not in (status.get("containerStatuses") or [{}])[0].get("state", {}):
+            self._set_state(pod, {"running": {}}, started=False)
+            group = name.rpartition("-")[0]
+            config = self.objects.get(("ConfigMap", group))
+            text = config["data"]["broker.conf"] if config else ""
+            in_file = {item.key: item.value for item in parse_properties(text)}
+            self.running_config[name] = {"namesrvAddr": ""} | live_settings(in_file)
+        else:
+            self._set_state(pod, {"running": {}}, started=True)
+            self._set_ready(pod, True)
+            self.down_by_us.discard(name)
+
+    def _set_state(self, pod: dict[str, Any], state: dict[str, Any], *, started: bool) -> None:
+        name = pod["spec"]["containers"][0]["name"]
+        entry = {"name": name, "state": state, "started": started}
+        pod["status"]["containerStatuses"] = [entry]
+        if not started:
+            self._set_ready(pod, False)
+
+    def _set_ready(self, pod: dict[str, Any], is_ready: bool) -> None:
+        if pod_is_ready(pod) != is_ready:
+            condition = self._condition("Ready", "True" if is_ready else "False")
+            pod["status"]["conditions"] = [condition]
+
+    def _condition(self, name: str, status: str) -> dict[str, Any]:
+        return {"type": name, "status": status, "lastTransitionTime": self.time()}
+
+    def _observe(self, name: str, pod: dict[str, Any]) -> Observation:
+        serves = pod_is_ready(pod) and name not in self.unreachable
+        registered = name not in self.unregistered
+        addresses = self.running_config.get(name, {}).get("namesrvAddr", "")
+        return Observation(
+            pod_uid=pod["metadata"]["uid"],
+            seen_monotonic_s=self.now_s - START_S if serves else None,
+            error=None if serves else "connection refused",
+            broker={
+                "phase": "serving",
+                "version": "1.0",
+                "name_servers": [
+                    {"address": address, "registered": registered}
+                    for address in addresses.split(";")
+                    if address
+                ],
+            }
+            if serves
+            else None,
+            config=dict(self.running_config[name]) if serves else None,
+            retention=None,
+            kubelet=None,
+            samples=(),
+        )
+
+
+def duplicate(value: Any) -> Any:
+    """Copy a manifest with all that is in it."""
+    return pickle.loads(pickle.dumps(value))
+
+
+def pod_is_ready(pod: dict[str, Any]) -> bool:
+    """Return whether the pod's Ready condition is true."""
+    return any(
+        item["type"] == "Ready" and item["status"] == "True"
+        for item in pod["status"].get("conditions", [])
+    )
+
+
+def merge(live: Any, before: Any, wanted: Any, name: str) -> Any:
+    """Merge as server-side apply does for the one manager: what it gave before and not now goes."""
+    if isinstance(wanted, dict):
+        live = live if isinstance(live, dict) else {}
+        before = before if isinstance(before, dict) else {}
+        for key in set(before) - set(wanted):
+            live.pop(key, None)
+        for key, value in wanted.items():
+            live[key] = merge(live.get(key), before.get(key), value, key)
+        return live
+    key = KEYS.get(name) or (
+        "containerPort"
+        if name == "ports" and wanted and "containerPort" in wanted[0]
+        else "port"
+        if name == "ports"
+        else None
+    )
+    if not isinstance(wanted, list) or key is None:
+        return AMOUNTS.get(wanted, wanted) if isinstance(wanted, str) else wanted
+    old = {item[key]: item for item in before or []}
+    rest = {item[key]: item for item in live or [] if isinstance(item, dict)}
+    merged = [merge(rest.pop(item[key], None), old.get(item[key]), item, "") for item in wanted]
+    return merged + [item for found, item in rest.items() if found not in old]
+
+
+def set_defaults(manifest: dict[str, Any]) -> None:
+    """Add what the API server adds."""
+    spec = manifest.get("spec", {})
+    if manifest["kind"] == "Service":
+        spec |= {"sessionAffinity": "None", "internalTrafficPolicy": "Cluster"}
+    if manifest["kind"] != "StatefulSet":
+        return
+    for claim in spec.get("volumeClaimTemplates", []):
+        claim["spec"]["volumeMode"] = "Filesystem"
+        claim["status"] = {"phase": "Pending"}
+        amounts = claim["spec"]["resources"]["requests"]
+        amounts["storage"] = AMOUNTS.get(amounts["storage"], amounts["storage"])
+    pod = spec["template"]["spec"]
+    pod |= {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst"}
+    for container in pod["containers"]:
+        container["terminationMessagePath"] = "/dev/termination-log"
+        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+            container[probe]["successThreshold"] = 1
+            container[probe]["httpGet"]["scheme"] = "HTTP"
+    for volume in pod["volumes"]:
+        if "configMap" in volume:
+            volume["configMap"]["defaultMode"] = 420
+
+
+def settle(
+    cluster: ModelCluster,
+    plan: Callable[[BrokerSnapshot], Plan],
+    *,
+    check: Callable[[ModelCluster], None] = lambda _: None,
+    rounds: int = 200,
+) -> int:
+    """Let operator and controllers work until neither changes anything; returns the rounds."""
+    quiet = 0
+    for number in range(rounds):
+        before = len(cluster.writes)
+        cluster.carry_out(plan(cluster.snapshot()))
+        check(cluster)
+        cluster.step()
+        quiet = quiet + 1 if len(cluster.writes) == before else 0
+        if quiet == 2:
+            # Longer than any pause that the planner makes on purpose.
+            cluster.now_s += 60.0
+        if quiet > 4:
+            return number
+    raise AssertionError(f"no rest: the last writes were {cluster.writes[-5:]}")

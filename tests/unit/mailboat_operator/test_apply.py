@@ -1,0 +1,280 @@
+"""Tests of how actions are carried out, against a small API server."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fake_kubernetes import FakeKubernetes
+
+from mailboat_operator.apply import Applier, StaleError, StoppingError
+from mailboat_operator.broker_api import BrokerApi
+from mailboat_operator.cache import ObjectCache
+from mailboat_operator.events import EventPoster
+from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError
+from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner.actions import (
+    Action,
+    Apply,
+    ConfigureBroker,
+    Delete,
+    Notify,
+    ResizeClaim,
+    SetFinalizers,
+    Step,
+)
+
+Manifest = dict[str, Any]
+_BROKER: Manifest = {
+    "apiVersion": "mailboat.dev/v1alpha1",
+    "kind": "Broker",
+    "metadata": {"namespace": "shop", "name": "orders"},
+    "spec": {},
+}
+
+
+@pytest.fixture
+def cache() -> ObjectCache:
+    """An empty cache."""
+    return ObjectCache()
+
+
+@pytest.fixture
+def applier(kube_api: KubeApi, cache: ObjectCache, metrics: OperatorMetrics) -> Applier:
+    """Carries actions out on the fake server."""
+    events = EventPoster(kube_api, metrics, "operator-0")
+    return Applier(kube_api, cache, BrokerApi(metrics), events, metrics)
+
+
+def _child(kind: str, name: str = "orders-g0", **parts: Any) -> Manifest:
+    version = "apps/v1" if kind == "StatefulSet" else "v1"
+    metadata = {"name": name, "labels": {"mailboat.dev/broker": "orders"}}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
+
+
+def _in_shop(manifest: Manifest) -> Manifest:
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": "shop"}}
+
+
+async def _run(applier: Applier, *actions: Action, resource: Manifest = _BROKER) -> None:
+    await applier.run(resource, Step("test", actions))
+
+
+async def test_apply_is_seen_by_the_next_plan(
+    kubernetes: FakeKubernetes, applier: Applier, cache: ObjectCache
+) -> None:
+    """What was applied is in the cache at once, in the namespace of the resource."""
+    await _run(applier, Apply(_child("Service", spec={"ports": []})))
+    kept = cache.get("Service", "shop", "orders-g0")
+    assert kept is not None
+    assert kept["metadata"]["uid"]
+    assert kubernetes.find("services", "shop", "orders-g0") is not None
+
+
+async def test_conflicting_fields_are_taken_back(
+    kubernetes: FakeKubernetes, applier: Applier, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Only after a conflict, and with a line in the log, are fields taken from another manager."""
+    await _run(applier, Apply(_child("Service", spec={"a": 1})))
+    kubernetes.owned_by_others.add(("Service", "orders-g0"))
+    with caplog.at_level(logging.WARNING):
+        await _run(applier, Apply(_child("Service", spec={"a": 2})))
+    assert "another manager" in caplog.text
+    assert [call.query["force"] for call in kubernetes.writes()] == ["false", "false", "true"]
+    service = kubernetes.find("services", "shop", "orders-g0")
+    assert service is not None
+    assert service["spec"]["a"] == 2
+
+
+async def test_delete_removes_what_the_plan_saw(
+    kubernetes: FakeKubernetes, applier: Applier
+) -> None:
+    """A delete names uid, version and what becomes of the dependents."""
+    stored = await kubernetes.put("statefulsets", _in_shop(_child("StatefulSet")))
+    uid, version = stored["metadata"]["uid"], stored["metadata"]["resourceVersion"]
+    await _run(applier, Delete("StatefulSet", "orders-g0", uid, version, True, "grown"))
+    assert kubernetes.find("statefulsets", "shop", "orders-g0") is None
+    assert kubernetes.writes()[-1].body == {
+        "kind": "DeleteOptions",
+        "apiVersion": "v1",
+        "preconditions": {"uid": uid, "resourceVersion": version},
+        "propagationPolicy": "Orphan",
+    }
+
+
+async def test_delete_spares_another_object(kubernetes: FakeKubernetes, applier: Applier) -> None:
+    """Another uid, or a change since the plan, stops the delete before it is sent."""
+    stored = await kubernetes.put("pods", _in_shop(_child("Pod")))
+    uid, version = stored["metadata"]["uid"], stored["metadata"]["resourceVersion"]
+    with pytest.raises(StaleError, match="another object"):
+        await _run(applier, Delete("Pod", "orders-g0", "older-uid", None, False, "roll"))
+    await kubernetes.put("pods", {**stored, "status": {"phase": "Running"}})
+    with pytest.raises(StaleError, match="has changed"):
+        await _run(applier, Delete("Pod", "orders-g0", uid, version, False, "roll"))
+    assert kubernetes.writes() == []
+    await _run(applier, Delete("Pod", "orders-g0", uid, None, False, "roll"))
+    assert kubernetes.find("pods", "shop", "orders-g0") is None
+
+
+async def test_a_change_between_read_and_delete_is_refused_by_the_server(
+    kubernetes: FakeKubernetes, applier: Applier
+) -> None:
+    """The precondition holds also for the moment between the second look and the delete."""
+    stored = await kubernetes.put("statefulsets", _in_shop(_child("StatefulSet")))
+    uid, version = stored["metadata"]["uid"], stored["metadata"]["resourceVersion"]
+
+    async def change(request: web.Request) -> None:
+        if request.method == "DELETE":
+            kubernetes.faults.clear()
+            await kubernetes.put("statefulsets", {**stored, "spec": {"replicas": 3}})
+
+    kubernetes.faults = [change]  # type: ignore[list-item]
+    with pytest.raises(ConflictError):
+        await _run(applier, Delete("StatefulSet", "orders-g0", uid, version, True, "grown"))
+    assert kubernetes.find("statefulsets", "shop", "orders-g0") is not None
+
+
+async def test_delete_of_what_is_gone_is_done(applier: Applier) -> None:
+    """A repeat after a crash finds nothing, and that is success."""
+    await _run(applier, Delete("Pod", "orders-g0", "u", None, False, "roll"))
+
+
+async def test_resize_asks_for_the_size_once(
+    kubernetes: FakeKubernetes, applier: Applier, metrics: OperatorMetrics
+) -> None:
+    """Only the request of the very claim and version changes, in a form that people read."""
+    claim = _in_shop(_child("PersistentVolumeClaim", spec={"volumeName": "pv-1"}))
+    stored = await kubernetes.put("persistentvolumeclaims", claim)
+    uid, version = stored["metadata"]["uid"], stored["metadata"]["resourceVersion"]
+    await _run(applier, ResizeClaim("orders-g0", uid, version, 10 << 30))
+    changed = kubernetes.find("persistentvolumeclaims", "shop", "orders-g0")
+    assert changed is not None
+    assert changed["spec"] == {
+        "volumeName": "pv-1",
+        "resources": {"requests": {"storage": "10Gi"}},
+    }
+    with pytest.raises(ConflictError):
+        await _run(applier, ResizeClaim("orders-g0", uid, version, 20 << 30))
+    text = metrics.exposition().decode()
+    assert 'operator_volume_resize_total{result="asked"} 1.0' in text
+    assert 'operator_volume_resize_total{result="failed"} 1.0' in text
+
+
+async def test_a_failure_ends_the_step_before_it_is_told(
+    kubernetes: FakeKubernetes, applier: Applier
+) -> None:
+    """The event that tells of an action is not posted when the action failed."""
+    grown = Notify("Normal", "VolumeGrowing", "8Gi -> 10Gi")
+    with pytest.raises(KubeApiError):
+        await _run(applier, ResizeClaim("orders-g0", "u", "1", 10 << 30), grown)
+    assert [call.path for call in kubernetes.writes() if "/events" in call.path] == []
+
+
+async def test_an_event_is_posted_once(
+    kubernetes: FakeKubernetes, applier: Applier, metrics: OperatorMetrics
+) -> None:
+    """The same words about the same resource are posted once; other words are another event."""
+    resource = await kubernetes.put("brokers", _BROKER)
+    grown = Notify("Normal", "VolumeGrowing", "8Gi -> 10Gi", related_pod="orders-g0-0")
+    for _ in range(3):
+        await _run(applier, grown, resource=resource)
+    await _run(applier, Notify("Normal", "VolumeGrowing", "10Gi -> 12Gi"), resource=resource)
+    events = [call.body for call in kubernetes.writes()]
+    assert [event["note"] for event in events] == ["8Gi -> 10Gi", "10Gi -> 12Gi"]
+    first = events[0]
+    assert first["regarding"]["uid"] == resource["metadata"]["uid"]
+    assert first["related"]["name"] == "orders-g0-0"
+    assert (first["type"], first["reason"]) == ("Normal", "VolumeGrowing")
+    assert 'operator_autogrow_total{result="grown"} 2.0' in metrics.exposition().decode()
+
+
+async def test_an_event_that_cannot_be_posted_harms_nothing(
+    kubernetes: FakeKubernetes, applier: Applier
+) -> None:
+    """Without the right to post events the work goes on, and a later try is made."""
+
+    async def forbidden(request: web.Request) -> web.Response | None:
+        return web.Response(status=403) if "/events" in request.path else None
+
+    kubernetes.faults = [forbidden]
+    notice = Notify("Warning", "RollBlocked", "no image")
+    await _run(applier, notice, Apply(_child("Service")))
+    assert kubernetes.find("services", "shop", "orders-g0") is not None
+    kubernetes.faults = []
+    await _run(applier, notice)
+    assert any(key[0] == "events" for key in kubernetes.objects)
+
+
+async def test_status_is_written_only_when_it_differs(
+    kubernetes: FakeKubernetes, applier: Applier, cache: ObjectCache
+) -> None:
+    """An equal status costs no call; a new one is in the cache afterwards."""
+    stored = await kubernetes.put("brokers", _BROKER)
+    assert await applier.write_status(stored, {"groups": 1})
+    written = cache.get("Broker", "shop", "orders")
+    assert written is not None
+    assert not await applier.write_status(written, {"groups": 1})
+    assert len(kubernetes.writes()) == 1
+
+
+async def test_finalizers_are_replaced(kubernetes: FakeKubernetes, applier: Applier) -> None:
+    """The list becomes what the plan says, guarded by the version."""
+    stored = await kubernetes.put("brokers", _BROKER)
+    version = stored["metadata"]["resourceVersion"]
+    await _run(applier, SetFinalizers(("mailboat.dev/topic",), version), resource=stored)
+    changed = kubernetes.find("brokers", "shop", "orders")
+    assert changed is not None
+    assert changed["metadata"]["finalizers"] == ["mailboat.dev/topic"]
+    with pytest.raises(ConflictError):
+        await _run(applier, SetFinalizers((), version), resource=stored)
+
+
+async def test_stopping_begins_nothing_more(kubernetes: FakeKubernetes, applier: Applier) -> None:
+    """After SIGTERM the rest of a step is left for the next leader."""
+    applier.stop()
+    with pytest.raises(StoppingError):
+        await _run(applier, Apply(_child("Service")))
+    with pytest.raises(StoppingError):
+        await applier.write_status(_in_shop(_BROKER), {"x": 1})
+    assert kubernetes.calls == []
+
+
+async def test_live_settings_go_to_the_pod(
+    kube_api: KubeApi, cache: ObjectCache, metrics: OperatorMetrics
+) -> None:
+    """Live settings are sent to the pod's address, and its answer is passed on."""
+    received: list[Any] = []
+
+    async def patch(request: web.Request) -> web.Response:
+        received.append(await request.json())
+        return web.json_response({"values": {"fileReservedTime": "48"}, "live_keys": []})
+
+    app = web.Application()
+    app.router.add_patch("/api/v1/config", patch)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    ports = [{"name": "http", "containerPort": runner.addresses[0][1]}]
+    pod = _in_shop(_child("Pod", "orders-g0-0", spec={"containers": [{"ports": ports}]}))
+    pod["metadata"]["resourceVersion"] = "1"
+    cache.update({**pod, "status": {"podIP": "127.0.0.1"}})
+    noted: list[tuple[str, str, Mapping[str, str]]] = []
+    brokers = BrokerApi(metrics)
+    applier = Applier(
+        kube_api,
+        cache,
+        brokers,
+        EventPoster(kube_api, metrics, "operator-0"),
+        metrics,
+        note_config=lambda *told: noted.append(told),
+    )
+    try:
+        await _run(applier, ConfigureBroker("orders-g0-0", {"fileReservedTime": "48"}))
+        with pytest.raises(StaleError, match="no address"):
+            await _run(applier, ConfigureBroker("orders-g1-0", {"fileReservedTime": "48"}))
+    finally:
+        await brokers.close()
+        await runner.cleanup()
+    assert received == [{"fileReservedTime": "48"}]
+    assert noted == [("shop", "orders-g0-0", {"fileReservedTime": "48"})]

@@ -1,0 +1,135 @@
+"""Tests of the calls of a broker's HTTP API, against a small server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from mailboat_operator.broker_api import (
+    BrokerApi,
+    BrokerApiError,
+    BrokerRefusedError,
+    http_url,
+    is_ready,
+)
+from mailboat_operator.metrics import OperatorMetrics
+
+
+class _Broker:
+    def __init__(self) -> None:
+        self.received: list[tuple[str, str, Any]] = []
+        self.status = 200
+        self.answer: Any = {}
+        self.hangs = False
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        text = await request.text()
+        self.received.append((request.method, request.raw_path, text))
+        if self.hangs:
+            await asyncio.Event().wait()
+        if isinstance(self.answer, bytes):
+            return web.Response(body=self.answer, status=self.status)
+        return web.json_response(self.answer, status=self.status)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[_Broker]:
+    """A broker whose answers the test sets."""
+    made = _Broker()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", made.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield made
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def api(metrics: OperatorMetrics) -> AsyncIterator[BrokerApi]:
+    """The API with a short timeout."""
+    made = BrokerApi(metrics, timeout_s=0.5)
+    yield made
+    await made.close()
+
+
+async def test_config_is_read_and_changed(broker: _Broker, api: BrokerApi) -> None:
+    """The effective values come back as text, from reading and from changing."""
+    broker.answer = {"values": {"fileReservedTime": "72", "listenPort": 10911}, "live_keys": []}
+    expected = {"fileReservedTime": "72", "listenPort": "10911"}
+    assert await api.config(broker.url) == expected
+    assert await api.patch_config(broker.url, {"fileReservedTime": "72"}) == expected
+    assert broker.received == [
+        ("GET", "/api/v1/config", ""),
+        ("PATCH", "/api/v1/config", '{"fileReservedTime": "72"}'),
+    ]
+
+
+async def test_a_refusal_is_the_brokers_sentence(broker: _Broker, api: BrokerApi) -> None:
+    """400 is what the broker says of it, and not a trouble of the network."""
+    broker.status, broker.answer = 400, {"error": "deleteWhen=25: is no hour"}
+    with pytest.raises(BrokerRefusedError, match=r"^deleteWhen=25: is no hour$"):
+        await api.patch_config(broker.url, {"deleteWhen": "25"})
+
+
+@pytest.mark.parametrize(
+    ("status", "answer"),
+    [(500, {"error": "broken"}), (200, b"<html>"), (200, []), (302, {}), (200, b"x" * (5 << 20))],
+)
+async def test_what_is_not_as_agreed(
+    broker: _Broker, api: BrokerApi, status: int, answer: Any
+) -> None:
+    """An error, no JSON, another form, a redirect, or too many bytes: all one kind of error."""
+    broker.status, broker.answer = status, answer
+    with pytest.raises(BrokerApiError):
+        await api.retention(broker.url)
+
+
+async def test_no_answer_is_an_error_in_time(broker: _Broker, api: BrokerApi) -> None:
+    """A broker that hangs, and one that is not there, cost no more than the timeout."""
+    broker.hangs = True
+    with pytest.raises(BrokerApiError):
+        await api.broker(broker.url)
+    with pytest.raises(BrokerApiError):
+        await api.broker("http://127.0.0.1:1")
+
+
+async def test_topics(broker: _Broker, api: BrokerApi) -> None:
+    """Names are quoted; an unknown topic is None when read and success when deleted."""
+    broker.answer = {"topic": "%RETRY%g", "perm": 6}
+    assert await api.topic(broker.url, "%RETRY%g") == broker.answer
+    await api.put_topic(broker.url, "t", read_queue_nums=8, write_queue_nums=4, perm=6)
+    broker.status = 404
+    assert await api.topic(broker.url, "t") is None
+    await api.delete_topic(broker.url, "t")
+    assert broker.received == [
+        ("GET", "/api/v1/topics/%25RETRY%25g", ""),
+        (
+            "PUT",
+            "/api/v1/topics/t",
+            '{"read_queue_nums": 8, "write_queue_nums": 4, "perm": 6}',
+        ),
+        ("GET", "/api/v1/topics/t", ""),
+        ("DELETE", "/api/v1/topics/t", ""),
+    ]
+
+
+def test_the_address_of_a_pod() -> None:
+    """The port is the one called http; IPv6 addresses are bracketed; no address, no URL."""
+    spec = {"containers": [{"ports": [{"name": "http", "containerPort": 18080}]}]}
+    assert http_url({"spec": spec, "status": {"podIP": "10.1.2.3"}}) == "http://10.1.2.3:18080"
+    assert http_url({"spec": {}, "status": {"podIP": "fd00::7"}}) == "http://[fd00::7]:8080"
+    assert http_url({"spec": spec, "status": {}}) is None
+
+
+def test_readiness_of_a_pod() -> None:
+    """A pod that is about to end is not ready, whatever its condition still says."""
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    assert is_ready({"metadata": {}, "status": ready})
+    assert not is_ready({"metadata": {"deletionTimestamp": "x"}, "status": ready})
+    assert not is_ready({"metadata": {}, "status": {"conditions": [{"type": "Ready"}]}})
+    assert not is_ready({"metadata": {}})

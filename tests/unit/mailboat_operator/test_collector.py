@@ -1,0 +1,295 @@
+"""Tests of the collector, with a small broker and a small API server."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from fake_kubernetes import FakeKubernetes
+
+from mailboat_operator.broker_api import BrokerApi
+from mailboat_operator.cache import ObjectCache
+from mailboat_operator.collector import Collector, kubelet_numbers
+from mailboat_operator.kinds import ResourceKey
+from mailboat_operator.kube_api import KubeApi
+from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner.snapshot import Observation, VolumeNumbers
+
+Manifest = dict[str, Any]
+_GI = 1 << 30
+
+
+class Rig:
+    """A broker whose numbers the test sets, and a collector that asks it."""
+
+    def __init__(self, api: KubeApi, metrics: OperatorMetrics) -> None:
+        """Nothing is asked yet."""
+        self.used, self.written, self.percent = _GI, 5 * _GI, 10
+        self.phase, self.uptime = "running", 0
+        self.is_down = False
+        self.now_s = 0.0
+        self.marked: list[str] = []
+        self.asked = asyncio.Event()
+        self.moved = asyncio.Event()
+        self.cache = ObjectCache()
+        self.brokers = BrokerApi(metrics, timeout_s=1.0)
+        self.collector = Collector(
+            api,
+            self.brokers,
+            self.cache,
+            self._mark,
+            every_s=0.02,
+            asks_kubelet=True,
+            monotonic=lambda: self.now_s,
+        )
+        self.port = 0
+
+    def _mark(self, key: ResourceKey) -> None:
+        self.marked.append(str(key))
+        self.moved.set()
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """The three documents."""
+        if self.is_down:
+            return web.Response(status=503)
+        self.uptime += 1
+        part = request.path.rpartition("/")[2]
+        if part == "retention":
+            self.asked.set()
+        return web.json_response(
+            {
+                "broker": {"version": "1", "phase": self.phase, "uptime_seconds": self.uptime},
+                "config": {"values": {"fileReservedTime": "72"}},
+                "retention": {
+                    "volume": {
+                        "capacity_bytes": 10 * _GI,
+                        "used_bytes": self.used,
+                        "used_percent": self.percent,
+                    },
+                    "max_physical_offset": self.written,
+                },
+            }[part]
+        )
+
+    def pod(self, uid: str = "u1", version: str = "1") -> Manifest:
+        """The broker's pod."""
+        ports = [{"name": "http", "containerPort": self.port}]
+        return {
+            "kind": "Pod",
+            "metadata": {
+                "namespace": "shop",
+                "name": "orders-g0-0",
+                "uid": uid,
+                "resourceVersion": version,
+                "labels": {"mailboat.dev/broker": "orders"},
+            },
+            "spec": {"nodeName": "node-1", "containers": [{"ports": ports}]},
+            "status": {"podIP": "127.0.0.1"},
+        }
+
+    def show(self, uid: str = "u1", version: str = "1") -> None:
+        """Let the collector see the pod."""
+        pod = self.pod(uid, version)
+        self.cache.update(pod)
+        self.collector.pod_changed(pod)
+
+    async def rounds(self, number: int) -> Observation:
+        """Wait for some whole rounds; returns what is known then."""
+        for _ in range(number):
+            self.asked.clear()
+            async with asyncio.timeout(5):
+                await self.asked.wait()
+        await asyncio.sleep(0.01)
+        return self.known()
+
+    def known(self) -> Observation:
+        """What the pod last said."""
+        return self.collector.observations("shop", {"orders-g0-0": {}, "other": {}})["orders-g0-0"]
+
+
+@pytest.fixture
+async def rig(kube_api: KubeApi, metrics: OperatorMetrics) -> AsyncIterator[Rig]:
+    """A broker and its collector."""
+    made = Rig(kube_api, metrics)
+    app = web.Application()
+    app.router.add_get("/api/v1/{part}", made.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    made.port = runner.addresses[0][1]
+    yield made
+    await made.collector.close()
+    await made.brokers.close()
+    await runner.cleanup()
+
+
+async def test_numbers_with_history(rig: Rig) -> None:
+    """Each answer is kept with its time and becomes a point of the history."""
+    rig.show()
+    first = await rig.rounds(1)
+    assert first.error is None
+    assert first.broker is not None
+    assert first.broker["phase"] == "running"
+    assert first.config == {"fileReservedTime": "72"}
+    rig.now_s, rig.used, rig.written = 15.0, 2 * _GI, 6 * _GI
+    last = (await rig.rounds(2)).samples[-1]
+    assert (last.monotonic_s, last.used_bytes, last.written_bytes) == (15.0, 2 * _GI, 6 * _GI)
+
+
+async def test_the_first_round_is_waited_for(rig: Rig) -> None:
+    """A new leader has each broker's numbers before it plans; one without brokers waits not."""
+    await rig.collector.first_round(5)
+    rig.show()
+    await rig.collector.first_round(5)
+    assert rig.known().retention is not None
+
+
+async def test_only_what_moved_marks_the_broker(rig: Rig) -> None:
+    """An uptime that grows and a few bytes mark nothing; a per cent, a phase or a loss do."""
+    rig.show()
+    await rig.rounds(2)
+    assert rig.marked == ["Broker/shop/orders"]
+    rig.used += 1000
+    await rig.rounds(3)
+    assert len(rig.marked) == 1
+    rig.used += _GI // 5
+    await rig.rounds(2)
+    assert len(rig.marked) == 2
+    rig.phase = "closing"
+    await rig.rounds(2)
+    assert len(rig.marked) == 3
+
+
+async def test_small_steps_add_up(rig: Rig) -> None:
+    """A volume that fills slowly is told of once it has filled by a hundredth since the last."""
+    rig.show()
+    await rig.rounds(1)
+    for _ in range(6):
+        rig.used += _GI // 40
+        await rig.rounds(2)
+    assert len(rig.marked) == 2
+
+
+async def test_a_silent_broker_keeps_its_last_numbers_and_time(
+    rig: Rig, kubernetes: FakeKubernetes
+) -> None:
+    """The old answer stays with its old time; the kubelet's count stands beside it."""
+    summary = {
+        "pods": [
+            {
+                "podRef": {"namespace": "shop", "name": "orders-g0-0"},
+                "volume": [
+                    {"name": "tmp", "capacityBytes": 1, "usedBytes": 1, "availableBytes": 0},
+                    {"name": "data", "capacityBytes": 100, "usedBytes": 60, "availableBytes": 40},
+                ],
+            }
+        ]
+    }
+    asked = asyncio.Event()
+
+    async def stats(request: web.Request) -> web.Response | None:
+        if not request.path.endswith("/nodes/node-1/proxy/stats/summary"):
+            return None
+        asked.set()
+        return web.json_response(summary)
+
+    kubernetes.faults = [stats]
+    rig.show()
+    await rig.rounds(1)
+    rig.is_down, rig.now_s = True, 99.0
+    rig.moved.clear()
+    async with asyncio.timeout(5):
+        await asked.wait()
+        await rig.moved.wait()
+    known = rig.known()
+    assert known.error is not None
+    assert "503" in known.error
+    assert known.seen_monotonic_s == 0.0
+    assert known.retention is not None
+    assert known.kubelet == VolumeNumbers(100, 60, 40, "kubelet")
+    assert len(rig.marked) == 2
+    rig.is_down = False
+    recovered = await rig.rounds(2)
+    assert recovered.error is None
+    assert recovered.kubelet is None
+
+
+async def test_without_rights_the_kubelet_is_asked_once(
+    rig: Rig, kubernetes: FakeKubernetes
+) -> None:
+    """A 403 is an answer for good: no further call."""
+    calls = 0
+
+    async def forbidden(_: web.Request) -> web.Response:
+        nonlocal calls
+        calls += 1
+        return web.Response(status=403)
+
+    kubernetes.faults = [forbidden]
+    rig.is_down = True
+    rig.show()
+    await asyncio.sleep(0.3)
+    assert calls == 1
+    assert rig.known().error is not None
+
+
+async def test_a_new_pod_starts_anew_on_the_old_history(rig: Rig) -> None:
+    """Another uid: nothing of its predecessor's answers, but the same volume's history."""
+    rig.show()
+    await rig.rounds(1)
+    rig.is_down = True
+    rig.show("u2", "2")
+    known = rig.known()
+    assert known.pod_uid == "u2"
+    assert (known.broker, known.config, known.retention, known.seen_monotonic_s) == (None,) * 4
+    assert len(known.samples) >= 1
+
+
+async def test_another_volume_has_no_history(rig: Rig) -> None:
+    """The log's end only grows; one that is smaller belongs to another volume."""
+    rig.show()
+    await rig.rounds(3)
+    rig.written = 0
+    assert len((await rig.rounds(1)).samples) == 1
+
+
+async def test_history_is_an_hour_and_thin(rig: Rig) -> None:
+    """An hour of points at 15 s is kept as ten fine minutes and a point a minute before."""
+    from mailboat_operator.collector import _with_sample
+    from mailboat_operator.planner.snapshot import UseSample
+
+    samples: tuple[UseSample, ...] = ()
+    for number in range(1000):
+        samples = _with_sample(samples, UseSample(number * 15.0, number, number))
+    times = [sample.monotonic_s for sample in samples]
+    assert times[-1] == 999 * 15.0
+    assert times[-1] - times[0] <= 3600
+    assert times[-1] - times[0] > 3500
+    assert len(times) <= 41 + 51
+    fine = [b - a for a, b in itertools.pairwise(times) if times[-1] - a <= 600]
+    assert set(fine) == {15.0}
+
+
+async def test_a_changed_config_is_known_at_once(rig: Rig) -> None:
+    """What a broker answered to a change is what the next plan sees."""
+    rig.show()
+    await rig.rounds(1)
+    rig.collector.note_config("shop", "orders-g0-0", {"fileReservedTime": "48"})
+    assert rig.known().config == {"fileReservedTime": "48"}
+
+
+def test_kubelet_numbers_of_another_pod() -> None:
+    """A pod that the kubelet does not list has no numbers."""
+    assert kubelet_numbers({"pods": []}, "shop", "x") is None
+    assert kubelet_numbers({}, "shop", "x") is None
+
+
+async def test_pods_of_others_are_not_asked(rig: Rig) -> None:
+    """Only a broker's pods have an HTTP API to ask."""
+    pod = rig.pod()
+    pod["metadata"]["labels"] = {"mailboat.dev/name-server": "ns"}
+    rig.collector.pod_changed(pod)
+    assert rig.collector.observations("shop", {"orders-g0-0": pod}) == {}
+    assert ResourceKey("Broker", "shop", "orders") not in rig.marked

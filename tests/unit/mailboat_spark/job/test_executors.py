@@ -1,0 +1,87 @@
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from mailboat_spark.job.executors import KubernetesApiError, PodClient, executor_settings
+from mailboat_spark.job.options import KubernetesOptions
+from mailboat_spark.rbac import DRIVER_RULES, role_rules
+
+
+class _Api(BaseHTTPRequestHandler):
+    """Two leftover pods that go when they are deleted."""
+
+    def do_GET(self):
+        self._answer("GET")
+
+    def do_DELETE(self):
+        self._answer("DELETE")
+        self.server.pods.clear()
+
+    def _answer(self, method):
+        self.server.seen.append((method, self.path, self.headers["Authorization"]))
+        body = json.dumps({"items": [{"metadata": {"name": n}} for n in self.server.pods]})
+        self.send_response(self.server.status)
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def api():
+    """An API server for two calls."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Api)
+    server.pods, server.seen, server.status = ["job-exec-1", "job-exec-2"], [], 200
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_leftover_executors_are_deleted_by_label(api, tmp_path):
+    """Only the job's executors are named, with the pod's token, and the end is waited for."""
+    (tmp_path / "token").write_text("secret\n")
+    client = PodClient(f"k8s://http://127.0.0.1:{api.server_port}", "data", tmp_path)
+    assert client.delete_executors("my-job") == 2
+    path = "/api/v1/namespaces/data/pods?labelSelector=mailboat.dev%2Fspark-job%3Dmy-job"
+    methods = [method for method, _, _ in api.seen]
+    assert methods == ["GET", "DELETE", "GET"]
+    assert all(seen.startswith(f"{path}%2Cspark-role%3Dexecutor") for _, seen, _ in api.seen)
+    assert {token for _, _, token in api.seen} == {"Bearer secret"}
+    assert client.delete_executors("my-job") == 0
+
+
+def test_a_refusal_names_the_role(api, tmp_path):
+    """403 most likely means that the Role is missing."""
+    api.status = 403
+    with pytest.raises(KubernetesApiError, match="403 Forbidden; does the service account"):
+        PodClient(f"http://127.0.0.1:{api.server_port}", "data", tmp_path).delete_executors("x")
+
+
+def test_settings_fix_ports_and_owner():
+    """No service is needed: executors call the driver's pod by its address at fixed ports."""
+    options = KubernetesOptions(
+        namespace="data", image="spark:1", pod_name="job-0", pod_ip="10.0.0.7"
+    )
+    settings = executor_settings(options, "my-job")
+    assert settings["spark.driver.host"] == "10.0.0.7"
+    assert settings["spark.driver.port"] == "7078"
+    assert settings["spark.driver.blockManager.port"] == "7079"
+    assert settings["spark.kubernetes.driver.pod.name"] == "job-0"
+    assert settings["spark.kubernetes.executor.label.mailboat.dev/spark-job"] == "my-job"
+    assert "spark.kubernetes.executor.podTemplateFile" not in settings
+
+
+def test_the_role_is_small():
+    """No wildcard, no secret, no write to what is not Spark's, one rule for each resource."""
+    resources = [rule.resource for rule in DRIVER_RULES]
+    assert sorted(resources) == ["configmaps", "persistentvolumeclaims", "pods", "services"]
+    for rule in DRIVER_RULES:
+        assert list(rule.verbs) == sorted(rule.verbs)
+        assert "*" not in rule.verbs
+    assert {"get", "watch", "deletecollection"} <= set(role_rules()[0]["verbs"])
