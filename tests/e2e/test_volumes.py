@@ -14,6 +14,7 @@ from interop_client import JavaClient, JavaClientError
 MIB = 1024 * 1024
 TOPIC = "fill"
 BODY_KIB = 64
+SERVICE_NOT_AVAILABLE = 14
 AUTO_GROW = {
     "enabled": True,
     "whenUsedPercent": 50,
@@ -146,8 +147,10 @@ def test_full_at_max_size_refuses_and_takes_again(
     namespace.wait_condition(
         "broker", BROKER, "DiskPressure", status="True", reason="RejectingWrites", timeout_s=60
     )
-    with pytest.raises(JavaClientError, match="disk"):
+    with pytest.raises(JavaClientError) as refused:
         client.call("send", topic=TOPIC, group="refused", count=1, keys="r", body="aGVsbG8=")
+    assert refused.value.code == SERVICE_NOT_AVAILABLE
+    assert "disk" in broker_api(namespace, 0, "/api/v1/retention")["refusal"]
     assert namespace.condition("broker", BROKER, "Ready")["status"] == "True"
 
     again = client.start("drain", topic=TOPIC, group="c", file=traffic.path("in-1"), batch=32)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -50,10 +50,10 @@ class Peer:
 class OneBroker:
     """A store on a simulated disk and the processor of its sends."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, flush_disk_type: str = "ASYNC_FLUSH", **changes: Any) -> None:
         """Open an empty store."""
         self.disk = SimulatedDisk()
-        config = small_config("ASYNC_FLUSH", **changes)
+        config = small_config(flush_disk_type, **changes)
         self.store = MessageStore(config, self.disk, store_host=HOST)
         self.store.open()
         table = {topic: TopicConfig(topic, 4, 4) for topic in _TOPICS}
@@ -64,7 +64,8 @@ class OneBroker:
             settings=Settings(store=config),
             stats=self.stats,
         )
-        flush: Any = None
+        self.waiting: list[tuple[int, Callable[[bool], None]]] = []
+        flush: Any = SimpleNamespace(wait=lambda end, done: self.waiting.append((end, done)))
         # The short way wakes a queue once a round, the long way for each batch.
         self.arrivals: dict[tuple[str, int], int] = {}
         self.store.on_arrival = lambda queues: self.arrivals.update(
@@ -98,7 +99,7 @@ def item(flag: int, body: bytes, text: bytes) -> bytes:
 
 def batch_send(peer: Any, body: bytes, opaque: int = 0, **fields: Any) -> Send:
     """Return a batch request as the dispatcher hands it over."""
-    values = {"topic": "orders", "queue_id": 1, "sys_flag": 0, "reconsume_times": 0} | fields
+    values: dict[str, Any] = {"topic": "orders", "queue_id": 1, "sys_flag": 0, "reconsume_times": 0}
     header = SendFields(
         producer_group="PG",
         default_topic="TBW102",
@@ -106,7 +107,7 @@ def batch_send(peer: Any, body: bytes, opaque: int = 0, **fields: Any) -> Send:
         born_timestamp_ms=1_700_000_000_000,
         message_flag=0,
         batch=True,
-        **values,
+        **(values | fields),
     )
     return peer, SendRequest(RequestCode.SEND_BATCH_MESSAGE, header, 0, opaque), body
 
@@ -289,6 +290,27 @@ def test_a_write_that_fails_refuses_all_of_its_batches_and_leaves_nothing() -> N
     assert broker.store.max_offset("orders", 1) == 3
     assert broker.store.max_offset("orders", 2) == 1
     assert broker.store.get_message("orders", 1, 2, 1, 1 << 20).status == GetStatus.FOUND
+
+
+def test_with_sync_flush_batches_are_seen_and_answered_once_flushed() -> None:
+    """Before the flush that covers them there is no answer and nothing to read."""
+    broker = OneBroker("SYNC_FLUSH")
+    body = item(0, b"s", b"UNIQ_KEY\x01U1\x02")
+    peer = Peer(_BORN[4])
+    for _ in range(2):
+        broker.processor.send([batch_send(peer, body), batch_send(peer, body)])
+    assert peer.written == []
+    assert broker.store.max_offset("orders", 1) == 0
+    assert [end for end, _ in broker.waiting][-1] == broker.store.commit_log.end
+    job = broker.store.begin_flush()
+    assert job is not None
+    job.run()
+    broker.store.finish_flush(job, None)
+    for _, done in broker.waiting:
+        done(True)
+    assert b"".join(peer.written).count(b'"code":0') == 4
+    assert broker.store.max_offset("orders", 1) == 4
+    assert len(broker.store.query_message("orders", "U1", 9, 0, 1 << 60).records) == 4
 
 
 @settings(max_examples=100, deadline=None)

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Mapping
 
 from mailboat.errors import MailboatError
-from mailboat_operator.broker_api import BrokerApi, http_url
+from mailboat_operator.broker_api import BrokerApi, BrokerRefusedError, http_url
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.crds.quantity import format_quantity
 from mailboat_operator.events import EventPoster
 from mailboat_operator.kinds import BY_NAME, CLAIM, POD, Kind, Manifest, key_of
-from mailboat_operator.kube_api import ConflictError, KubeApi, NotFoundError
+from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError, NotFoundError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import (
     Action,
@@ -23,9 +23,11 @@ from mailboat_operator.planner.actions import (
     SetFinalizers,
     Step,
 )
+from mailboat_operator.planner.children import foreign
 
 logger = logging.getLogger(__name__)
 
+_INVALID = 422
 _AUTOGROW_RESULTS = {"VolumeGrowing": "grown", "VolumeGrowthRefused": "refused"}
 
 
@@ -33,6 +35,15 @@ class StaleError(MailboatError):
     """The object is not the one that the plan saw; plan again."""
 
     retriable = True
+
+
+class NameTakenError(MailboatError):
+    """An object of that name belongs to somebody else; it is left as it is."""
+
+    def __init__(self, reason: str, live: Manifest) -> None:
+        """Say whose it is; `live` is the object as it was read."""
+        super().__init__(reason)
+        self.live = live
 
 
 class StoppingError(MailboatError):
@@ -53,14 +64,20 @@ class Applier:
         metrics: OperatorMetrics,
         *,
         note_config: Callable[[str, str, Mapping[str, str]], None] = lambda *_: None,
+        note_refusal: Callable[[str, str, Mapping[str, str], str], None] = lambda *_: None,
     ) -> None:
-        """`note_config(namespace, pod, values)` is told what a broker answered to a change."""
+        """Begin with nothing under way.
+
+        `note_config(namespace, pod, values)` is told what a broker answered to a change, and
+        `note_refusal(namespace, pod, values, sentence)` what it would not take, and why.
+        """
         self._api = api
         self._cache = cache
         self._brokers = brokers
         self._events = events
         self._metrics = metrics
         self._note_config = note_config
+        self._note_refusal = note_refusal
         self._is_stopping = False
 
     def stop(self) -> None:
@@ -98,11 +115,20 @@ class Applier:
         self._cache.update(answer)
         return True
 
+    async def stranger(self, resource: Manifest, kind: str, name: str) -> Manifest | None:
+        """Read an object that has a child's name; None unless it belongs to somebody else."""
+        metadata = resource["metadata"]
+        try:
+            live = await self._api.get(BY_NAME[kind], metadata["namespace"], name)
+        except NotFoundError:
+            return None
+        return live if foreign(live, str(metadata.get("uid"))) is not None else None
+
     async def _act(self, resource: Manifest, step: Step, action: Action) -> bool:
         namespace = resource["metadata"]["namespace"]
         match action:
             case Apply():
-                return await self._apply(namespace, action.manifest)
+                return await self._apply(resource, action)
             case Delete():
                 await self._delete(namespace, action, step.name)
             case ResizeClaim():
@@ -130,18 +156,39 @@ class Applier:
                 return False
         return True
 
-    async def _apply(self, namespace: str, manifest: Manifest) -> bool:
-        kind = BY_NAME[manifest["kind"]]
-        metadata = {"namespace": namespace, **manifest["metadata"]}
+    async def _apply(self, resource: Manifest, action: Apply) -> bool:
+        kind = BY_NAME[action.manifest["kind"]]
+        namespace = resource["metadata"]["namespace"]
+        name = action.manifest["metadata"]["name"]
+        known = self._cache.get(kind.kind, namespace, name)
+        if known is None or foreign(known, str(resource["metadata"].get("uid"))) is not None:
+            # The cache only has what carries our labels, and it may be behind.
+            await self._check_is_ours(resource, kind, name)
+        try:
+            answer = await self._apply_manifest(resource, kind, action.manifest)
+        except KubeApiError as error:
+            if error.status != _INVALID or action.fallback is None:
+                raise
+            logger.warning("%s: giving way: %s", key_of(resource), error)
+            answer = await self._apply_manifest(resource, kind, action.fallback)
+        logger.info("applied %s %s/%s", kind.kind, namespace, name)
+        return self._cache.update(answer)
+
+    async def _apply_manifest(self, resource: Manifest, kind: Kind, manifest: Manifest) -> Manifest:
+        metadata = {"namespace": resource["metadata"]["namespace"], **manifest["metadata"]}
         whole = {**manifest, "metadata": metadata}
         try:
-            answer = await self._api.apply(kind, whole, force=False)
+            return await self._api.apply(kind, whole, force=False)
         except ConflictError as error:
+            await self._check_is_ours(resource, kind, metadata["name"])
             # Somebody else set a field that is ours by right of the resource's spec.
             logger.warning("taking fields back from another manager: %s", error)
-            answer = await self._api.apply(kind, whole, force=True)
-        logger.info("applied %s %s/%s", kind.kind, namespace, metadata["name"])
-        return self._cache.update(answer)
+            return await self._api.apply(kind, whole, force=True)
+
+    async def _check_is_ours(self, resource: Manifest, kind: Kind, name: str) -> None:
+        live = await self.stranger(resource, kind.kind, name)
+        if live is not None:
+            raise NameTakenError(str(foreign(live, str(resource["metadata"].get("uid")))), live)
 
     async def _delete(self, namespace: str, action: Delete, step: str) -> None:
         kind = BY_NAME[action.kind]
@@ -205,6 +252,9 @@ class Applier:
         try:
             values = await self._brokers.patch_config(url, action.values)
             result = "applied"
+        except BrokerRefusedError as error:
+            self._note_refusal(namespace, action.pod, action.values, str(error))
+            raise
         finally:
             self._metrics.config_live_updates_total.labels(result).inc()
         changed = ", ".join(f"{key}={value}" for key, value in sorted(action.values.items()))

@@ -17,7 +17,12 @@ from mailboat_operator.broker_api import BrokerApi, BrokerApiError, BrokerRefuse
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.kinds import POD, Manifest, ResourceKey, owner_of
 from mailboat_operator.kube_api import ForbiddenError, KubeApi, KubeApiError, KubeUnreachableError
-from mailboat_operator.planner.snapshot import Observation, UseSample, VolumeNumbers
+from mailboat_operator.planner.snapshot import (
+    ConfigRefusal,
+    Observation,
+    UseSample,
+    VolumeNumbers,
+)
 from mailboat_operator.resources.labels import BROKER_LABEL
 
 logger = logging.getLogger(__name__)
@@ -103,6 +108,18 @@ class Collector:
         watched = self._pods.get((namespace, pod))
         if watched is not None:
             watched.observation = replace(watched.observation, config=dict(values))
+
+    def note_refusal(
+        self, namespace: str, pod: str, values: Mapping[str, str], sentence: str
+    ) -> None:
+        """Take in that a broker refused a change of its settings, in place of older refusals."""
+        watched = self._pods.get((namespace, pod))
+        if watched is None:
+            return
+        refusal = ConfigRefusal(dict(values), sentence, self._monotonic())
+        before = watched.observation.config_refusals
+        others = [item for item in before if not item.values.keys() & values.keys()]
+        watched.observation = replace(watched.observation, config_refusals=(*others, refusal))
 
     async def first_round(self, timeout_s: float) -> None:
         """Wait until every known pod was asked once, but no longer than it is worth.

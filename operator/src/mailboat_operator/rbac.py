@@ -39,8 +39,8 @@ def _rule(kind: Kind, verbs: str, purpose: str, subresource: str = "") -> Rule:
 
 
 _WATCHED = "list watch"
-_APPLIED = "list watch create patch"
-_REMOVED = f"get {_APPLIED} delete"
+_APPLIED = "get list watch create patch"
+_REMOVED = f"{_APPLIED} delete"
 
 NAMESPACED_RULES: tuple[Rule, ...] = (
     _rule(BROKER, _WATCHED, "what is wanted"),

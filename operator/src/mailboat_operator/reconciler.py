@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mailboat.errors import MailboatError
-from mailboat_operator.apply import Applier, StoppingError
+from mailboat_operator.apply import Applier, NameTakenError, StoppingError
 from mailboat_operator.broker_api import (
     BrokerApi,
     BrokerApiError,
@@ -37,6 +37,7 @@ from mailboat_operator.kinds import (
     STATEFUL_SET,
     STORAGE_CLASS,
     TOPIC,
+    Kind,
     Manifest,
     ResourceKey,
 )
@@ -44,6 +45,7 @@ from mailboat_operator.kube_api import NotFoundError
 from mailboat_operator.leader import NotLeaderError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import Notify, Plan, Step
+from mailboat_operator.planner.broker_status import invalid_status
 from mailboat_operator.planner.snapshot import (
     BrokerSnapshot,
     Children,
@@ -51,6 +53,7 @@ from mailboat_operator.planner.snapshot import (
     Observation,
     TopicSnapshot,
 )
+from mailboat_operator.planner.topic import release
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +111,8 @@ class Reconciler:
         self._reads_storage_classes = reads_storage_classes
         self._monotonic = monotonic
         self._wall = wall
+        self._taken: dict[ResourceKey, dict[tuple[str, str], Manifest]] = {}
+        """Kind and name of what should be a child and is somebody else's: no watch tells of it."""
 
     async def reconcile(self, key: ResourceKey) -> float | None:
         """Take one turn; returns after how many seconds the next one is due, if one is.
@@ -117,14 +122,16 @@ class Reconciler:
         """
         resource = self._cache.get(*key)
         if resource is None:
+            self._taken.pop(key, None)
             return None
         if resource["metadata"].get("deletionTimestamp") and key.kind != TOPIC.kind:
             # What belongs to it is removed by Kubernetes: making it anew would only be in the way.
             return None
+        await self._look_again(key, resource)
         try:
             plan = await self._plan(key, resource)
         except InvalidResourceError as error:
-            await self._report_invalid(resource, error)
+            await self._report_invalid(key, resource, error)
             return None
         failed, has_changed = await self._carry_out(key, resource, plan)
         await self._report(key, resource, plan)
@@ -160,6 +167,8 @@ class Reconciler:
             except MailboatError as error:
                 self._metrics.step_failures_total.labels(key.kind, step.name).inc()
                 logger.warning("%s: step %s: %s", key, step.name, error)
+                if isinstance(error, NameTakenError):
+                    self._take_note(key, error.live)
                 failed.append(step.name)
         return failed, has_changed
 
@@ -178,22 +187,55 @@ class Reconciler:
         except NotFoundError:
             logger.debug("%s is gone; its status is not written", key)
 
-    async def _report_invalid(self, resource: Manifest, error: InvalidResourceError) -> None:
+    async def _report_invalid(
+        self, key: ResourceKey, resource: Manifest, error: InvalidResourceError
+    ) -> None:
         """A resource that cannot be read at all: the CRD's rules were by-passed."""
         logger.warning("%s", error)
         notice = Notify(type="Warning", reason="InvalidSpec", message=str(error))
-        await self._applier.run(resource, Step(name="report", actions=(notice,)))
+        await self._applier.run(resource, Step("report", (notice,)))
+        if resource["metadata"].get("deletionTimestamp"):
+            if _is_about(error, key):
+                await self._applier.run(resource, Step("finalizer", release(resource)))
+            return
+        status = invalid_status(
+            resource.get("status") or {},
+            error,
+            generation=int(resource["metadata"].get("generation") or 0),
+            now_s=self._wall(),
+        )
+        await self._report(key, resource, Plan((), status))
+
+    def _take_note(self, key: ResourceKey, live: Manifest) -> None:
+        name = live["metadata"]["name"]
+        self._taken.setdefault(key, {})[live["kind"], name] = live
+
+    async def _look_again(self, key: ResourceKey, resource: Manifest) -> None:
+        """Read anew what stood in the way in an earlier turn."""
+        found = {}
+        for kind, name in self._taken.get(key, {}):
+            live = await self._applier.stranger(resource, kind, name)
+            if live is not None:
+                found[kind, name] = live
+        self._taken.pop(key, None)
+        if found:
+            self._taken[key] = found
 
     def _children(self, key: ResourceKey) -> Children:
-        owned = self._cache.owned_by
+        taken = self._taken.get(key, {})
+
+        def owned(kind: Kind) -> dict[str, Manifest]:
+            ours = self._cache.owned_by(kind.kind, key)
+            return ours | {name: live for (its, name), live in taken.items() if its == kind.kind}
+
         return Children(
-            stateful_sets=owned(STATEFUL_SET.kind, key),
-            pods=owned(POD.kind, key),
-            claims=owned(CLAIM.kind, key),
-            services=owned(SERVICE.kind, key),
-            config_maps=owned(CONFIG_MAP.kind, key),
-            disruption_budgets=owned(DISRUPTION_BUDGET.kind, key),
-            service_accounts=owned(SERVICE_ACCOUNT.kind, key),
+            stateful_sets=owned(STATEFUL_SET),
+            pods=owned(POD),
+            claims=owned(CLAIM),
+            services=owned(SERVICE),
+            config_maps=owned(CONFIG_MAP),
+            disruption_budgets=owned(DISRUPTION_BUDGET),
+            service_accounts=owned(SERVICE_ACCOUNT),
         )
 
     def _broker_snapshot(self, key: ResourceKey, resource: Manifest) -> BrokerSnapshot:
@@ -253,6 +295,11 @@ class Reconciler:
             else:
                 topics[group] = answer
         return topics
+
+
+def _is_about(error: InvalidResourceError, key: ResourceKey) -> bool:
+    """Whether it is this resource that cannot be read, and not one that it names."""
+    return error.resource == f"{key.kind} {key.namespace}/{key.name}"
 
 
 def _stateful_set_of(pod: Manifest) -> str:

@@ -97,6 +97,7 @@ class Runtime:
             EventPoster(self._api, self._metrics, settings.pod_name),
             self._metrics,
             note_config=self._collector.note_config,
+            note_refusal=self._collector.note_refusal,
         )
         self._reconciler = Reconciler(
             self._cache,

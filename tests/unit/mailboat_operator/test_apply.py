@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from fake_kubernetes import FakeKubernetes
 
-from mailboat_operator.apply import Applier, StaleError, StoppingError
-from mailboat_operator.broker_api import BrokerApi
+from mailboat_operator.apply import Applier, NameTakenError, StaleError, StoppingError
+from mailboat_operator.broker_api import BrokerApi, BrokerRefusedError
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.events import EventPoster
 from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError
@@ -32,6 +32,7 @@ _BROKER: Manifest = {
     "metadata": {"namespace": "shop", "name": "orders"},
     "spec": {},
 }
+_LABELS = {"mailboat.dev/broker": "orders", "app.kubernetes.io/managed-by": "mailboat-operator"}
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def applier(kube_api: KubeApi, cache: ObjectCache, metrics: OperatorMetrics) -> 
 
 def _child(kind: str, name: str = "orders-g0", **parts: Any) -> Manifest:
     version = "apps/v1" if kind == "StatefulSet" else "v1"
-    metadata = {"name": name, "labels": {"mailboat.dev/broker": "orders"}}
+    metadata = {"name": name, "labels": _LABELS}
     return {"apiVersion": version, "kind": kind, "metadata": metadata, **parts}
 
 
@@ -85,6 +86,68 @@ async def test_conflicting_fields_are_taken_back(
     service = kubernetes.find("services", "shop", "orders-g0")
     assert service is not None
     assert service["spec"]["a"] == 2
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_what_belongs_to_someone_else_is_left_alone(
+    kubernetes: FakeKubernetes, applier: Applier, cache: ObjectCache, is_known: bool
+) -> None:
+    """An object under another controller is not taken over, whether the cache has it or not."""
+    owner = {"kind": "NameServer", "name": "orders", "uid": "other", "controller": True}
+    service = _in_shop(_child("Service", spec={"a": 1}))
+    service["metadata"] = {**service["metadata"], "ownerReferences": [owner]}
+    stored = await kubernetes.put("services", service)
+    if is_known:
+        cache.update(stored)
+    reason = "Service orders-g0 exists and belongs to NameServer orders"
+    with pytest.raises(NameTakenError, match=reason) as caught:
+        await _run(applier, Apply(_child("Service", spec={"a": 2})))
+    assert caught.value.live["metadata"]["uid"] == stored["metadata"]["uid"]
+    assert kubernetes.writes() == []
+
+
+async def test_what_was_taken_since_the_cache_saw_it_is_not_forced(
+    kubernetes: FakeKubernetes, applier: Applier
+) -> None:
+    """A conflict is looked into before fields are taken: by now the object may be another's."""
+    await _run(applier, Apply(_child("Service", spec={"a": 1})))
+    await kubernetes.remove("services", "shop", "orders-g0", is_told=False)
+    theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "orders-g0"}}
+    await kubernetes.put("services", _in_shop({**theirs, "spec": {"a": 7}}))
+    kubernetes.owned_by_others.add(("Service", "orders-g0"))
+    with pytest.raises(NameTakenError, match="was not made by the operator"):
+        await _run(applier, Apply(_child("Service", spec={"a": 2})))
+    service = kubernetes.find("services", "shop", "orders-g0")
+    assert service is not None
+    assert service["spec"]["a"] == 7
+
+
+async def test_a_service_gives_way_when_its_address_is_taken(
+    kubernetes: FakeKubernetes, applier: Applier, cache: ObjectCache
+) -> None:
+    """What the API server calls invalid is replaced by the fallback, if there is one."""
+
+    code = 422
+
+    async def taken(request: web.Request) -> web.Response | None:
+        is_asked = "10.0.0.9" in await request.text()
+        if not is_asked:
+            return None
+        return web.Response(status=code, text="provided IP is already allocated")
+
+    kubernetes.faults = [taken]
+    wanted = _child("Service", spec={"clusterIP": "10.0.0.9"})
+    with pytest.raises(KubeApiError, match="already allocated"):
+        await _run(applier, Apply(wanted))
+    fallback = _child("Service", spec={"ports": []})
+    code = 500
+    with pytest.raises(KubeApiError, match="HTTP 500"):
+        await _run(applier, Apply(wanted, fallback))
+    code = 422
+    await _run(applier, Apply(wanted, fallback))
+    service = cache.get("Service", "shop", "orders-g0")
+    assert service is not None
+    assert service["spec"]["clusterIP"] != "10.0.0.9"
 
 
 async def test_delete_removes_what_the_plan_saw(
@@ -243,11 +306,14 @@ async def test_stopping_begins_nothing_more(kubernetes: FakeKubernetes, applier:
 async def test_live_settings_go_to_the_pod(
     kube_api: KubeApi, cache: ObjectCache, metrics: OperatorMetrics
 ) -> None:
-    """Live settings are sent to the pod's address, and its answer is passed on."""
+    """Live settings are sent to the pod's address, and its answer or refusal is passed on."""
     received: list[Any] = []
 
     async def patch(request: web.Request) -> web.Response:
-        received.append(await request.json())
+        values = await request.json()
+        received.append(values)
+        if values["fileReservedTime"] == "0":
+            return web.json_response({"error": "fileReservedTime: too short"}, status=400)
         return web.json_response({"values": {"fileReservedTime": "48"}, "live_keys": []})
 
     app = web.Application()
@@ -260,6 +326,7 @@ async def test_live_settings_go_to_the_pod(
     pod["metadata"]["resourceVersion"] = "1"
     cache.update({**pod, "status": {"podIP": "127.0.0.1"}})
     noted: list[tuple[str, str, Mapping[str, str]]] = []
+    refused: list[tuple[str, str, Mapping[str, str], str]] = []
     brokers = BrokerApi(metrics)
     applier = Applier(
         kube_api,
@@ -268,13 +335,18 @@ async def test_live_settings_go_to_the_pod(
         EventPoster(kube_api, metrics, "operator-0"),
         metrics,
         note_config=lambda *told: noted.append(told),
+        note_refusal=lambda *told: refused.append(told),
     )
     try:
         await _run(applier, ConfigureBroker("orders-g0-0", {"fileReservedTime": "48"}))
+        with pytest.raises(BrokerRefusedError, match="too short"):
+            await _run(applier, ConfigureBroker("orders-g0-0", {"fileReservedTime": "0"}))
         with pytest.raises(StaleError, match="no address"):
             await _run(applier, ConfigureBroker("orders-g1-0", {"fileReservedTime": "48"}))
     finally:
         await brokers.close()
         await runner.cleanup()
-    assert received == [{"fileReservedTime": "48"}]
+    assert received == [{"fileReservedTime": "48"}, {"fileReservedTime": "0"}]
+    sentence = "fileReservedTime: too short"
+    assert refused == [("shop", "orders-g0-0", {"fileReservedTime": "0"}, sentence)]
     assert noted == [("shop", "orders-g0-0", {"fileReservedTime": "48"})]

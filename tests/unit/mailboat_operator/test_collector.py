@@ -280,6 +280,24 @@ async def test_a_changed_config_is_known_at_once(rig: Rig) -> None:
     assert rig.known().config == {"fileReservedTime": "48"}
 
 
+async def test_a_refusal_is_kept_until_the_pod_is_another_one(rig: Rig) -> None:
+    """A later refusal of the same key takes the place of the earlier one; a new pod has none."""
+    rig.show()
+    await rig.rounds(1)
+    for key, value in (("fileReservedTime", "0"), ("deleteWhen", "99"), ("fileReservedTime", "1")):
+        rig.collector.note_refusal("shop", "orders-g0-0", {key: value}, f"{key}: no")
+    await rig.rounds(1)
+    kept = [(item.values, item.sentence) for item in rig.known().config_refusals]
+    assert kept == [
+        ({"deleteWhen": "99"}, "deleteWhen: no"),
+        ({"fileReservedTime": "1"}, "fileReservedTime: no"),
+    ]
+    pod = rig.pod()
+    pod["metadata"]["uid"] = "another"
+    rig.collector.pod_changed(pod)
+    assert rig.known().config_refusals == ()
+
+
 def test_kubelet_numbers_of_another_pod() -> None:
     """A pod that the kubelet does not list has no numbers."""
     assert kubelet_numbers({"pods": []}, "shop", "x") is None

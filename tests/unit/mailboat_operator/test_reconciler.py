@@ -109,7 +109,8 @@ def _child(kind: str, name: str, **parts: Any) -> Manifest:
 
 
 def _apply(name: str) -> Apply:
-    metadata = {"namespace": "shop", "name": name}
+    labels = {"app.kubernetes.io/managed-by": "mailboat-operator"}
+    metadata = {"namespace": "shop", "name": name, "labels": labels}
     return Apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
 
 
@@ -223,12 +224,69 @@ async def test_what_is_gone_or_going_is_left_alone(kubernetes: FakeKubernetes, r
 
 
 async def test_an_unreadable_spec_is_told(kubernetes: FakeKubernetes, rig: Rig) -> None:
-    """A spec that by-passed the rules is one event, not a crash and not a loop."""
+    """A spec that by-passed the rules is one event and a condition, no crash and no loop."""
     await _stored(kubernetes, rig, spec={"storage": {"size": "many"}})
     assert await rig.turn() is None
     assert rig.planner.snapshots == []
     events = [body for key, body in kubernetes.objects.items() if key[0] == "events"]
     assert [event["reason"] for event in events] == ["InvalidSpec"]
+    broker = kubernetes.find("brokers", "shop", "orders")
+    assert broker is not None
+    (ready,) = broker["status"]["conditions"]
+    assert (ready["type"], ready["status"], ready["reason"]) == ("Ready", "False", "InvalidSpec")
+    assert ready["message"].startswith("Broker shop/orders: spec.")
+    writes = len(kubernetes.writes())
+    await rig.turn()
+    assert len(kubernetes.writes()) == writes
+
+
+@pytest.mark.parametrize(
+    ("topic_spec", "broker_spec", "kept"),
+    [
+        ({"queues": 8}, {"nameServers": {"ref": "ns"}, "storage": {"size": "8Gi"}}, ["other/x"]),
+        ({"brokerRef": "orders"}, {"storage": 8}, ["other/x", "mailboat.dev/topic"]),
+    ],
+)
+async def test_a_topic_that_nobody_can_read_may_go(
+    kubernetes: FakeKubernetes,
+    rig: Rig,
+    topic_spec: Manifest,
+    broker_spec: Manifest,
+    kept: list[str],
+) -> None:
+    """Its own spec being unreadable frees it; its Broker's does not: that can be mended."""
+    await _stored(kubernetes, rig, spec=broker_spec)
+    metadata = {
+        "namespace": "shop",
+        "name": "t1",
+        "deletionTimestamp": "2026-01-01T00:00:00Z",
+        "finalizers": ["other/x", "mailboat.dev/topic"],
+    }
+    topic = {"apiVersion": "mailboat.dev/v1alpha1", "kind": "Topic", "metadata": metadata}
+    rig.cache.update(await kubernetes.put("topics", {**topic, "spec": topic_spec}))
+    await rig.turn(_TOPIC_KEY)
+    stored = kubernetes.find("topics", "shop", "t1")
+    assert stored is not None
+    assert stored["metadata"]["finalizers"] == kept
+
+
+async def test_a_name_that_is_taken_is_seen_by_the_planner(
+    kubernetes: FakeKubernetes, rig: Rig
+) -> None:
+    """What stood in the way is among the children from the next turn on, until it is gone."""
+    await _stored(kubernetes, rig)
+    metadata = {"namespace": "shop", "name": "a"}
+    theirs = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
+    await kubernetes.put("configmaps", theirs)
+    rig.planner.plan = Plan(steps=(Step("one", (_apply("a"),)),), status={})
+    with pytest.raises(StepsFailedError):
+        await rig.turn()
+    rig.planner.plan = Plan(steps=(), status={})
+    await rig.turn()
+    await kubernetes.remove("configmaps", "shop", "a")
+    await rig.turn()
+    seen = [list(snapshot.children.config_maps) for snapshot in rig.planner.snapshots]
+    assert seen == [[], ["a"], []]
 
 
 async def test_a_topic_is_looked_up_at_every_ready_broker(

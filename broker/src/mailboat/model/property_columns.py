@@ -7,7 +7,6 @@ other batch is no table, and its messages are read one by one.
 """
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import repeat
@@ -20,8 +19,8 @@ _COLUMNS: Final = (b"KEYS", b"UNIQ_KEY", b"TAGS")
 _WAIT: Final = b"WAIT"
 _MAX_PATTERNS: Final = 256
 _MAX_SHAPES: Final = 4096
-# How often the names of a batch were seen. A pattern is worth making for names that come again.
-_seen: Counter[tuple[bytes, ...]] = Counter()
+# The names and WAIT values of earlier batches: a pattern is worth making for what comes again.
+_seen: set[tuple[tuple[bytes, ...], bytes | None]] = set()
 
 
 class PropertyColumns(NamedTuple):
@@ -53,9 +52,10 @@ def read_property_columns(texts: Sequence[bytes]) -> PropertyColumns | None:
     """
     first, count = texts[0], len(texts)
     closing = b"" if first[-1:] == _END else _END
-    entries = (first + closing).split(_END)[:-1]
-    names = tuple([entry.partition(b"\x01")[0] for entry in entries])
-    pattern = _pattern_for(names)
+    entries = [entry.partition(b"\x01") for entry in (first + closing).split(_END)[:-1]]
+    names = tuple([name for name, _, _ in entries])
+    wait = next((value for name, _, value in entries if name == _WAIT), None)
+    pattern = _pattern_for(names, wait)
     if pattern is None:
         return None
     joined = b"".join(texts)
@@ -68,11 +68,8 @@ def read_property_columns(texts: Sequence[bytes]) -> PropertyColumns | None:
     if len(rows) != count or not _is_utf8(joined):
         return None
     columns = dict(zip(pattern.groupindex, zip(*rows, strict=True), strict=True))
-    befores, waits, afters = columns["before"], columns.get("WAIT"), columns["after"]
-    wait = waits[0] if waits else None
+    befores, afters = columns["before"], columns["after"]
     removed = 0 if wait is None else len(_WAIT) + len(wait) + 2
-    if waits and waits.count(wait) != count:
-        return None
     # What the pattern skipped between two rows is missing here.
     kept = len(b"".join(befores)) + len(b"".join(afters))
     if kept + (removed + 1) * count != len(marked):
@@ -82,28 +79,30 @@ def read_property_columns(texts: Sequence[bytes]) -> PropertyColumns | None:
     return PropertyColumns(names, wait, befores, afters, sizes, *values)
 
 
-def _pattern_for(names: tuple[bytes, ...]) -> re.Pattern[bytes] | None:
-    if _seen[names] < 2:
+def _pattern_for(names: tuple[bytes, ...], wait: bytes | None) -> re.Pattern[bytes] | None:
+    shape = (names, wait)
+    if shape not in _seen:
         if len(_seen) >= _MAX_SHAPES:
             _seen.clear()
-        _seen[names] += 1
-        if _seen[names] < 2:
-            return None
-    return _pattern(names)
+        _seen.add(shape)
+        return None
+    return _pattern(names, wait)
 
 
 @lru_cache(maxsize=_MAX_PATTERNS)
-def _pattern(names: tuple[bytes, ...]) -> re.Pattern[bytes] | None:
+def _pattern(names: tuple[bytes, ...], wait: bytes | None) -> re.Pattern[bytes] | None:
     """Return what matches a text with these names and one separator more, None for bad names."""
     if len(set(names)) != len(names):
         return None
     parts = [b"(?P<before>"]
     for name in names:
-        value = b"[^\x02]*"
-        if name in (*_COLUMNS, _WAIT):
-            value = b"(?P<%b>%b)" % (name, value)
-        entry = re.escape(name) + b"\x01" + value + _END
-        parts.append(b")%b(?P<after>" % entry if name == _WAIT else entry)
+        entry = re.escape(name) + b"\x01"
+        if name == _WAIT:
+            parts.append(b")" + entry + re.escape(wait or b"") + _END + b"(?P<after>")
+        elif name in _COLUMNS:
+            parts.append(b"%b(?P<%b>[^\x02]*)\x02" % (entry, name))
+        else:
+            parts.append(entry + b"[^\x02]*\x02")
     parts.append(b")" if _WAIT in names else b")(?P<after>)")
     return re.compile(b"".join(parts) + _END)
 

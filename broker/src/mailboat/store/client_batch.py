@@ -21,7 +21,7 @@ from mailboat.model.record import (
     IPV6_EXTRA_BYTES,
     TAIL,
 )
-from mailboat.model.rows import pack_rows
+from mailboat.model.rows import cut_rows, pack_rows
 from mailboat.model.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from mailboat.store.message_inner import PutStatus
 
@@ -129,10 +129,7 @@ class ClientBatch(msgspec.Struct, gc=False):
         checksums = (_CRC_PROPERTY_REVERSED * len(records) % tuple(crcs))[::-1]
         parts: list[bytes] = [b""] * (2 * len(records))
         parts[0::2] = records
-        parts[1::2] = [
-            checksums[start : start + CRC_PROPERTY_BYTES]
-            for start in range(0, len(checksums), CRC_PROPERTY_BYTES)
-        ]
+        parts[1::2] = cut_rows(f"{CRC_PROPERTY_BYTES}s", CRC_PROPERTY_BYTES, checksums)
         return parts
 
     def _shared_fields(self, store_host: bytes, store_timestamp_ms: int) -> bytes:

@@ -77,7 +77,13 @@ class BrokerStatusEntry(
     address: Annotated[
         _Name | None, Meta(description="host:port that clients are told to use.")
     ] = None
-    ready: Annotated[bool | None, Meta(description="Whether its pod is ready.")] = None
+    ready: Annotated[
+        bool | None,
+        Meta(
+            description="Whether its pod is ready to serve. It may still be of an older template:"
+            " see upToDate."
+        ),
+    ] = None
     up_to_date: Annotated[
         bool | None, Meta(description="Whether its pod was made from the present template.")
     ] = None

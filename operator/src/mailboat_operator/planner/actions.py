@@ -90,14 +90,7 @@ class Notify:
 
 
 Action: TypeAlias = (
-    Apply
-    | Delete
-    | ResizeClaim
-    | ConfigureBroker
-    | PutTopic
-    | DeleteTopic
-    | SetFinalizers
-    | Notify
+    Apply | Delete | ResizeClaim | ConfigureBroker | PutTopic | DeleteTopic | SetFinalizers | Notify
 )
 
 

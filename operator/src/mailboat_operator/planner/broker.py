@@ -9,7 +9,7 @@ from typing import Final
 
 from mailboat_operator.crds.status import BrokerStatusEntry
 from mailboat_operator.planner.actions import Plan, Step
-from mailboat_operator.planner.broker_config import plan_config
+from mailboat_operator.planner.broker_config import ConfigPlan, plan_config
 from mailboat_operator.planner.broker_status import (
     broker_entry,
     broker_status,
@@ -82,7 +82,7 @@ def plan_broker(snapshot: BrokerSnapshot) -> Plan:
         retention=volumes.retention,
     )
     failures = (*problems, *(item.sentence for item in user.problems))
-    return Plan(tuple(steps), status, _again(roll, volumes, problems), failures)
+    return Plan(tuple(steps), status, _again(roll, volumes, config, problems), failures)
 
 
 def name_servers_of(snapshot: BrokerSnapshot) -> tuple[str, ...] | None:
@@ -180,6 +180,7 @@ def _entries(
     )
 
 
-def _again(roll: Roll, volumes: VolumePlan, problems: list[str]) -> float:
-    times = [roll.again_after_s, volumes.again_after_s, CONFLICT_RETRY_S if problems else None]
+def _again(roll: Roll, volumes: VolumePlan, config: ConfigPlan, problems: list[str]) -> float:
+    retry_s = CONFLICT_RETRY_S if problems else None
+    times = [roll.again_after_s, volumes.again_after_s, config.again_after_s, retry_s]
     return min(time for time in times if time is not None)

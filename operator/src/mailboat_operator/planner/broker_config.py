@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from mailboat_operator.planner.actions import ConfigureBroker, Notify, Step
 from mailboat_operator.planner.conditions import (
@@ -9,6 +10,7 @@ from mailboat_operator.planner.conditions import (
     CONFIG_APPLIED,
     INVALID_VALUE,
     PENDING,
+    REFUSED,
     UNKNOWN_KEY,
     Finding,
 )
@@ -16,7 +18,7 @@ from mailboat_operator.planner.fitness import fresh_observation
 from mailboat_operator.planner.groups import Group
 from mailboat_operator.planner.pods import is_ending
 from mailboat_operator.planner.progress import join_names
-from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
+from mailboat_operator.planner.snapshot import BrokerSnapshot, ConfigRefusal, Manifest
 from mailboat_operator.resources.config_map import (
     UserConfig,
     live_settings,
@@ -25,6 +27,9 @@ from mailboat_operator.resources.config_map import (
 )
 from mailboat_operator.resources.labels import CONFIG_HASH_ANNOTATION
 
+ASK_AGAIN_S: Final = 60.0
+"""How long values that a broker has refused are not sent to it again."""
+
 
 @dataclass(frozen=True, slots=True)
 class ConfigPlan:
@@ -32,6 +37,8 @@ class ConfigPlan:
 
     steps: tuple[Step, ...]
     finding: Finding
+    again_after_s: float | None = None
+    """When a setting that was refused is due again."""
 
 
 def plan_config(
@@ -49,18 +56,52 @@ def plan_config(
         elsewhere: By group's name, live settings that are decided and sent elsewhere, because they
             follow the disk.
     """
-    steps, behind, silent = [], [], []
+    steps, behind, silent, refused, waits_s = [], [], [], [], []
     for group in groups:
-        changes = _changes(snapshot, group, elsewhere.get(group.name, {}))
+        handled = elsewhere.get(group.name, {})
+        changes = _changes(snapshot, group, handled)
+        refused += [
+            f"{group.pod_name} refused {_spelled(item.values)}: {item.sentence}"
+            for item in _refusals(snapshot, group, {**(changes or {}), **handled})
+        ]
         if _needs_restart(group):
             behind.append(f"{group.pod_name} has yet to be restarted for a setting")
         elif changes:
             behind.append(f"{group.pod_name} has yet to take over {', '.join(changes)}")
         elif changes is None:
             silent.append(f"{group.pod_name} has not said what it works with")
-        if changes and _answers(snapshot, group):
+        wait_s = _wait_s(snapshot, group, changes or {})
+        if wait_s > 0:
+            waits_s.append(wait_s)
+        elif changes and _answers(snapshot, group):
             steps.append(_step(group, changes))
-    return ConfigPlan(tuple(steps), _finding(user, behind, silent))
+    finding = _finding(user, refused, behind, silent)
+    return ConfigPlan(tuple(steps), finding, min(waits_s, default=None))
+
+
+def _refusals(
+    snapshot: BrokerSnapshot, group: Group, wanted: Mapping[str, str]
+) -> list[ConfigRefusal]:
+    """Return what a broker refused and should still take over."""
+    observation = fresh_observation(snapshot, group.pod_name, group.pod)
+    if observation is None or observation.config is None:
+        return []
+    has = observation.config
+    return [
+        refusal
+        for refusal in observation.config_refusals
+        if refusal.values.items() <= wanted.items()
+        and any(
+            not same_value(key, has.get(key, ""), value) for key, value in refusal.values.items()
+        )
+    ]
+
+
+def _wait_s(snapshot: BrokerSnapshot, group: Group, changes: Mapping[str, str]) -> float:
+    """Return how long these changes, which were refused, are not sent; 0 if they were not."""
+    found = [item for item in _refusals(snapshot, group, changes) if item.values == changes]
+    passed_s = min((snapshot.monotonic_s - item.monotonic_s for item in found), default=ASK_AGAIN_S)
+    return max(0.0, ASK_AGAIN_S - passed_s)
 
 
 def _changes(
@@ -101,8 +142,7 @@ def _config_hash(pod: Manifest) -> str | None:
 
 
 def _step(group: Group, changes: Mapping[str, str]) -> Step:
-    said = ", ".join(f"{key}={value}" for key, value in changes.items())
-    message = f"{group.pod_name} works with {said}"
+    message = f"{group.pod_name} works with {_spelled(changes)}"
     return Step(
         "config live",
         (
@@ -112,12 +152,18 @@ def _step(group: Group, changes: Mapping[str, str]) -> Step:
     )
 
 
-def _finding(user: UserConfig, behind: list[str], silent: list[str]) -> Finding:
+def _spelled(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+def _finding(user: UserConfig, refused: list[str], behind: list[str], silent: list[str]) -> Finding:
     if user.problems:
         is_unknown = any(problem.unknown for problem in user.problems)
         message = "; ".join(problem.sentence for problem in user.problems)
         reason = UNKNOWN_KEY if is_unknown else INVALID_VALUE
         return Finding(CONFIG_APPLIED, False, reason, f"{message} (left out)")
+    if refused:
+        return Finding(CONFIG_APPLIED, False, REFUSED, join_names(refused))
     if behind:
         return Finding(CONFIG_APPLIED, False, PENDING, join_names(behind))
     if silent:

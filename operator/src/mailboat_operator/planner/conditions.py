@@ -33,6 +33,7 @@ APPLIED: Final = "Applied"
 PENDING: Final = "Pending"
 UNKNOWN_KEY: Final = "UnknownKey"
 INVALID_VALUE: Final = "InvalidValue"
+REFUSED: Final = "Refused"
 BROKER_MISSING: Final = "BrokerMissing"
 TOPIC_PENDING: Final = "TopicPending"
 TOPIC_READY: Final = "TopicReady"
@@ -70,6 +71,8 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         " what it works with.",
         UNKNOWN_KEY: "spec.config holds a key that no broker knows; it is left out.",
         INVALID_VALUE: "spec.config holds a value that no broker takes; it is left out.",
+        REFUSED: "A running broker refused a live setting; the message has its words. It is asked"
+        " again once a minute.",
     },
     STORAGE_READY: {
         "VolumesReady": "Every volume has its size.",

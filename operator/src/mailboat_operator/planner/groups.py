@@ -117,9 +117,11 @@ def _plan_group(
     name, uid = group_name(broker.name, index), broker.metadata.uid
     pod = live.pods.get(pod_name(name))
     service, stateful_set = live.services.get(name), live.stateful_sets.get(name)
-    current = _address_of(service)
     config_map = live.config_maps.get(name)
-    address = current or _valid(address_in(config_map) if config_map else None)
+    # What is somebody else's says nothing about ours.
+    current = _address_of(service) if service and not foreign(service, uid) else None
+    is_told = config_map is not None and not foreign(config_map, uid)
+    address = current or _valid(address_in(config_map) if config_map and is_told else None)
     service_plan = plan_child(
         group_service(broker, index, address),
         service,

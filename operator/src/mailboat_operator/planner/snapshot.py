@@ -53,6 +53,16 @@ class UseSample:
 
 
 @dataclass(frozen=True, slots=True)
+class ConfigRefusal:
+    """Live settings that a broker refused, and why."""
+
+    values: Mapping[str, str]
+    sentence: str
+    monotonic_s: float
+    """When; on the operator's own clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What one broker pod last said over HTTP; any part is None when it has never been read."""
 
@@ -77,6 +87,9 @@ class Observation:
 
     samples: tuple[UseSample, ...]
     """The last hour, oldest first."""
+
+    config_refusals: tuple[ConfigRefusal, ...] = ()
+    """What this pod refused last, each key at most once; it may have been settled since."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,15 @@ def plan_topic(snapshot: TopicSnapshot) -> Plan:
     )
 
 
+def release(manifest: Manifest) -> tuple[Action, ...]:
+    """Return what lets a Topic go that nobody can read: nothing tells what to remove with it."""
+    metadata = manifest["metadata"]
+    finalizers = tuple(metadata.get("finalizers") or ())
+    if FINALIZER not in finalizers:
+        return ()
+    return (SetFinalizers(_without(finalizers), metadata["resourceVersion"]),)
+
+
 def _plan_deletion(snapshot: TopicSnapshot, is_gone: bool) -> Plan:
     """Remove the topic from every group, then let the resource go."""
     topic = snapshot.resource

@@ -17,6 +17,7 @@ from mailboat_operator.planner.actions import (
 )
 from mailboat_operator.planner.broker import plan_broker
 from mailboat_operator.planner.conditions import REASONS
+from mailboat_operator.planner.snapshot import BrokerSnapshot, ConfigRefusal
 
 BY_NAME = {"nameServers": {"ref": "ns"}}
 
@@ -304,6 +305,60 @@ def test_a_live_setting_changed_by_hand_is_put_back():
     assert call == ConfigureBroker("orders-g0-0", {"fileReservedTime": "72"})
     assert isinstance(notice, Notify)
     assert condition(plan.status, "ConfigApplied")["reason"] == "Pending"
+
+
+def refusing(cluster: ModelCluster, age_s: float, **values: str) -> BrokerSnapshot:
+    """Return what is seen after the first broker has refused some values."""
+    snapshot = cluster.snapshot()
+    refusal = ConfigRefusal(values, "fileReservedTime: too short", snapshot.monotonic_s - age_s)
+    seen = replace(snapshot.observations["orders-g0-0"], config_refusals=(refusal,))
+    return replace(snapshot, observations={**snapshot.observations, "orders-g0-0": seen})
+
+
+def test_a_refused_setting_is_told_and_sent_once_a_minute():
+    """The condition has the broker's words; other values are sent at once."""
+    cluster = cluster_at_rest()
+    cluster.running_config["orders-g0-0"]["fileReservedTime"] = "1"
+    plan = plan_broker(refusing(cluster, 10.0, fileReservedTime="72"))
+    assert actions_of(plan) == []
+    found = condition(plan.status, "ConfigApplied")
+    assert (found["status"], found["reason"]) == ("False", "Refused")
+    assert found["message"] == (
+        "orders-g0-0 refused fileReservedTime=72: fileReservedTime: too short"
+    )
+    assert plan.again_after_s is not None
+    assert plan.again_after_s <= 50.0
+    plan = plan_broker(refusing(cluster, 60.0, fileReservedTime="72"))
+    assert actions_of(plan)[0] == ConfigureBroker("orders-g0-0", {"fileReservedTime": "72"})
+    assert condition(plan.status, "ConfigApplied")["reason"] == "Refused"
+    plan = plan_broker(refusing(cluster, 10.0, fileReservedTime="71"))
+    assert actions_of(plan)[0] == ConfigureBroker("orders-g0-0", {"fileReservedTime": "72"})
+    assert condition(plan.status, "ConfigApplied")["reason"] == "Pending"
+    cluster.running_config["orders-g0-0"]["maxMessageSize"] = "1"
+    plan = plan_broker(refusing(cluster, 10.0, fileReservedTime="72"))
+    (call, _) = actions_of(plan)
+    assert isinstance(call, ConfigureBroker)
+    assert sorted(call.values) == ["fileReservedTime", "maxMessageSize"]
+    cluster.running_config["orders-g0-0"] |= {"maxMessageSize": "4194304"}
+    cluster.running_config["orders-g0-0"]["fileReservedTime"] = "72"
+    plan = plan_broker(refusing(cluster, 10.0, fileReservedTime="72"))
+    assert condition(plan.status, "ConfigApplied")["reason"] == "Applied"
+
+
+def test_the_address_of_someone_elses_service_is_not_announced():
+    """While a group's Service has another owner the group waits; the rest is made."""
+    cluster = ModelCluster(BROKER_SPEC)
+    cluster.objects["Service", "orders-g0"] = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "orders-g0", "uid": "x", "resourceVersion": "1", "labels": {}},
+        "spec": {"clusterIP": "10.0.0.1"},
+    }
+    settle(cluster, plan_broker)
+    assert condition(cluster.status, "Ready")["reason"] == "NameTaken"
+    assert ("ConfigMap", "orders-g0") not in cluster.objects
+    assert ("StatefulSet", "orders-g0") not in cluster.objects
+    assert ("ServiceAccount", "orders") in cluster.objects
 
 
 def test_a_setting_that_follows_the_disk_is_not_fought_over():

@@ -5,6 +5,7 @@ import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Map;
+import java.util.Random;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
@@ -106,15 +107,16 @@ final class Flood {
     }
 
     /**
-     * The body that the consumer can recompute from the key: 100 digits, or N KiB of them for a
-     * key that starts with "kbN-".
+     * The body that the consumer can recompute from the key: 100 digits, or N KiB of noise, which
+     * no compression makes smaller, for a key that starts with "kbN-".
      */
     static byte[] body(String key) {
-        int tens = 10;
         if (key.startsWith("kb")) {
-            tens = Integer.parseInt(key.substring(2, key.indexOf('-'))) * 1024 / 10;
+            byte[] noise = new byte[Integer.parseInt(key.substring(2, key.indexOf('-'))) * 1024];
+            new Random(key.hashCode()).nextBytes(noise);
+            return noise;
         }
-        return ("body of " + key + " " + "0123456789".repeat(tens)).getBytes(StandardCharsets.UTF_8);
+        return ("body of " + key + " " + "0123456789".repeat(10)).getBytes(StandardCharsets.UTF_8);
     }
 
     private void acknowledge(String key, SendResult result, int unknownBefore) {
