@@ -133,11 +133,11 @@ def test_a_deaf_watch_is_noticed(namespace: Namespace, installed: str) -> None:
         pod = operator_pods(installed)[0]
         address = pod_address(installed, pod)
         drop = f"ip daddr {address} tcp sport {{ 443, 6443 }} drop"
-        chains = " ".join(
-            f"chain {hook} {{ type filter hook {hook} priority -300; {drop}; }}"
+        chains = "\n".join(
+            f"chain {hook} {{\ntype filter hook {hook} priority -300;\n{drop}\n}}"
             for hook in ("prerouting", "output")
         )
-        run(*shell, "nft", f"table ip deaf {{ {chains} }}")
+        run(*shell, "nft", f"table ip deaf {{\n{chains}\n}}")
         try:
             began = time.monotonic()
             wait_until("a restart of the container", lambda: restarts(installed, pod) > 0, 150)

@@ -71,13 +71,21 @@ class PodClient:
         self._pods = f"{self._base.rstrip('/')}/api/v1/namespaces/{quote(namespace)}/pods"
         self._account_dir = account_dir
 
-    def delete_executors(self, job: str) -> int:
-        """Delete every executor pod of the job and wait until they are gone; return how many.
+    def delete_executors(self, job: str, *, but_of: str) -> int:
+        """Delete the job's executors of earlier runs and wait until they are gone.
+
+        Args:
+            job: The job's name.
+            but_of: The Spark application that runs now; its executors stay.
+
+        Returns:
+            How many there were.
 
         Raises:
             KubernetesApiError: the API refuses, or pods stay.
         """
-        selector = urlencode({"labelSelector": f"{JOB_LABEL}={job},spark-role=executor"})
+        labels = f"{JOB_LABEL}={job},spark-role=executor,spark-app-selector!={but_of}"
+        selector = urlencode({"labelSelector": labels})
         names = self._names(selector)
         if not names:
             return 0

@@ -88,7 +88,7 @@ def run_query(
             stack.enter_context(hold(spark, folder, options.lock_timeout_s, give_up=stop.is_set))
         if options.on_kubernetes:
             pods = PodClient(options.master, options.kubernetes.namespace)
-            pods.delete_executors(options.name)
+            pods.delete_executors(options.name, but_of=spark.sparkContext.applicationId)
         if checkpoint.exists(options.checkpoint_dir):
             table.remove_strays(options.output)
         else:

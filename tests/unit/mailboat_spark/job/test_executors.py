@@ -44,23 +44,25 @@ def api():
 
 
 def test_leftover_executors_are_deleted_by_label(api, tmp_path):
-    """Only the job's executors are named, with the pod's token, and the end is waited for."""
+    """Only executors of other runs are named, with the pod's token; their end is awaited."""
     (tmp_path / "token").write_text("secret\n")
     client = PodClient(f"k8s://http://127.0.0.1:{api.server_port}", "data", tmp_path)
-    assert client.delete_executors("my-job") == 2
+    assert client.delete_executors("my-job", but_of="spark-now") == 2
     path = "/api/v1/namespaces/data/pods?labelSelector=mailboat.dev%2Fspark-job%3Dmy-job"
     methods = [method for method, _, _ in api.seen]
     assert methods == ["GET", "DELETE", "GET"]
-    assert all(seen.startswith(f"{path}%2Cspark-role%3Dexecutor") for _, seen, _ in api.seen)
+    labels = f"{path}%2Cspark-role%3Dexecutor%2Cspark-app-selector%21%3Dspark-now"
+    assert all(seen.startswith(labels) for _, seen, _ in api.seen)
     assert {token for _, _, token in api.seen} == {"Bearer secret"}
-    assert client.delete_executors("my-job") == 0
+    assert client.delete_executors("my-job", but_of="spark-now") == 0
 
 
 def test_a_refusal_names_the_role(api, tmp_path):
     """403 most likely means that the Role is missing."""
     api.status = 403
+    client = PodClient(f"http://127.0.0.1:{api.server_port}", "data", tmp_path)
     with pytest.raises(KubernetesApiError, match="403 Forbidden; does the service account"):
-        PodClient(f"http://127.0.0.1:{api.server_port}", "data", tmp_path).delete_executors("x")
+        client.delete_executors("x", but_of="spark-now")
 
 
 def test_settings_fix_ports_and_owner():
