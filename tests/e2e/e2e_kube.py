@@ -14,6 +14,15 @@ import yaml
 Manifest = dict[str, Any]
 _T = TypeVar("_T")
 
+RESTRICTED: Manifest = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+"""The security context of a container that the pod security level `restricted` takes."""
+
 _CALL_TIMEOUT_S = 120.0
 _POLL_S = 0.5
 

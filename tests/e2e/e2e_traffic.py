@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from e2e_kube import Namespace
+from e2e_kube import RESTRICTED, Namespace
 
 # The Java client and the code that drives it are those of the interop tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "interop"))
@@ -85,13 +85,6 @@ def _archive() -> bytes:
 
 
 def _manifest(namespace: str) -> dict[str, object]:
-    security = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": True,
-        "runAsUser": 10001,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -105,7 +98,7 @@ def _manifest(namespace: str) -> dict[str, object]:
                     "image": os.environ["MAILBOAT_SPARK_IMAGE"],
                     "imagePullPolicy": "IfNotPresent",
                     "command": ["sleep", "infinity"],
-                    "securityContext": security,
+                    "securityContext": RESTRICTED,
                     "volumeMounts": [{"name": "work", "mountPath": str(_FOLDER)}],
                 }
             ],

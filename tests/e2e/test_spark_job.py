@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_kube import Manifest, Namespace, helm, image_values, kubectl, wait_until
+from e2e_kube import RESTRICTED, Manifest, Namespace, helm, image_values, kubectl, wait_until
 from e2e_resources import BROKER, NAME_SERVER, broker_spec, start_broker
 from e2e_traffic import TrafficPod, namesrv_of
 
@@ -31,7 +31,6 @@ from mailboat_spark.job.table import committed_files
 output = Path("/data/tables")
 files = sorted(committed_files(output))
 columns = ["broker_name", "queue_id", "queue_offset", "keys"]
-schema = None
 table = ds.dataset([str(f) for f in files], format="parquet").to_table(columns=columns)
 places = table.group_by(columns[:3]).aggregate([]).num_rows
 print(json.dumps({
@@ -84,19 +83,12 @@ def _lag(namespace: Namespace) -> int:
 def _count(namespace: Namespace) -> dict[str, int]:
     """Count the table in a pod that mounts the job's volume."""
     claim = f"{RELEASE}-lines"
-    security = {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "runAsNonRoot": True,
-        "runAsUser": 10001,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
     container = {
         "name": "count",
         "image": os.environ["MAILBOAT_SPARK_IMAGE"],
         "imagePullPolicy": "IfNotPresent",
         "command": ["python", "-c", COUNT],
-        "securityContext": security,
+        "securityContext": RESTRICTED,
         "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
     }
     namespace.apply(

@@ -8,7 +8,7 @@ from mailboat_operator.broker_api import BrokerApi, BrokerRefusedError, http_url
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.crds.quantity import format_quantity
 from mailboat_operator.events import EventPoster
-from mailboat_operator.kinds import BY_NAME, CLAIM, POD, Kind, Manifest, key_of
+from mailboat_operator.kinds import BY_NAME, CLAIM, POD, Kind, key_of
 from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError, NotFoundError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import (
@@ -24,6 +24,7 @@ from mailboat_operator.planner.actions import (
     Step,
 )
 from mailboat_operator.planner.children import foreign
+from mailboat_operator.planner.snapshot import Manifest
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from urllib.parse import quote
 import aiohttp
 
 from mailboat.errors import MailboatError
-from mailboat_operator.kinds import Manifest
 from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner.snapshot import Manifest
 
 _MOST_BYTES = 4 << 20
 _HTTP_PORT = 8080
@@ -113,14 +113,6 @@ def http_url(pod: Manifest) -> str | None:
             if port.get("name") == "http":
                 return f"http://{host}:{port['containerPort']}"
     return f"http://{host}:{_HTTP_PORT}"
-
-
-def is_ready(pod: Manifest) -> bool:
-    """Whether the pod's Ready condition is true and nobody asked it to end."""
-    if pod["metadata"].get("deletionTimestamp"):
-        return False
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions)
 
 
 def _topic_url(url: str, topic: str) -> str:

@@ -9,7 +9,8 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
-from mailboat_operator.kinds import Manifest, ResourceKey, owner_of
+from mailboat_operator.kinds import ResourceKey, owner_of
+from mailboat_operator.planner.snapshot import Manifest
 
 _REMEMBERED_DELETIONS = 4096
 _DELETION_REMEMBERED_S = 900.0

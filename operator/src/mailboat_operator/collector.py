@@ -15,10 +15,11 @@ from typing import Any
 
 from mailboat_operator.broker_api import BrokerApi, BrokerApiError, BrokerRefusedError, http_url
 from mailboat_operator.cache import ObjectCache
-from mailboat_operator.kinds import POD, Manifest, ResourceKey, owner_of
+from mailboat_operator.kinds import POD, ResourceKey, owner_of
 from mailboat_operator.kube_api import ForbiddenError, KubeApi, KubeApiError, KubeUnreachableError
 from mailboat_operator.planner.snapshot import (
     ConfigRefusal,
+    Manifest,
     Observation,
     UseSample,
     VolumeNumbers,

@@ -1,15 +1,15 @@
 """Kubernetes events about a custom resource: few, and never the same one in a row."""
 
-import datetime
 import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from mailboat_operator.kinds import EVENT, POD, Manifest
+from mailboat_operator.kinds import EVENT, POD, micro_time
 from mailboat_operator.kube_api import KubeApi, KubeApiError, KubeUnreachableError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import Notify
+from mailboat_operator.planner.snapshot import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,6 @@ class EventPoster:
 
     def _event(self, regarding: Manifest, notice: Notify) -> Manifest:
         metadata = regarding["metadata"]
-        moment = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         event: Manifest = {
             "apiVersion": EVENT.api_version,
             "kind": EVENT.kind,
@@ -72,7 +71,7 @@ class EventPoster:
                 "name": f"{metadata['name']}.{time.time_ns():x}",
                 "namespace": metadata["namespace"],
             },
-            "eventTime": moment,
+            "eventTime": micro_time(time.time()),
             "type": notice.type,
             "reason": notice.reason,
             "action": notice.reason,

@@ -1,16 +1,16 @@
 """The kinds of objects that the operator knows, and where the API server keeps them."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from datetime import UTC, datetime
+from typing import NamedTuple
 
+from mailboat_operator.planner.snapshot import Manifest
 from mailboat_operator.resources.labels import (
     BROKER_LABEL,
     MANAGED_BY_LABEL,
     MANAGER,
     NAME_SERVER_LABEL,
 )
-
-Manifest: TypeAlias = dict[str, Any]
 
 MANAGED_BY_SELECTOR = f"{MANAGED_BY_LABEL}={MANAGER}"
 """What children carry; only these are listed and watched."""
@@ -94,6 +94,11 @@ def watched_kinds(is_cluster_wide: bool) -> tuple[Kind, ...]:
 def label_selector(kind: Kind) -> str | None:
     """Children are watched by label, all else whole."""
     return MANAGED_BY_SELECTOR if kind in CHILD_KINDS else None
+
+
+def micro_time(wall_s: float) -> str:
+    """Write a wall time, seconds since 1970, as Leases and events want it: MicroTime."""
+    return datetime.fromtimestamp(wall_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def key_of(manifest: Manifest) -> ResourceKey:

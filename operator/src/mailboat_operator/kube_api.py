@@ -18,8 +18,9 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.rest import RESTResponse
 
 from mailboat.errors import MailboatError
-from mailboat_operator.kinds import Kind, Manifest
+from mailboat_operator.kinds import Kind
 from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner.snapshot import Manifest
 
 FIELD_MANAGER = "mailboat-operator"
 _JSON = "application/json"

@@ -13,16 +13,16 @@ Rules that make it safe whatever the clocks of the machines say:
 """
 
 import asyncio
-import datetime
 import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from mailboat.errors import MailboatError
-from mailboat_operator.kinds import LEASE, Manifest
+from mailboat_operator.kinds import LEASE, micro_time
 from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError, NotFoundError
 from mailboat_operator.kube_api import KubeUnreachableError as Unreachable
+from mailboat_operator.planner.snapshot import Manifest
 
 logger = logging.getLogger(__name__)
 
@@ -243,8 +243,7 @@ class LeaderElector:
         self.last_answer_s = self._monotonic()
 
     def _now(self) -> str:
-        moment = datetime.datetime.fromtimestamp(self._wall(), datetime.UTC)
-        return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return micro_time(self._wall())
 
 
 def _holder(lease: Manifest) -> str | None:

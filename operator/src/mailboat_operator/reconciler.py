@@ -18,7 +18,6 @@ from mailboat_operator.broker_api import (
     BrokerApiError,
     BrokerRefusedError,
     http_url,
-    is_ready,
 )
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.crds.broker import parse_broker
@@ -38,7 +37,6 @@ from mailboat_operator.kinds import (
     STORAGE_CLASS,
     TOPIC,
     Kind,
-    Manifest,
     ResourceKey,
 )
 from mailboat_operator.kube_api import NotFoundError
@@ -46,9 +44,11 @@ from mailboat_operator.leader import NotLeaderError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import Notify, Plan, Step
 from mailboat_operator.planner.broker_status import invalid_status
+from mailboat_operator.planner.pods import is_ready
 from mailboat_operator.planner.snapshot import (
     BrokerSnapshot,
     Children,
+    Manifest,
     NameServerSnapshot,
     Observation,
     TopicSnapshot,

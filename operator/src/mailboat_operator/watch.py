@@ -21,7 +21,6 @@ import aiohttp
 import kopf
 from kubernetes.aio.client import ApiClient
 
-from mailboat_operator.broker_api import is_ready
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.kinds import (
     BROKER,
@@ -31,7 +30,6 @@ from mailboat_operator.kinds import (
     STORAGE_CLASS,
     TOPIC,
     Kind,
-    Manifest,
     ResourceKey,
     key_of,
     label_selector,
@@ -40,6 +38,8 @@ from mailboat_operator.kinds import (
 )
 from mailboat_operator.kube_api import KubeApi, KubeApiError, KubeUnreachableError
 from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner.pods import is_ready
+from mailboat_operator.planner.snapshot import Manifest
 from mailboat_operator.settings import OperatorSettings
 
 logger = logging.getLogger(__name__)

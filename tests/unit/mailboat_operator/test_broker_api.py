@@ -12,9 +12,9 @@ from mailboat_operator.broker_api import (
     BrokerApiError,
     BrokerRefusedError,
     http_url,
-    is_ready,
 )
 from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner.pods import is_ready
 
 
 class _Broker:
