@@ -266,7 +266,7 @@ async def test_new_group_at_the_end_skips_old_messages(tmp_path: Path):
                 for queue in await other.message_queues("T"):
                     async with asyncio.timeout(PATIENCE_S):
                         while await other.committed(queue) is None:
-                            await consumer.save_offsets(wait=True)
+                            await consumer.save_offsets()
             await send_numbers(cluster, range(20, 28))
             assert sorted(await receiver.wait(8)) == list(range(20, 28))
 

@@ -58,16 +58,11 @@ async def query_consumer_offset(
     return None if queue_offset < 0 else queue_offset
 
 
-def offset_fields(group: str, queue: MessageQueue, commit_offset: int) -> dict[str, ExtValue]:
-    """Return the fields of UPDATE_CONSUMER_OFFSET."""
-    return {"consumerGroup": group, "commitOffset": commit_offset, **_queue_fields(queue)}
-
-
 async def update_consumer_offset(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue, commit_offset: int
 ) -> None:
     """Store a group's offset of a queue and wait for the answer."""
-    fields = offset_fields(group, queue, commit_offset)
+    fields = {"consumerGroup": group, "commitOffset": commit_offset, **_queue_fields(queue)}
     await call(remoting, address, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
 
 

@@ -167,15 +167,12 @@ class ConsumeService:
 class ConsumingSink:
     """Takes what is read of a queue to its process queue and to the handlers; a `QueueSink`."""
 
-    __slots__ = ("_commits", "_process_queue", "_service")
+    __slots__ = ("_process_queue", "_service")
 
-    def __init__(
-        self, process_queue: ProcessQueue, service: ConsumeService, *, commits: bool
-    ) -> None:
-        """Feed `process_queue`; with `commits`, each pull carries the offset to be stored."""
+    def __init__(self, process_queue: ProcessQueue, service: ConsumeService) -> None:
+        """Feed `process_queue`."""
         self._process_queue = process_queue
         self._service = service
-        self._commits = commits
 
     async def wait_for_room(self) -> None:
         """Return once flow control allows one more pull."""
@@ -191,7 +188,3 @@ class ConsumingSink:
     def moved(self, queue_offset: int) -> None:
         """Go on at an offset that the broker has."""
         self._process_queue.move(queue_offset)
-
-    def offset_to_commit(self) -> int | None:
-        """Return how far the queue is finished; offset 0 says nothing new."""
-        return self._process_queue.commit_offset or None if self._commits else None

@@ -14,7 +14,7 @@ from mailboat.errors import BrokerError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import SubscriptionData
-from mailboat.model.sys_flag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
+from mailboat.model.sys_flag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand, optional_int, required_int
 from mailboat.remoting.client import RemotingClient
@@ -83,7 +83,11 @@ class PullResult:
 
 @dataclass(slots=True)
 class PullRequest:
-    """One pull; `commit_offset` is stored for the group on the way, where it is given."""
+    """One pull.
+
+    It never carries an offset to store for the group: brokers work on pulls and commits in
+    different threads, so an old offset in a pull could end up over a newer one.
+    """
 
     group: str
     queue: MessageQueue
@@ -91,15 +95,12 @@ class PullRequest:
     subscription: SubscriptionData
     max_messages: int
     suspend_s: float = 0.0
-    commit_offset: int | None = None
 
     def to_command(self) -> RemotingCommand:
         """Return the request; it carries the subscription, so brokers need no heartbeat first."""
         sys_flag = PULL_SUBSCRIPTION
         if self.suspend_s > 0:
             sys_flag |= PULL_SUSPEND
-        if self.commit_offset is not None:
-            sys_flag |= PULL_COMMIT_OFFSET
         fields: dict[str, ExtValue] = {
             "consumerGroup": self.group,
             "topic": self.queue.topic,
@@ -107,7 +108,7 @@ class PullRequest:
             "queueOffset": self.queue_offset,
             "maxMsgNums": self.max_messages,
             "sysFlag": sys_flag,
-            "commitOffset": self.commit_offset or 0,
+            "commitOffset": 0,
             "suspendTimeoutMillis": int(self.suspend_s * 1000),
             "subscription": self.subscription.sub_string,
             "subVersion": self.subscription.sub_version,

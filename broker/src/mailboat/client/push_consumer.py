@@ -11,6 +11,7 @@ Source: apache/rocketmq client/impl/consumer/DefaultMQPushConsumerImpl.java.
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -124,6 +125,7 @@ class PushConsumer:
         self._rebalance_task: asyncio.Task[None] | None = None
         self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._process_queues: dict[MessageQueue, ProcessQueue] = {}
+        self._storing = asyncio.Lock()
         self._started_ms = 0
         self.on_assignment: list[AssignmentListener] = []
         """Called when queues came to this member or went away."""
@@ -201,7 +203,7 @@ class PushConsumer:
             reader.cancel()
         await self._service.stop(patience_s)
         await self._workers.cancel_all()
-        await self.save_offsets(wait=True)
+        await self.save_offsets()
         await self._instance.close()
 
     @property
@@ -209,21 +211,28 @@ class PushConsumer:
         """The queues that this consumer reads now."""
         return sorted(self._readers)
 
-    async def save_offsets(self, *, wait: bool = False) -> None:
-        """Store how far each queue is finished; failures are logged and left to the next time.
+    async def save_offsets(self) -> None:
+        """Store how far each queue is finished, and wait until the brokers have it.
 
-        Args:
-            wait: wait until the brokers have answered.
+        Failures are logged and left to the next time.
         """
-        offsets = {queue: held.commit_offset for queue, held in self._process_queues.items()}
-        if self._local_offsets is not None:
-            await self._local_offsets.save(offsets)
-            return
-        commit = self._offsets.commit if wait else self._offsets.commit_oneway
-        results = await asyncio.gather(
-            *(commit(self.group, queue, offset) for queue, offset in offsets.items()),
-            return_exceptions=True,
-        )
+        await self._store(self._process_queues.values())
+
+    async def _store(self, process_queues: Iterable[ProcessQueue]) -> None:
+        """Store how far queues are finished.
+
+        One store at a time, each answered before the next one begins: brokers work on requests in
+        several threads and could otherwise keep the older of two offsets.
+        """
+        async with self._storing:
+            offsets = {held.queue: held.commit_offset for held in process_queues}
+            if self._local_offsets is not None:
+                await self._local_offsets.save(offsets)
+                return
+            results = await asyncio.gather(
+                *(self._offsets.commit(self.group, *item) for item in offsets.items()),
+                return_exceptions=True,
+            )
         for queue, result in zip(offsets, results, strict=True):
             if isinstance(result, MailboatError):
                 logger.warning("offset of queue=%s not stored: %s", queue, result)
@@ -276,7 +285,9 @@ class PushConsumer:
 
     async def _take_queues(self, topic: str, own: set[MessageQueue]) -> None:
         held = {queue for queue in self._readers if queue.topic == topic}
-        left = [self._process_queues.get(queue) for queue in held - own]
+        left = [
+            self._process_queues[queue] for queue in held - own if queue in self._process_queues
+        ]
         for queue in held - own:
             self._stop(queue)
         for queue in sorted(own - held):
@@ -284,20 +295,8 @@ class PushConsumer:
         if held != own:
             for listener in self.on_assignment:
                 listener(topic, sorted(own))
-        for process_queue in left:
-            if process_queue is not None:
-                await self._store_left_offset(process_queue)
-
-    async def _store_left_offset(self, process_queue: ProcessQueue) -> None:
-        """Store how far a queue is finished that another member takes over."""
-        queue, queue_offset = process_queue.queue, process_queue.commit_offset
-        if self._local_offsets is not None:
-            await self._local_offsets.save({queue: queue_offset})
-            return
-        try:
-            await self._offsets.commit_oneway(self.group, queue, queue_offset)
-        except MailboatError as error:
-            logger.warning("offset of queue=%s not stored: %s", queue, error)
+        if left:
+            await self._store(left)
 
     def _read(self, queue: MessageQueue, queue_offset: int | None) -> None:
         self._readers[queue] = self._instance.tasks.spawn(
@@ -325,7 +324,7 @@ class PushConsumer:
             queue,
             self._subscriptions[queue.topic],
             PULL_BATCH,
-            ConsumingSink(process_queue, self._service, commits=self._local_offsets is None),
+            ConsumingSink(process_queue, self._service),
         )
         await reader.read_from(queue_offset)
 

@@ -77,10 +77,6 @@ class QueueBuffer:
         if not self._lists:
             self.position = queue_offset
 
-    def offset_to_commit(self) -> int | None:
-        """Return None: the program commits."""
-        return None
-
     def _update_room(self) -> None:
         if self._count < MAX_MESSAGES and self._bytes < MAX_BYTES:
             self._room.set()

@@ -11,8 +11,6 @@ from mailboat.client import broker_calls
 from mailboat.client.routes import RouteCache
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import RETRY_PREFIX
-from mailboat.protocol.codes import RequestCode
-from mailboat.protocol.command import RemotingCommand
 from mailboat.remoting.client import RemotingClient
 
 
@@ -56,13 +54,6 @@ class QueueOffsets:
         await broker_calls.update_consumer_offset(
             self._remoting, address, group, queue, queue_offset
         )
-
-    async def commit_oneway(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
-        """Store a group's offset without waiting for an answer."""
-        address = await self._routes.master_address(queue)
-        fields = broker_calls.offset_fields(group, queue, queue_offset)
-        command = RemotingCommand.request(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
-        await self._remoting.oneway(address, command)
 
     async def minimum(self, queue: MessageQueue) -> int:
         """Return the first offset that the queue still holds."""

@@ -37,9 +37,6 @@ class QueueSink(Protocol):
     def moved(self, queue_offset: int) -> None:
         """Go on at another offset, because the broker does not have the one asked for."""
 
-    def offset_to_commit(self) -> int | None:
-        """Return the offset to store for the group with the next pull, or None."""
-
 
 @dataclass(slots=True)
 class QueueReader:
@@ -94,7 +91,6 @@ class QueueReader:
                 subscription=self.subscription,
                 max_messages=self.max_messages,
                 suspend_s=SUSPEND_S,
-                commit_offset=self.sink.offset_to_commit(),
             )
         )
         result.decode()

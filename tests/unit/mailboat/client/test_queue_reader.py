@@ -47,10 +47,9 @@ class Script:
 class Sink:
     """Remembers what it was given."""
 
-    def __init__(self, commit_offset: int | None = None) -> None:
-        """Commit one offset with each pull."""
+    def __init__(self) -> None:
+        """Begin with no events."""
         self.events: asyncio.Queue = asyncio.Queue()
-        self._commit_offset = commit_offset
 
     async def wait_for_room(self) -> None:
         """Never be full."""
@@ -63,10 +62,6 @@ class Sink:
     def moved(self, queue_offset: int) -> None:
         """Remember the move."""
         self.events.put_nowait(("moved", queue_offset))
-
-    def offset_to_commit(self) -> int | None:
-        """Return what the test wants committed."""
-        return self._commit_offset
 
 
 @pytest.fixture
@@ -102,13 +97,13 @@ async def read(puller):
 
 
 async def test_pull_request_of_a_reader(broker, read):
-    """A long poll carries subscription, group and offsets; sysFlag is 2+4, with 1 to commit."""
+    """A long poll carries subscription, group and offsets; sysFlag is 2+4: nothing is committed."""
     broker.answer(PULL, Script())
-    read(Sink(commit_offset=2), "TagA || TagB")
+    read(Sink(), "TagA || TagB")
     (request,) = await broker.wait_asked(PULL)
     assert request.ext_fields == {
         "consumerGroup": "G", "topic": "T1", "queueId": "1", "queueOffset": "2",
-        "maxMsgNums": "32", "sysFlag": "7", "commitOffset": "2", "suspendTimeoutMillis": "15000",
+        "maxMsgNums": "32", "sysFlag": "6", "commitOffset": "0", "suspendTimeoutMillis": "15000",
         "subscription": "TagA || TagB", "subVersion": "77", "expressionType": "TAG", "bname": "a",
     }  # fmt: skip
 
