@@ -9,8 +9,10 @@ from mailboat.broker.groups import SubscriptionGroupManager
 from mailboat.broker.membership import ConsumerManager, ProducerManager
 from mailboat.broker.offsets import ConsumerOffsetManager
 from mailboat.broker.registration import NamesrvRegistration
+from mailboat.broker.schedule import ScheduleMessageService
 from mailboat.broker.stats import BrokerStats
 from mailboat.broker.topics import TopicConfigManager
+from mailboat.broker.transactions import TransactionalMessageService
 from mailboat.config import Settings
 from mailboat.store.message_store import MessageStore
 
@@ -27,6 +29,8 @@ class BrokerContext(Protocol):
     producers: ProducerManager
     registration: NamesrvRegistration
     stats: BrokerStats
+    schedule: ScheduleMessageService
+    transactions: TransactionalMessageService
 
     @property
     def address(self) -> str:

@@ -32,9 +32,11 @@ from mailboat.broker.processors.send import SendMessageProcessor
 from mailboat.broker.pull_request_hold import PullRequestHoldService
 from mailboat.broker.reading_progress import ReadingProgress
 from mailboat.broker.registration import NamesrvRegistration
+from mailboat.broker.schedule import ScheduleMessageService
 from mailboat.broker.stats import SAMPLE_PERIOD_S, BrokerStats
 from mailboat.broker.supervisor import Supervisor, TaskProgress
 from mailboat.broker.topics import TopicConfigManager
+from mailboat.broker.transactions import TransactionalMessageService
 from mailboat.config import Settings
 from mailboat.disk import Disk
 from mailboat.disk.real import RealDisk
@@ -97,6 +99,8 @@ class BrokerController:
         self.consumers = ConsumerManager(notify_enable=config.notify_consumer_ids_changed_enable)
         self.producers = ProducerManager()
         self.registration = NamesrvRegistration(config, self.topics)
+        self.schedule = ScheduleMessageService()
+        self.transactions = TransactionalMessageService()
         self.reading = ReadingProgress(
             self.offsets,
             self.store,

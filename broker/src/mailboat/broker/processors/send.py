@@ -196,8 +196,9 @@ class SendMessageProcessor:
         else:
             properties = decode_properties(text)
             stored = _encode(properties)
-        if not RARE_PROPERTIES.isdisjoint(properties):
-            stored = self._clean(properties)
+        is_rare = not RARE_PROPERTIES.isdisjoint(properties)
+        if is_rare:
+            stored = _clean(properties)
         wait = properties.get("WAIT")
         if wait == "true":
             if stored.startswith(_WAIT_TRUE):
@@ -219,7 +220,7 @@ class SendMessageProcessor:
             )
         tag = properties.get("TAGS")
         code = self._tags_codes[tag] if tag else 0
-        return MessageInner(
+        message = MessageInner(
             fields.topic,
             queue_id,
             body,
@@ -235,21 +236,15 @@ class SendMessageProcessor:
             0,
             wait != "false",
         )
+        return self._parked(message) if is_rare else message
 
-    def _clean(self, properties: dict[str, str]) -> bytes:
-        """Return the text of a message's properties without those that only the broker sets."""
-        for name in UNSUPPORTED & properties.keys():
-            if name == PropertyName.DELAY and properties[name] == "0":
-                continue
-            code, what = ResponseCode.MESSAGE_ILLEGAL, "delayed messages are"
-            if name == PropertyName.TRANSACTION_PREPARED:
-                if properties[name].lower() != "true":
-                    continue
-                code, what = ResponseCode.NO_PERMISSION, "transaction messages are"
-            raise BrokerError(code, f"{what} not supported by this broker (property {name})")
-        for name in SERVER_OWNED:
-            properties.pop(name, None)
-        return _encode(properties)
+    def _parked(self, message: MessageInner) -> MessageInner:
+        """Give a delayed or half message to the service that keeps it."""
+        properties = decode_properties(message.properties.decode())
+        if properties.get(PropertyName.TRANSACTION_PREPARED, "").lower() == "true":
+            return self._broker.transactions.prepare(message, properties)
+        level = _delay_level(properties)
+        return self._broker.schedule.park(message, properties, level) if level > 0 else message
 
     # -- rare requests --------------------------------------------------------------------------
 
@@ -259,6 +254,8 @@ class SendMessageProcessor:
         fields = request.fields
         try:
             config, queue_id = self._check_request(request, body)
+            # The answer names this queue, even where the message is parked in another one.
+            fields.queue_id = queue_id
             if config.topic_filter_type == "MULTI_TAG":
                 fields.sys_flag |= MULTI_TAGS
             text = fields.properties
@@ -456,7 +453,7 @@ class SendMessageProcessor:
         for (connection, request, _), message in zip(accepted, messages, strict=True):
             if message.status:
                 self._stats.record_put_failed()
-                failed = self._failed(request, message.status, message.queue_id)
+                failed = self._failed(request, message.status, request.fields.queue_id)
                 if failed is not None:
                     answers[connection].append(failed)
                 continue
@@ -470,12 +467,12 @@ class SendMessageProcessor:
             if not is_sync and is_plain and not request.flag and not request.serialize_type:
                 answers[connection].append(
                     encode_send_response(
-                        request.opaque, message_id, message.queue_id, message.queue_offset
+                        request.opaque, message_id, request.fields.queue_id, message.queue_offset
                     )
                 )
                 continue
             stored = _Stored(
-                connection, request, message_id, message.queue_id, message.queue_offset
+                connection, request, message_id, request.fields.queue_id, message.queue_offset
             )
             if is_sync and message.wait_store_ok:
                 waiting.append(stored)
@@ -582,6 +579,33 @@ def _queue_id(fields: SendFields, config: TopicConfig) -> int:
     if fields.queue_id < 0:
         return random.randrange(max(config.write_queue_nums, 1))
     return fields.queue_id
+
+
+def _clean(properties: dict[str, str]) -> bytes:
+    """Return the text of a message's properties without those that only the broker sets."""
+    for name in UNSUPPORTED & properties.keys():
+        raise BrokerError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"timer messages are not supported by this broker (property {name}); use a delay level",
+        )
+    for name in SERVER_OWNED:
+        properties.pop(name, None)
+    return _encode(properties)
+
+
+def _delay_level(properties: dict[str, str]) -> int:
+    """Return the delay level that a message asks for, 0 for none.
+
+    Raises:
+        BrokerError: it is not a number.
+    """
+    text = properties.get(PropertyName.DELAY, "0")
+    try:
+        return int(text)
+    except ValueError:
+        raise BrokerError(
+            ResponseCode.MESSAGE_ILLEGAL, f"the delay level DELAY={text!r} is not a number"
+        ) from None
 
 
 def _without(stored: bytes, entry: bytes) -> bytes:

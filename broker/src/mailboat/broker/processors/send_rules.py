@@ -21,16 +21,10 @@ SERVER_OWNED: Final = frozenset(
     }
 )
 # What these ask for is not built yet: to take the message as an ordinary one would be a lie.
-UNSUPPORTED: Final = frozenset(
-    {
-        PropertyName.DELAY,
-        PropertyName.TRANSACTION_PREPARED,
-        "TIMER_DELAY_SEC",
-        "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
-    }
-)
-RARE_PROPERTIES: Final = SERVER_OWNED | UNSUPPORTED
+UNSUPPORTED: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"})
+# Messages with these are parked in a topic of the broker first.
+PARKED: Final = frozenset({PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED})
+RARE_PROPERTIES: Final = SERVER_OWNED | UNSUPPORTED | PARKED
 RARE_NAMES: Final = frozenset(name.encode() for name in RARE_PROPERTIES)
 _TAG_CACHE_SIZE: Final = 65536
 

@@ -1,0 +1,69 @@
+"""A message that takes another way than to its own topic, and one that is stored again.
+
+Delayed and half messages are parked in topics of the broker; `park` keeps in their properties where
+they belong. What is delivered, committed, sent back or redriven later is made of the stored record
+again by `inner_of`.
+
+Source: apache/rocketmq broker/schedule/ScheduleMessageService.java (messageTimeup) and
+broker/transaction/queue/TransactionalMessageBridge.java (parseHalfMessageInner).
+"""
+
+from collections.abc import Mapping
+
+from mailboat.model.message import MessageExt
+from mailboat.model.properties import PropertyName
+from mailboat.model.tags import tags_code
+from mailboat.store.message_inner import MessageInner
+
+
+def stored_form(properties: Mapping[str, str]) -> bytes:
+    """Return properties as the store takes them: entries with closing separators, no checksum."""
+    return "".join(
+        f"{name}\x01{value}\x02"
+        for name, value in properties.items()
+        if name != PropertyName.CRC32 and value
+    ).encode()
+
+
+def park(
+    message: MessageInner, properties: Mapping[str, str], topic: str, queue_id: int
+) -> MessageInner:
+    """Send a message to a topic of the broker; REAL_TOPIC and REAL_QID keep where it belongs.
+
+    Args:
+        message: the message as it was sent; it is changed and returned.
+        properties: everything that is to be stored with it.
+        topic: the broker's topic.
+        queue_id: the queue of that topic.
+    """
+    kept = dict(properties)
+    kept[PropertyName.REAL_TOPIC] = message.topic
+    kept[PropertyName.REAL_QUEUE_ID] = str(message.queue_id)
+    message.properties = stored_form(kept)
+    message.topic = topic
+    message.queue_id = queue_id
+    return message
+
+
+def inner_of(
+    message: MessageExt, topic: str, queue_id: int, properties: Mapping[str, str]
+) -> MessageInner:
+    """Make a message to store of one that is stored.
+
+    Body, flags and the producer's data are kept, the tagsCode is computed again.
+    """
+    return MessageInner(
+        topic,
+        queue_id,
+        message.body,
+        stored_form(properties),
+        tags_code(properties.get(PropertyName.TAGS)),
+        properties.get(PropertyName.UNIQ_KEY),
+        properties.get(PropertyName.KEYS),
+        message.flag,
+        message.sys_flag,
+        message.born_timestamp_ms,
+        message.born_host,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+    )
