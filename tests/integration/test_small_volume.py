@@ -142,6 +142,11 @@ class SmallBroker:
 
         await until(try_it, within_s)
 
+    async def has_room(self) -> bool:
+        """Tell whether what four batches need is free."""
+        volume = (await self.retention())["volume"]
+        return bool(volume["available_bytes"] > 4 * BATCH * BODY_BYTES + 4 * MIB)
+
     async def retention(self) -> Any:
         """Return the document of the HTTP API."""
         base = f"http://{await self.cluster.http_address()}"
@@ -192,7 +197,32 @@ async def test_a_reader_that_keeps_up_never_sees_a_refusal(broker_on: Any) -> No
             for _ in range(4):
                 await broker.send()
             await broker.drain()
+            # On a busy machine the files go a moment after they are read.
+            await until(broker.has_room)
         assert broker.read == broker.stored
         assert (await broker.retention())["writes_rejected"] == dict.fromkeys(
             ["disk_full", "no_room", "derived_files", "store_failed", "closed"], 0
         )
+
+
+async def test_who_waits_for_the_disk_hears_of_it_at_once(broker_on: Any) -> None:
+    """The pressure is answered when it has moved so far, and at the latest after the timeout."""
+    async with broker_on(32 * MIB) as broker:
+        before = (await broker.retention())["pressure_percent"]
+        base = f"http://{await broker.cluster.http_address()}/api/v1/retention/pressure"
+
+        async def wait(timeout_s: int) -> Any:
+            query = f"from_percent={before}&by_percent=20&timeout_seconds={timeout_s}"
+            async with broker.session.get(f"{base}?{query}") as answer:
+                return await answer.json()
+
+        assert (await wait(1))["has_moved"] is False
+        waiting = asyncio.create_task(wait(60))
+        while not waiting.done():
+            await broker.send()
+        told = await waiting
+        assert told["has_moved"] is True
+        assert told["pressure_percent"] >= before + 20
+        assert len(broker.stored) * BODY_BYTES < 16 * MIB
+        async with broker.session.get(f"{base}?from_percent=x&by_percent=0") as answer:
+            assert answer.status == 400

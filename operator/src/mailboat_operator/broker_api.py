@@ -31,7 +31,8 @@ class BrokerApi:
     def __init__(self, metrics: OperatorMetrics, *, timeout_s: float = 5.0) -> None:
         """The session is opened by the first call."""
         self._metrics = metrics
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(2.0, timeout_s))
+        self._timeout_s = timeout_s
+        self._connect_timeout_s = min(2.0, timeout_s)
         self._session: aiohttp.ClientSession | None = None
 
     async def close(self) -> None:
@@ -50,6 +51,19 @@ class BrokerApi:
     async def retention(self, url: str) -> Manifest:
         """GET /api/v1/retention."""
         return await self._document("GET", f"{url}/api/v1/retention")
+
+    async def pressure_moved(
+        self, url: str, *, from_percent: int, by_percent: int, timeout_s: int
+    ) -> bool:
+        """GET /api/v1/retention/pressure: wait until the disk's pressure has moved so far.
+
+        Returns False if it has not within `timeout_s`.
+        """
+        query = f"from_percent={from_percent}&by_percent={by_percent}&timeout_seconds={timeout_s}"
+        document = await self._document(
+            "GET", f"{url}/api/v1/retention/pressure?{query}", extra_s=timeout_s
+        )
+        return document.get("has_moved") is True
 
     async def patch_config(self, url: str, values: Mapping[str, str]) -> dict[str, str]:
         """Change live settings, all or none; returns the effective values."""
@@ -77,17 +91,27 @@ class BrokerApi:
         if status != 404:
             _checked("DELETE", status, document)
 
-    async def _document(self, method: str, url: str, body: Any = None) -> Manifest:
-        status, document = await self._call(method, url, body)
+    async def _document(
+        self, method: str, url: str, body: Any = None, *, extra_s: float = 0
+    ) -> Manifest:
+        status, document = await self._call(method, url, body, extra_s=extra_s)
         return _checked(method, status, document)
 
-    async def _call(self, method: str, url: str, body: Any = None) -> tuple[int, Any]:
+    async def _call(
+        self, method: str, url: str, body: Any = None, *, extra_s: float = 0
+    ) -> tuple[int, Any]:
+        """Call a broker; `extra_s` is how long it may wait before it answers."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(trust_env=False)
+            self._session = aiohttp.ClientSession(
+                trust_env=False, connector=aiohttp.TCPConnector(limit=0)
+            )
+        timeout = aiohttp.ClientTimeout(
+            total=self._timeout_s + extra_s, sock_connect=self._connect_timeout_s
+        )
         result = "failed"
         try:
             async with self._session.request(
-                method, url, json=body, timeout=self._timeout, allow_redirects=False
+                method, url, json=body, timeout=timeout, allow_redirects=False
             ) as response:
                 text = await _bounded(response)
                 result = str(response.status)

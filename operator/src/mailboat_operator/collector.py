@@ -36,6 +36,7 @@ _FINE_HISTORY_S = 600.0
 _COARSE_STEP_S = 60.0
 _AT_ONCE = 16
 _NOTABLE_PART = 0.01
+_STEP_PERCENT = 5
 _VOLUME_NAME = "data"
 
 
@@ -159,18 +160,41 @@ class Collector:
                 async with self._places:
                     await self._ask(pod, watched)
             watched.asked.set()
-            await self._pause(watched)
+            await self._pause(pod, watched)
 
-    async def _pause(self, watched: _Watched) -> None:
-        """Wait for the next turn, or for a change of the pod (but never ask twice a second)."""
+    async def _pause(self, pod: Manifest | None, watched: _Watched) -> None:
+        """Wait for the next turn, for a change of the pod, or for a disk that fills fast.
+
+        It never asks twice a second.
+        """
         every_s = self._every_s * random.uniform(0.9, 1.1)
         shortest_s = min(1.0, every_s)
         await asyncio.sleep(shortest_s)
+        waiting: list[asyncio.Task[Any]] = [asyncio.create_task(watched.wake.wait())]
+        if pod is not None:
+            waiting.append(asyncio.create_task(self._wait_for_disk(pod, watched, every_s)))
         try:
-            async with asyncio.timeout(every_s - shortest_s):
-                await watched.wake.wait()
-        except TimeoutError:
-            return
+            await asyncio.wait(
+                waiting, timeout=every_s - shortest_s, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _wait_for_disk(self, pod: Manifest, watched: _Watched, every_s: float) -> None:
+        """Return when the disk's pressure has moved a notable step since the last numbers."""
+        url = http_url(pod)
+        percent = (watched.observation.retention or {}).get("pressure_percent")
+        if url is not None and percent is not None and watched.observation.error is None:
+            try:
+                if await self._brokers.pressure_moved(
+                    url, from_percent=percent, by_percent=_STEP_PERCENT, timeout_s=int(every_s) + 1
+                ):
+                    return
+            except (BrokerApiError, BrokerRefusedError) as error:
+                logger.debug("the disk of %s is not waited for: %s", _pod_key(pod), error)
+        await asyncio.Event().wait()
 
     async def _ask(self, pod: Manifest, watched: _Watched) -> None:
         """Ask one pod, keep the answer, and mark its Broker if there is something to see."""

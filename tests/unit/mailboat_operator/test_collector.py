@@ -24,7 +24,7 @@ _GI = 1 << 30
 class Rig:
     """A broker whose numbers the test sets, and a collector that asks it."""
 
-    def __init__(self, api: KubeApi, metrics: OperatorMetrics) -> None:
+    def __init__(self, api: KubeApi, metrics: OperatorMetrics, every_s: float = 0.02) -> None:
         """Nothing is asked yet."""
         self.used, self.written, self.percent = _GI, 5 * _GI, 10
         self.phase, self.uptime = "running", 0
@@ -40,11 +40,13 @@ class Rig:
             self.brokers,
             self.cache,
             self._mark,
-            every_s=0.02,
+            every_s=every_s,
             asks_kubelet=True,
             monotonic=lambda: self.now_s,
         )
         self.port = 0
+        self.steps = asyncio.Semaphore(0)
+        self.waits: asyncio.Queue[dict[str, str]] = asyncio.Queue()
 
     def _mark(self, key: ResourceKey) -> None:
         self.marked.append(str(key))
@@ -68,10 +70,17 @@ class Rig:
                         "used_bytes": self.used,
                         "used_percent": self.percent,
                     },
+                    "pressure_percent": self.percent,
                     "max_physical_offset": self.written,
                 },
             }[part]
         )
+
+    async def pressure(self, request: web.Request) -> web.Response:
+        """Say that the disk has moved, once the test says so."""
+        self.waits.put_nowait(dict(request.query))
+        await self.steps.acquire()
+        return web.json_response({"has_moved": True, "pressure_percent": self.percent})
 
     def pod(self, uid: str = "u1", version: str = "1") -> Manifest:
         """The broker's pod."""
@@ -110,12 +119,15 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(kube_api: KubeApi, metrics: OperatorMetrics) -> AsyncIterator[Rig]:
+async def rig(
+    kube_api: KubeApi, metrics: OperatorMetrics, request: pytest.FixtureRequest
+) -> AsyncIterator[Rig]:
     """A broker and its collector."""
-    made = Rig(kube_api, metrics)
+    made = Rig(kube_api, metrics, *getattr(request, "param", ()))
     app = web.Application()
+    app.router.add_get("/api/v1/retention/pressure", made.pressure)
     app.router.add_get("/api/v1/{part}", made.answer)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     made.port = runner.addresses[0][1]
@@ -136,6 +148,20 @@ async def test_numbers_with_history(rig: Rig) -> None:
     rig.now_s, rig.used, rig.written = 15.0, 2 * _GI, 6 * _GI
     last = (await rig.rounds(2)).samples[-1]
     assert (last.monotonic_s, last.used_bytes, last.written_bytes) == (15.0, 2 * _GI, 6 * _GI)
+
+
+@pytest.mark.parametrize("rig", [(600.0,)], indirect=True)
+async def test_a_disk_that_fills_fast_is_asked_at_once(rig: Rig) -> None:
+    """Minutes before its turn a broker is asked again when its disk has moved by 5 percent."""
+    rig.show()
+    async with asyncio.timeout(10):
+        wanted = await rig.waits.get()
+        assert (wanted["from_percent"], wanted["by_percent"]) == ("10", "5")
+        rig.used, rig.percent = 2 * _GI, 20
+        rig.steps.release()
+        wanted = await rig.waits.get()
+    assert wanted["from_percent"] == "20"
+    assert [sample.used_bytes for sample in rig.known().samples] == [_GI, 2 * _GI]
 
 
 async def test_the_first_round_is_waited_for(rig: Rig) -> None:

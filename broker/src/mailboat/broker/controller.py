@@ -18,6 +18,7 @@ from mailboat.broker.groups import SubscriptionGroupManager
 from mailboat.broker.identity import check_identity, write_identity
 from mailboat.broker.membership import ConsumerManager, ProducerManager
 from mailboat.broker.offsets import ConsumerOffsetManager
+from mailboat.broker.pressure_watch import PressureWatch
 from mailboat.broker.processors import (
     admin,
     client_admin,
@@ -109,6 +110,7 @@ class BrokerController:
         )
         self.store.cleaner.read_position = self.reading.position
         self.store.cleaner.on_removed = self.reading.removed
+        self.pressure_watch = PressureWatch(self.store.retention)
         self._readers_wanted = asyncio.Event()
         self.store.cleaner.on_unread = self._readers_wanted.set
         self.flush = FlushService(

@@ -137,6 +137,9 @@ class Retention:
 
         self.active = ActiveLevels()
         self.refusal: str | None = None
+        self.on_look: Callable[[], None] | None = None
+        """Called after every look that succeeded."""
+
         self.configure(config)
 
     def configure(self, config: MessageStoreConfig) -> None:
@@ -181,6 +184,8 @@ class Retention:
         self._wanted_bytes = reserved.wanted_bytes
         self.pressure_percent = max(map(used_percent, self._volumes))
         self._enter_and_leave()
+        if self.on_look is not None:
+            self.on_look()
 
     @property
     def used_percent(self) -> int | None:

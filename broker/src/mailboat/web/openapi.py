@@ -6,6 +6,7 @@ import msgspec
 from aiohttp import web
 
 from mailboat import __version__
+from mailboat.broker.pressure_watch import MAX_WAIT_S
 from mailboat.web import administration, api, probes, produce, replies, retention
 
 _JSON: Final = "application/json"
@@ -28,6 +29,12 @@ _PAGE: Final = [
         "schema": {"type": "string"},
     },
 ]
+
+
+def _number(name: str, description: str, minimum: int, maximum: int) -> dict[str, Any]:
+    schema = {"type": "integer", "minimum": minimum, "maximum": maximum}
+    place = {"name": name, "in": "query", "required": True}
+    return {**place, "description": description, "schema": schema}
 
 
 class _Operation(msgspec.Struct):
@@ -138,6 +145,17 @@ _OPERATIONS: Final = [
         "Which messages go next and why, how full the disk is, and what is refused.",
         retention.RetentionDocument,
         _NOT_STARTED,
+    ),
+    _Operation(
+        "/api/v1/retention/pressure",
+        "Waits until the disk's pressure has moved by so much.",
+        retention.PressureBody,
+        {400: "A number is missing or out of its range.", **_NOT_STARTED},
+        [
+            _number("from_percent", "The pressure that is known.", 0, 100),
+            _number("by_percent", "The smallest move to be told of.", 1, 100),
+            _number("timeout_seconds", "Answer after so long at the latest.", 1, int(MAX_WAIT_S)),
+        ],
     ),
     _Operation(
         "/api/v1/groups",

@@ -12,6 +12,7 @@ import msgspec
 from aiohttp import web
 
 from mailboat.broker.controller import BrokerController
+from mailboat.broker.pressure_watch import MAX_WAIT_S, MAX_WAITING
 from mailboat.store.cleaner import READS_MAX, Cleaner
 from mailboat.store.retention import REASONS, Retention, Threshold, used_percent
 from mailboat.web.api import serving_broker
@@ -137,13 +138,48 @@ class RetentionDocument(msgspec.Struct):
     groups_omitted: int
 
 
+class PressureBody(msgspec.Struct):
+    """The pressure now, and whether it has moved as far as was asked for."""
+
+    has_moved: bool
+    pressure_percent: int | None
+
+
 def add_routes(app: web.Application, context: WebContext) -> None:
-    """Serve the document."""
+    """Serve the document, and who waits for it to change."""
 
     async def answer(_: web.Request) -> web.Response:
         return reply(retention_document(serving_broker(context)))
 
+    async def wait(request: web.Request) -> web.Response:
+        broker = serving_broker(context)
+        watch = broker.pressure_watch
+        if watch.is_full:
+            raise web.HTTPServiceUnavailable(
+                text=f"{MAX_WAITING} requests wait for the disk already; ask again later"
+            )
+        has_moved = await watch.wait(
+            _number(request, "from_percent", 0, 100),
+            _number(request, "by_percent", 1, 100),
+            _number(request, "timeout_seconds", 1, int(MAX_WAIT_S)),
+        )
+        return reply(PressureBody(has_moved, broker.store.retention.pressure_percent))
+
+    async def release(_: web.Application) -> None:
+        if context.broker is not None:
+            context.broker.pressure_watch.release()
+
     app.router.add_get("/api/v1/retention", answer)
+    app.router.add_get("/api/v1/retention/pressure", wait)
+    app.on_shutdown.append(release)
+
+
+def _number(request: web.Request, name: str, lowest: int, highest: int) -> int:
+    text = request.query.get(name, "")
+    is_number = text.isascii() and text.isdigit() and len(text) < 4
+    if not is_number or not lowest <= int(text) <= highest:
+        raise web.HTTPBadRequest(text=f"{name} must be a number from {lowest} to {highest}")
+    return int(text)
 
 
 def retention_document(broker: BrokerController) -> RetentionDocument:
