@@ -6,129 +6,29 @@ the answer said and unchanged; queue offsets have no gap.
 """
 
 import asyncio
-import contextlib
-import json
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from random import Random
-from typing import Final, Self
+from typing import Final
 
 import pytest
+from kill_process import BrokerProcess, PlainConnection, read_queue, send_request
 
 from mailboat.model.batch import encode_batch
 from mailboat.model.message import Message
 from mailboat.model.message_id import decode_offset_message_id
-from mailboat.model.record import iterate_records
-from mailboat.protocol.codes import RequestCode, ResponseCode
-from mailboat.protocol.command import RemotingCommand, decode_command
-from mailboat.protocol.frame import FrameDecoder
+from mailboat.protocol.codes import ResponseCode
+from mailboat.protocol.command import RemotingCommand
 from mailboat.testing.history import Crash, Found, History, QueueKey, QueueView, Sent
 
 _TOPIC: Final = "killed"
 _PRODUCERS: Final = 4
 _DEPTH: Final = 8
-_START_TIMEOUT_S: Final = 60
-_SMALL_FILES: Final = {
-    "mappedFileSizeCommitLog": 1_048_576,
-    "mappedFileSizeConsumeQueue": 2_000,
-    "maxHashSlotNum": 100,
-    "maxIndexNum": 1_000,
-    "diskSpaceWarningLevelRatio": 100,
-    "diskSpaceCleanForciblyRatio": 100,
-}
-
-
-class _Broker:
-    """One process; its directory outlives it."""
-
-    def __init__(self, directory: Path, flush_disk_type: str) -> None:
-        options = {**_SMALL_FILES, "flushDiskType": flush_disk_type}
-        self._log_path = directory / "log"
-        self._log = self._log_path.open("ab")
-        self._process = subprocess.Popen(
-            [
-                sys.executable, "-m", "mailboat.cli", "standalone", "--ready-json", "--no-http",
-                "--data-dir", str(directory / "data"),
-                "--namesrv-port", "0", "--broker-port", "0",
-                *[f"-o{key}={value}" for key, value in options.items()],
-            ],
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-        )  # fmt: skip
-        self.address = ("", 0)
-
-    def wait_ready(self) -> Self:
-        """Wait until it serves."""
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line, self._log_path.read_text()[-2000:]
-        host, _, port = json.loads(line)["broker"].rpartition(":")
-        self.address = (host, int(port))
-        return self
-
-    def end(self, number: int) -> int:
-        """Send a signal and wait for the end; returns the exit code."""
-        if self._process.poll() is None:
-            self._process.send_signal(number)
-        code = self._process.wait(timeout=_START_TIMEOUT_S)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._log.close()
-        return code
-
-
-class _Connection:
-    """A plain socket that carries remoting commands."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
-        self._decoder = FrameDecoder()
-        self._answers: list[RemotingCommand] = []
-        self._opaque = 0
-
-    @classmethod
-    async def open(cls, address: tuple[str, int]) -> Self:
-        return cls(*await asyncio.open_connection(*address))
-
-    def send(self, command: RemotingCommand) -> int:
-        self._opaque += 1
-        command.opaque = self._opaque
-        self._writer.write(command.encode())
-        return self._opaque
-
-    async def receive(self) -> RemotingCommand:
-        while not self._answers:
-            data = await self._reader.read(1 << 16)
-            if not data:
-                raise ConnectionResetError
-            self._answers += [decode_command(frame) for frame in self._decoder.feed(data)]
-        return self._answers.pop(0)
-
-    async def call(self, command: RemotingCommand) -> RemotingCommand:
-        self.send(command)
-        return await self.receive()
-
-    async def close(self) -> None:
-        self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
-
-
-def _send_request(queue_id: int, body: bytes, properties: str, *, batch: bool) -> RemotingCommand:
-    fields: dict[str, str | int] = {
-        "a": "producers", "b": _TOPIC, "c": "TBW102", "d": _PRODUCERS, "e": queue_id, "f": 0,
-        "g": int(time.time() * 1000), "h": 0, "i": properties, "j": 0, "k": "false", "m": batch,
-    }  # fmt: skip
-    code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-    return RemotingCommand.request(code, fields, body)
 
 
 async def _produce(address: tuple[str, int], history: History, queue_id: int) -> None:
     """Send to one queue until the broker is gone, noting every answer."""
-    connection = await _Connection.open(address)
+    connection = await PlainConnection.open(address)
     in_flight: dict[int, list[Sent]] = {}
     is_batch = queue_id == 0
     random = Random(queue_id)
@@ -139,10 +39,10 @@ async def _produce(address: tuple[str, int], history: History, queue_id: int) ->
                 if is_batch:
                     keys = [f"U{one.number}" for one in sent]
                     body = encode_batch([Message(_TOPIC, one.body) for one in sent], keys)
-                    request = _send_request(queue_id, body, "", batch=True)
+                    request = send_request(_TOPIC, queue_id, body, queues=_PRODUCERS, batch=True)
                 else:
                     text = f"UNIQ_KEY\x01U{sent[0].number}\x02"
-                    request = _send_request(queue_id, sent[0].body, text, batch=False)
+                    request = send_request(_TOPIC, queue_id, sent[0].body, text, queues=_PRODUCERS)
                 in_flight[connection.send(request)] = sent
             answer = await connection.receive()
             _note(history, in_flight.pop(answer.opaque), answer)
@@ -170,7 +70,7 @@ def _note(history: History, sent: list[Sent], answer: RemotingCommand) -> None:
 
 
 async def _read_all(address: tuple[str, int]) -> dict[QueueKey, QueueView]:
-    connection = await _Connection.open(address)
+    connection = await PlainConnection.open(address)
     try:
         return {
             (_TOPIC, queue_id): await _read_queue(connection, queue_id)
@@ -180,30 +80,16 @@ async def _read_all(address: tuple[str, int]) -> dict[QueueKey, QueueView]:
         await connection.close()
 
 
-async def _read_queue(connection: _Connection, queue_id: int) -> QueueView:
-    found: list[Found] = []
-    place: dict[str, str | int] = {"topic": _TOPIC, "queueId": queue_id}
-    low, high = [
-        int((await connection.call(RemotingCommand.request(code, place))).ext_fields["offset"])
-        for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
+async def _read_queue(connection: PlainConnection, queue_id: int) -> QueueView:
+    content = await read_queue(connection, _TOPIC, queue_id)
+    found = [
+        Found(message.queue_offset, message.physical_offset, message.body)
+        for message in content.messages
     ]
-    at = low
-    while at < high:
-        fields = place | {
-            "consumerGroup": "readers", "queueOffset": at, "maxMsgNums": 32, "sysFlag": 4,
-            "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
-        }  # fmt: skip
-        answer = await connection.call(RemotingCommand.request(RequestCode.PULL_MESSAGE, fields))
-        assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark, queue_id, at)
-        found += [
-            Found(message.queue_offset, message.physical_offset, message.body)
-            for message in iterate_records(answer.body)
-        ]
-        at = int(answer.ext_fields["nextBeginOffset"])
-    return QueueView(low, high, found)
+    return QueueView(content.min_offset, content.max_offset, found)
 
 
-async def _cycle(broker: _Broker, history: History, random: Random) -> None:
+async def _cycle(broker: BrokerProcess, history: History, random: Random) -> None:
     """Check what is there, then load the broker and kill it."""
     if history.sent:
         history.adopt(await _read_all(broker.address), Crash.NONE)
@@ -213,7 +99,7 @@ async def _cycle(broker: _Broker, history: History, random: Random) -> None:
     ]
     # What is being tested is a kill at any moment of the work.
     await asyncio.sleep(random.uniform(0.02, 0.25))
-    await asyncio.to_thread(broker.end, signal.SIGKILL)
+    await asyncio.to_thread(broker.kill)
     await asyncio.gather(*producers)
 
 
@@ -226,19 +112,19 @@ async def test_kills_lose_double_and_change_nothing(
     """SEND_OK survives kill -9: there once, at its offset, unchanged, without gaps."""
     history = History()
     random = Random(cycles)
-    brokers: list[_Broker] = []
+    brokers: list[BrokerProcess] = []
 
-    def start() -> _Broker:
-        brokers.append(_Broker(tmp_path, flush_disk_type))
+    def start() -> BrokerProcess:
+        brokers.append(BrokerProcess(tmp_path, flush_disk_type))
         return brokers[-1].wait_ready()
 
     try:
         for cycle in range(cycles):
             if cycle % 4 == 3:
                 # The start after a kill is killed as well.
-                brokers.append(_Broker(tmp_path, flush_disk_type))
+                brokers.append(BrokerProcess(tmp_path, flush_disk_type))
                 await asyncio.sleep(random.uniform(0.1, 0.5))
-                await asyncio.to_thread(brokers[-1].end, signal.SIGKILL)
+                await asyncio.to_thread(brokers[-1].kill)
             await _cycle(await asyncio.to_thread(start), history, random)
         for _ in range(2):
             broker = await asyncio.to_thread(start)
@@ -246,7 +132,7 @@ async def test_kills_lose_double_and_change_nothing(
             assert await asyncio.to_thread(broker.end, signal.SIGTERM) == 0
     finally:
         for broker in brokers:
-            broker.end(signal.SIGKILL)
+            broker.kill()
     log = (tmp_path / "log").read_text()
     assert "Traceback" not in log
     assert "damaged physical_offset" not in log

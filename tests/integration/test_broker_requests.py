@@ -35,11 +35,9 @@ from mailboat.protocol.group_table import (
     encode_group_config,
 )
 from mailboat.protocol.heartbeat import (
-    CheckClientConfig,
     ConsumerData,
     HeartbeatData,
     ProducerData,
-    encode_check_client_config,
     encode_heartbeat,
 )
 from mailboat.protocol.stats_bodies import (
@@ -522,12 +520,8 @@ async def test_a_heartbeat_without_sense_is_refused(client: Client) -> None:
     assert (await client.heartbeat(producer="P")).code == ResponseCode.SUCCESS
 
 
-async def test_only_tag_filters_are_supported(client: Client) -> None:
-    """46 says before the start of a consumer what its pulls would be refused for."""
-    for kind, code in (("TAG", ResponseCode.SUCCESS), ("SQL92", ResponseCode.SYSTEM_ERROR)):
-        subscription = SubscriptionData("T", "a", expression_type=kind)
-        body = encode_check_client_config(CheckClientConfig("c", "G", subscription))
-        assert (await client.call(RequestCode.CHECK_CLIENT_CONFIG, body=body)).code == code
+async def test_a_check_without_a_subscription_succeeds(client: Client) -> None:
+    """46 with nothing to check; what it checks is tested with the filters."""
     assert (await client.call(RequestCode.CHECK_CLIENT_CONFIG)).code == ResponseCode.SUCCESS
 
 

@@ -144,6 +144,24 @@ async def test_offline_group_is_moved(tmp_path: Path):
                     assert await admin.offsets.committed("C", queue) == expected
 
 
+async def test_online_group_is_moved_by_its_broker(tmp_path: Path):
+    """A member goes on where the group was reset to, without being started anew."""
+    async with Cluster(tmp_path) as cluster:
+        namesrv = cluster.namesrv_addresses
+        async with Producer("G", namesrv=namesrv) as producer:
+            await producer.send(Message("T", b"x"))
+        first = StartPoint(ConsumeFromWhere.FIRST_OFFSET)
+        async with (
+            PullConsumer("C", namesrv=namesrv, start_point=first) as consumer,
+            Admin(namesrv=namesrv) as admin,
+        ):
+            await consumer.subscribe("T")
+            assert [each.body for each in await consumer.poll(10, 10.0)] == [b"x"]
+            await consumer.commit()
+            assert set((await admin.offsets.reset("C", "T", first)).values()) == {0}
+            assert [each.body for each in await consumer.poll(10, 30.0)] == [b"x"]
+
+
 async def test_online_group_is_not_moved_behind_its_back(tmp_path: Path):
     """Offsets that a member would store again at once are not changed; the error says why."""
     async with Cluster(tmp_path) as cluster:
@@ -151,6 +169,8 @@ async def test_online_group_is_not_moved_behind_its_back(tmp_path: Path):
         async with Producer("G", namesrv=namesrv) as producer:
             await producer.send(Message("T", b"x"))
         async with PullConsumer("C", namesrv=namesrv) as consumer, Admin(namesrv=namesrv) as admin:
+            await admin.groups.create(SubscriptionGroupConfig("D"))
+            await admin.offsets.reset("D", "T", StartPoint(ConsumeFromWhere.FIRST_OFFSET))
             await consumer.subscribe("T")
             with pytest.raises(MailboatError, match="1 members online"):
-                await admin.offsets.reset("C", "T", StartPoint(ConsumeFromWhere.FIRST_OFFSET))
+                await admin.offsets.clone("D", "C")

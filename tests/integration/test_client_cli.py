@@ -147,7 +147,14 @@ async def test_groups_and_offsets(tmp_path: Path, capsysbinary):
         await shell.run("group", "create", "C", "--retry-max-times", "3")
         await shell.run("offset", "reset", "C", "T", "--to", "last")
         (row,) = await shell.json("group", "list")
-        assert row == {"group": "C", "members": 0, "model": None, "topics": ["T"], "lag": 0}
+        assert row == {
+            "group": "C",
+            "members": 0,
+            "type": None,
+            "model": None,
+            "topics": ["T"],
+            "lag": 0,
+        }
         moved = await shell.json("offset", "reset", "C", "T", "--to", "first")
         assert {row["new_offset"] for row in moved} == {0}
         shown = await shell.json("offset", "show", "C", "-t", "T")

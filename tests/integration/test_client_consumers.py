@@ -18,7 +18,6 @@ from mailboat.client import (
     PullStatus,
     PushConsumer,
     StartPoint,
-    consume_service,
 )
 from mailboat.errors import MailboatError, RouteNotFoundError
 from mailboat.model.topic import TopicConfig
@@ -300,10 +299,9 @@ async def test_group_shares_messages_when_members_come_and_go(tmp_path: Path):
             await receivers[0].wait(seen + 20)
 
 
-async def test_failed_message_comes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A message whose handler raised is consumed again and not committed meanwhile."""
-    monkeypatch.setattr(consume_service, "RECONSUME_PAUSE_S", 0.1)
-    async with Cluster(tmp_path) as cluster:
+async def test_failed_message_comes_again(tmp_path: Path):
+    """A message whose handler raised is consumed again; test_client_retry.py looks closer."""
+    async with Cluster(tmp_path, options={"messageDelayLevel": "1s"}) as cluster:
         await send_numbers(cluster, range(1))
         receiver = Receiver()
 

@@ -16,7 +16,7 @@ from mailboat.client.producer import Producer
 from mailboat.config import live_keys
 from mailboat.errors import BrokerError
 from mailboat.model.message import Message
-from mailboat.model.names import AUTO_CREATE_TOPIC
+from mailboat.model.names import AUTO_CREATE_TOPIC, TOOLS_GROUP
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.remoting.client import RemotingClient
@@ -167,6 +167,30 @@ async def _makes_no_group(live: Live) -> None:
     assert live.broker.groups.find("new") is None
 
 
+async def _resets_through_members(live: Live) -> None:
+    fields = {"topic": AUTO_CREATE_TOPIC, "group": TOOLS_GROUP, "timestamp": 0, "isForce": "true"}
+    request = RemotingCommand.request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+    client = RemotingClient(name="test")
+    answer = await client.request(live.broker.address, request, 3)
+    await client.close()
+    # A reset on the server needs neither members nor stored offsets.
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+async def _stores_no_reply(live: Live) -> None:
+    topic = f"{live.broker.settings.broker.broker_cluster_name}_REPLY_TOPIC"
+    fields = {"a": "p", "b": topic, "c": AUTO_CREATE_TOPIC, "d": 4, "e": 0, "f": 0, "g": 1, "h": 0}
+    request = RemotingCommand.request(
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        {**fields, "i": "REPLY_TO_CLIENT\x01nobody\x02", "j": 0, "k": False},
+        b"x",
+    )
+    client = RemotingClient(name="test")
+    answer = await client.request(live.broker.address, request, 3)
+    await client.close()
+    assert answer.ext_fields["msgId"] == "0"
+
+
 def _route(live: Live, index: int, topic: str) -> Any:
     route = live.cluster.name_server(index).routes.route(topic)
     assert route is not None
@@ -196,6 +220,8 @@ EFFECTS: dict[str, tuple[str, Callable[[Live], Awaitable[None]]]] = {
     "defaultTopicQueueNums": ("3", _offers_three_queues),
     "autoCreateTopicEnable": ("false", _makes_no_topic),
     "autoCreateSubscriptionGroup": ("false", _makes_no_group),
+    "useServerSideResetOffset": ("false", _resets_through_members),
+    "storeReplyMessageEnable": ("false", _stores_no_reply),
 }
 
 

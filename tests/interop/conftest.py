@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from interop_client import JavaClient
 from interop_jars import CLIENT_LINES, InteropUnavailableError, client_classpath, server_classpath
+from interop_plays import MAILBOAT, Plays, wanted
 from interop_process import MailboatStandalone
 from interop_servers import JavaServer, start_java_broker, start_java_namesrv
 
@@ -56,6 +57,13 @@ class JavaClientFactory(Protocol):
         """Start a client JVM of the release line."""
 
 
+class PlaysFactory(Protocol):
+    """Gives the plays of a server and a client; what they need is there, or the test is skipped."""
+
+    def __call__(self, server: str, line: str) -> Plays:
+        """Return the plays; `server` is "mailboat" or a release line of the real broker."""
+
+
 @dataclass(frozen=True)
 class Target:
     """The servers under test."""
@@ -68,6 +76,12 @@ def _unavailable(error: InteropUnavailableError) -> NoReturn:
     if os.environ.get("MAILBOAT_TEST_REQUIRE_ALL") == "1":
         pytest.fail(f"MAILBOAT_TEST_REQUIRE_ALL=1, but: {error}")
     pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def interop_unavailable() -> Callable[[InteropUnavailableError], NoReturn]:
+    """Return what skips a test for want of a program, or fails it where all must be there."""
+    return _unavailable
 
 
 @pytest.fixture(scope="session")
@@ -206,3 +220,22 @@ def java_client(
 def topic(request: pytest.FixtureRequest) -> str:
     """A topic name of its own for each test and parameter; not created yet."""
     return "".join(c if c.isalnum() or c in "-_" else "-" for c in request.node.name)[:100]
+
+
+@pytest.fixture(scope="session")
+def plays(
+    request: pytest.FixtureRequest,
+    java_classpath: Callable[[str, str], str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> PlaysFactory:
+    """Return what the scenarios saw, each server and client line played once for the whole run."""
+    names = wanted([item.name for item in request.session.items])
+    made = Plays(names, tmp_path_factory.mktemp)
+
+    def of(server: str, line: str) -> Plays:
+        java_classpath("client", line)
+        if server != MAILBOAT:
+            java_classpath("server", server)
+        return made
+
+    return of

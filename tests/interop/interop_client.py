@@ -1,7 +1,7 @@
-"""The stock Java client in a child process, driven by the tests through text lines.
+"""Stock clients in child processes, driven by the tests through text lines.
 
-`java/src/interop/InteropClient.java` is the other end. One JVM serves many tests, since the start
-of a JVM costs more than most of them.
+`java/src/interop/InteropClient.java` and `go/main.go` are the other ends. One JVM serves many
+tests, since the start of a JVM costs more than most of them.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import itertools
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from interop_jars import client_classpath
+from interop_jars import client_classpath, go_driver
 from interop_process import LineProcess
 
 Event = dict[str, Any]
@@ -25,7 +25,7 @@ _CALL_TIMEOUT_S = 40.0
 
 
 class JavaClientError(Exception):
-    """The Java client threw; `kind` is the exception class, `code` the broker's answer."""
+    """The client threw or failed; `kind` is the exception class, `code` the broker's answer."""
 
     def __init__(self, event: Event) -> None:
         """Take the fields of the error event."""
@@ -83,7 +83,60 @@ class JavaCall:
         return self.events("message")
 
 
-class JavaClient:
+class DrivenClient:
+    """A child process with clients in it that takes commands and answers with events."""
+
+    def __init__(
+        self, command: Sequence[str], log_file: Path, *, env: Mapping[str, str] | None = None
+    ) -> None:
+        """Start the process and wait until it reads commands."""
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, JavaCall] = {}
+        self._writing = threading.Lock()
+        self._process = LineProcess(command, log_file, env=env, on_line=self._take)
+        self._process.wait_line(lambda text: '"ready"' in text, _START_TIMEOUT_S)
+
+    def _take(self, line: str) -> None:
+        if line.startswith('{"id":'):
+            event = json.loads(line)
+            call = self._calls.get(event["id"])
+            if call is not None:
+                call.add(event)
+
+    def start(self, command: str, **params: object) -> JavaCall:
+        """Start a command and return at once; several threads may do so."""
+        query = urlencode({key: value for key, value in params.items() if value is not None})
+        with self._writing:
+            number = next(self._numbers)
+            call = self._calls[number] = JavaCall(number)
+            self._process.write_line(f"{number} {command} {query}")
+        return call
+
+    def call(self, command: str, **params: object) -> list[Event]:
+        """Run a command to its end and return the events it printed."""
+        return self.start(command, **params).wait_done()
+
+    def close(self) -> None:
+        """End the process: it shuts its clients down when its input ends."""
+        self._process.end_input()
+
+
+class GoClient(DrivenClient):
+    """One process with producers and consumers of `rocketmq-client-go`."""
+
+    def __init__(self, namesrv: str, home: Path) -> None:
+        """Build the driver when it is not built yet, and start it.
+
+        Args:
+            namesrv: address of the name server.
+            home: folder of the output and of the offsets that broadcasting members keep.
+        """
+        super().__init__(
+            [str(go_driver()), namesrv], home / "client-go.out", env={"HOME": str(home)}
+        )
+
+
+class JavaClient(DrivenClient):
     """One JVM with producers, consumers and an admin client of one release line."""
 
     def __init__(
@@ -107,8 +160,6 @@ class JavaClient:
             log_dir: folder of the output on this machine; by default `home`.
         """
         self.line = line
-        self._numbers = itertools.count(1)
-        self._calls: dict[int, JavaCall] = {}
         log_dir = log_dir or home
         log_dir.mkdir(parents=True, exist_ok=True)
         options = [f"-Duser.home={home}", f"-Drocketmq.client.localOffsetStoreDir={home}/offsets"]
@@ -118,32 +169,6 @@ class JavaClient:
             options.append(f"-D{name}=WARN")
         class_path = class_path or client_classpath(line)
         command = [*launch, "java", *_JVM, *options, "-cp", class_path]
-        self._process = LineProcess(
-            [*command, "interop.InteropClient", namesrv],
-            log_dir / f"client-{line}.out",
-            on_line=self._take,
+        super().__init__(
+            [*command, "interop.InteropClient", namesrv], log_dir / f"client-{line}.out"
         )
-        self._process.wait_line(lambda text: '"ready"' in text, _START_TIMEOUT_S)
-
-    def _take(self, line: str) -> None:
-        if line.startswith('{"id":'):
-            event = json.loads(line)
-            call = self._calls.get(event["id"])
-            if call is not None:
-                call.add(event)
-
-    def start(self, command: str, **params: object) -> JavaCall:
-        """Start a command and return at once."""
-        number = next(self._numbers)
-        call = self._calls[number] = JavaCall(number)
-        query = urlencode({key: value for key, value in params.items() if value is not None})
-        self._process.write_line(f"{number} {command} {query}")
-        return call
-
-    def call(self, command: str, **params: object) -> list[Event]:
-        """Run a command to its end and return the events it printed."""
-        return self.start(command, **params).wait_done()
-
-    def close(self) -> None:
-        """End the JVM: it shuts its clients down when its input ends."""
-        self._process.end_input()

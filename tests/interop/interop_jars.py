@@ -1,4 +1,4 @@
-"""The jars of the real RocketMQ and the compiled Java client, kept in `.cache/interop`.
+"""The jars of the real RocketMQ and the compiled clients, kept in `.cache/interop`.
 
 Maven resolves and copies the jars once; a stamp file over everything that went in says whether a
 folder can be used again. Nothing here is committed.
@@ -15,17 +15,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 JAVA_DIR = Path(__file__).parent / "java"
+GO_DIR = Path(__file__).parent / "go"
+MQADMIN_DIR = Path(__file__).parent / "mqadmin"
 CACHE_DIR = Path(__file__).parents[2] / ".cache" / "interop"
 
 CLIENT_LINES = ("4.9.8", "5.5.0")
 # The broker and the name server of 4.9.8 were not published as jars.
 SERVER_LINES = ("4.9.7", "5.5.0")
 
-_MAVEN_TIMEOUT_S = 900
+_BUILD_TIMEOUT_S = 900
 
 
 class InteropUnavailableError(Exception):
-    """Java, Maven or the package index is missing; the text says which and what to do."""
+    """Java, Maven, Go or the package index is missing; the text says which and what to do."""
 
 
 def server_classpath(line: str) -> str:
@@ -36,17 +38,38 @@ def server_classpath(line: str) -> str:
 
 def client_classpath(line: str) -> str:
     """Return the class path of a release line's client with the compiled InteropClient."""
+    return _compiled("classes", JAVA_DIR / "src", line)
+
+
+def tools_classpath(line: str) -> str:
+    """Return the class path of a release line's tools with the compiled MqAdmin driver."""
+    return _compiled("mqadmin", MQADMIN_DIR, line)
+
+
+def _compiled(name: str, source_dir: Path, line: str) -> str:
     _require("java", "a Java runtime of version 17 or newer")
     jars = _jars("client", line)
-    sources = sorted((JAVA_DIR / "src").rglob("*.java"))
+    sources = sorted(source_dir.rglob("*.java"))
     stamp = _digest([line, *(path.read_text() for path in sources)])
-    classes = CACHE_DIR / f"classes-{line}"
+    classes = CACHE_DIR / f"{name}-{line}"
     with _filled(classes, stamp) as folder:
         if folder is not None:
             command = ["javac", "-nowarn", "-Xlint:none", "-proc:none", "-encoding", "UTF-8"]
             command += ["-cp", _class_path(jars), "-d", str(folder)]
             _run([*command, *map(str, sources)], needs="javac of a JDK 17 or newer")
     return f"{classes}:{_class_path(jars)}"
+
+
+def go_driver() -> Path:
+    """Return the compiled driver of the Go client."""
+    sources = [*sorted(GO_DIR.glob("*.go")), GO_DIR / "go.mod", GO_DIR / "go.sum"]
+    needs = "Go 1.21 or newer"
+    _require("go", needs)
+    target = CACHE_DIR / "go-driver"
+    with _filled(target, _digest([path.read_text() for path in sources])) as folder:
+        if folder is not None:
+            _run(["go", "-C", str(GO_DIR), "build", "-o", str(folder / "driver"), "."], needs=needs)
+    return target / "driver"
 
 
 def _jars(side: str, line: str) -> Path:
@@ -82,7 +105,7 @@ def _filled(target: Path, stamp: str) -> Iterator[Path | None]:
 
 def _run(command: list[str], *, needs: str) -> None:
     _require(command[0], needs)
-    result = subprocess.run(command, capture_output=True, text=True, timeout=_MAVEN_TIMEOUT_S)
+    result = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_TIMEOUT_S)
     if result.returncode != 0:
         output = (result.stdout + result.stderr)[-2000:]
         raise InteropUnavailableError(f"{command[0]} ended with {result.returncode}: {output}")

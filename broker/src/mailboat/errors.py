@@ -3,6 +3,7 @@
     MailboatError                         `retriable` says whether the same call may succeed later
       ConfigError                         a setting is wrong (exit code 3)
       IllegalMessageError                 a message or a name breaks a limit; nothing is sent
+        FilterSyntaxError                 a filter expression is wrong
       StoreError                          the store cannot do what was asked
         CorruptRecordError                bytes that fail their checks
         DamagedStoreError                 the directory cannot be opened as it is (exit code 4)
@@ -47,6 +48,10 @@ class ConfigError(MailboatError):
 
 class IllegalMessageError(MailboatError):
     """A message, topic or group breaks a limit of the protocol; nothing was sent or stored."""
+
+
+class FilterSyntaxError(IllegalMessageError):
+    """A filter expression is wrong; the text says where and why."""
 
 
 class StoreError(MailboatError):

@@ -6,7 +6,7 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-al
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from mailboat.broker.context import BrokerContext
 from mailboat.errors import BrokerError, IllegalMessageError
@@ -23,12 +23,24 @@ async def update_topic(broker: BrokerContext, config: TopicConfig) -> None:
         BrokerError: INVALID_PARAMETER, the configuration is not legal; SYSTEM_ERROR, it could not
             be saved.
     """
+    await update_topics(broker, [config])
+
+
+async def update_topics(broker: BrokerContext, configs: Sequence[TopicConfig]) -> None:
+    """Make or change topics, none of them if one is not legal.
+
+    Raises:
+        BrokerError: INVALID_PARAMETER, a configuration is not legal; SYSTEM_ERROR, they could not
+            be saved.
+    """
     try:
-        changed = broker.topics.update(config)
+        for config in configs:
+            broker.topics.check(config)
     except IllegalMessageError as error:
         raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+    changed = [config.topic_name for config in configs if broker.topics.update(config)]
     if changed:
-        await _save(broker.topics.persist(), f"topic {config.topic_name}")
+        await _save(broker.topics.persist(), f"topic {', '.join(changed)}")
         await broker.registration.register_now()
 
 
@@ -63,11 +75,25 @@ async def update_group(broker: BrokerContext, config: SubscriptionGroupConfig) -
         BrokerError: INVALID_PARAMETER, the configuration is not legal; SYSTEM_ERROR, it could not
             be saved.
     """
+    await update_groups(broker, [config])
+
+
+async def update_groups(broker: BrokerContext, configs: Sequence[SubscriptionGroupConfig]) -> None:
+    """Make or change consumer groups, none of them if one is not legal.
+
+    Raises:
+        BrokerError: INVALID_PARAMETER, a configuration is not legal; SYSTEM_ERROR, they could not
+            be saved.
+    """
     try:
-        broker.groups.update(config)
+        for config in configs:
+            broker.groups.check(config)
     except IllegalMessageError as error:
         raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-    await _save(broker.groups.persist(), f"group {config.group_name}")
+    for config in configs:
+        broker.groups.update(config)
+    names = ", ".join(config.group_name for config in configs)
+    await _save(broker.groups.persist(), f"group {names}")
 
 
 async def delete_group(broker: BrokerContext, group: str, *, clean_offset: bool) -> None:

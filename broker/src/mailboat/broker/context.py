@@ -3,13 +3,18 @@
 `BrokerController` is the one that runs; a test may give another.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
+from mailboat.broker.flush_service import FlushService
 from mailboat.broker.groups import SubscriptionGroupManager
 from mailboat.broker.membership import ConsumerManager, ProducerManager
 from mailboat.broker.offsets import ConsumerOffsetManager
+from mailboat.broker.queue_locks import QueueLockManager
 from mailboat.broker.registration import NamesrvRegistration
+from mailboat.broker.retry import RetryService
 from mailboat.broker.schedule import ScheduleMessageService
+from mailboat.broker.sql_filters import SqlFilters
 from mailboat.broker.stats import BrokerStats
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.broker.transactions import TransactionalMessageService
@@ -22,17 +27,29 @@ class BrokerContext(Protocol):
 
     settings: Settings
     store: MessageStore
+    flush: FlushService
     topics: TopicConfigManager
     groups: SubscriptionGroupManager
     offsets: ConsumerOffsetManager
     consumers: ConsumerManager
     producers: ProducerManager
+    queue_locks: QueueLockManager
     registration: NamesrvRegistration
+    sql_filters: SqlFilters
     stats: BrokerStats
+    retry: RetryService
     schedule: ScheduleMessageService
     transactions: TransactionalMessageService
 
     @property
     def address(self) -> str:
         """The address that clients are told, "ip:port"."""
+        ...
+
+    def change_config(self, changes: Mapping[str, str]) -> None:
+        """Change live settings, all of them or none.
+
+        Raises:
+            ConfigError: a key is unknown or needs a restart, or a value is bad.
+        """
         ...

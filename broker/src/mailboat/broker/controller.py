@@ -20,20 +20,35 @@ from mailboat.broker.membership import ConsumerManager, ProducerManager
 from mailboat.broker.offsets import ConsumerOffsetManager
 from mailboat.broker.pressure_watch import PressureWatch
 from mailboat.broker.processors import (
+    absent_features,
     admin,
     client_admin,
+    cold_data,
+    config_admin,
+    consumer_admin,
+    end_transaction,
     group_admin,
     heartbeat,
     offset,
+    offset_reset,
+    order,
+    producer_admin,
     query,
+    reply,
+    send_back,
+    stats_admin,
+    store_admin,
     topic_admin,
 )
 from mailboat.broker.processors.pull import PullMessageProcessor
 from mailboat.broker.processors.send import SendMessageProcessor
 from mailboat.broker.pull_request_hold import PullRequestHoldService
+from mailboat.broker.queue_locks import QueueLockManager
 from mailboat.broker.reading_progress import ReadingProgress
 from mailboat.broker.registration import NamesrvRegistration
+from mailboat.broker.retry import RetryService
 from mailboat.broker.schedule import ScheduleMessageService
+from mailboat.broker.sql_filters import SqlFilters
 from mailboat.broker.stats import SAMPLE_PERIOD_S, BrokerStats
 from mailboat.broker.supervisor import Supervisor, TaskProgress
 from mailboat.broker.topics import TopicConfigManager
@@ -83,6 +98,7 @@ class BrokerController:
         self.phase: Phase = "new"
         self.supervisor = Supervisor()
         self.stats = BrokerStats()
+        self.sql_filters = SqlFilters()
         self._ip = advertised_ip(config)
         self._blocking_calls = BlockingCalls(self.supervisor.fail)
         self.store = MessageStore(
@@ -99,9 +115,9 @@ class BrokerController:
         self.offsets = ConsumerOffsetManager(self._disk, config_dir)
         self.consumers = ConsumerManager(notify_enable=config.notify_consumer_ids_changed_enable)
         self.producers = ProducerManager()
+        self.queue_locks = QueueLockManager(self._disk, self.store.paths.own)
         self.registration = NamesrvRegistration(config, self.topics)
-        self.schedule = ScheduleMessageService()
-        self.transactions = TransactionalMessageService()
+        self.retry = RetryService(self.groups, self.topics, self.queue_locks.has_live_locks)
         self.reading = ReadingProgress(
             self.offsets,
             self.store,
@@ -119,6 +135,11 @@ class BrokerController:
             timeout_s=settings.store.sync_flush_timeout / 1000,
         )
         self.store.on_flush_wanted = self.flush.begin_soon
+        self.schedule = ScheduleMessageService(
+            self.store, settings.store, self._disk, self.stats, self.flush.wait
+        )
+        self.reading.also_unread.append(self.schedule.unread_position)
+        self.transactions = TransactionalMessageService(self, self.flush, self._disk)
         self.pull_holds = PullRequestHoldService()
         self.store.on_arrival = self.pull_holds.on_arrival
         self.dispatcher = BrokerDispatcher()
@@ -226,12 +247,13 @@ class BrokerController:
         self.phase = "recovering"
         identity_path = self.store.paths.identity
         check_identity(self._disk, identity_path, config)
-        for table in (self.topics, self.groups, self.offsets):
+        for table in (self.topics, self.groups, self.offsets, self.queue_locks, self.schedule):
             table.load()
         # Recovery reads what may be gigabytes; HTTP shows its progress meanwhile.
         self._opening = asyncio.create_task(asyncio.to_thread(self.store.open))
         await asyncio.shield(self._opening)
         write_identity(self._disk, identity_path, config)
+        self.schedule.open()
         self.phase = "starting"
         await self._server.start(config.bind_address, config.listen_port)
         self.store.commit_log.store_host = encode_host(self._ip, self.port)
@@ -261,6 +283,8 @@ class BrokerController:
         supervisor, config = self.supervisor, self.settings.broker
         supervisor.start("store background", self._run_store)
         supervisor.start("reading progress", self._follow_readers)
+        supervisor.start("delayed messages", self.schedule.run)
+        supervisor.start("transactions", self.transactions.run)
         self.flush.start(supervisor)
         save_period_s = config.flush_consumer_offset_interval / 1000
         supervisor.start_periodic(
@@ -271,12 +295,24 @@ class BrokerController:
 
     def _register_processors(self) -> None:
         for processors in (
+            absent_features,
             admin,
             client_admin,
+            cold_data,
+            config_admin,
+            consumer_admin,
+            end_transaction,
             group_admin,
             heartbeat,
             offset,
+            offset_reset,
+            order,
+            producer_admin,
             query,
+            reply,
+            send_back,
+            stats_admin,
+            store_admin,
             topic_admin,
         ):
             processors.register(self.dispatcher, self)
@@ -341,13 +377,15 @@ class BrokerController:
 
     async def _save_tables(self) -> None:
         """Save what changed; a full disk is no reason to stop, the next round tries again."""
-        for table in (self.offsets, self.topics, self.groups):
+        tables = (self.offsets, self.topics, self.groups, self.queue_locks, self.schedule)
+        for table in tables:
             try:
                 await table.persist()
             except OSError as error:
                 _log.warning("a table is not saved, to be tried again: %s", error)
 
     def _expire(self) -> None:
+        self.queue_locks.expire()
         timeout_s = self.settings.broker.channel_expired_timeout / 1000
         expired = set(self.consumers.expire(timeout_s)) | set(self.producers.expire(timeout_s))
         for connection in expired:
@@ -365,6 +403,8 @@ class BrokerController:
     def _close_files(self) -> None:
         """Save the tables and close the store, each even if another cannot be."""
         with contextlib.ExitStack() as steps:
+            # Last of all: what is delivered counts as such once the store has made it durable.
+            steps.callback(self.schedule.persist_blocking)
             steps.callback(self.store.close)
-            for table in (self.groups, self.topics, self.offsets):
+            for table in (self.groups, self.topics, self.offsets, self.queue_locks):
                 steps.callback(table.persist_blocking)

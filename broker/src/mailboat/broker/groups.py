@@ -78,12 +78,21 @@ class SubscriptionGroupManager:
             IllegalMessageError: the name is illegal, or attributes are set, of which RocketMQ
                 defines none.
         """
+        self.check(config)
+        _log.info("consumer group configured group=%s", config.group_name)
+        self._put(config)
+
+    def check(self, config: SubscriptionGroupConfig) -> None:
+        """Refuse a configuration that `update` would refuse.
+
+        Raises:
+            IllegalMessageError: the name is illegal, or attributes are set, of which RocketMQ
+                defines none.
+        """
         check_group(config.group_name)
         if config.attributes:
             name = next(iter(config.attributes))
             raise IllegalMessageError(f"group attribute {name!r} is not supported")
-        _log.info("consumer group configured group=%s", config.group_name)
-        self._put(config)
 
     def delete(self, group: str) -> bool:
         """Remove a group; return whether there was one."""

@@ -130,6 +130,14 @@ class ConsumerGroupInfo:
         """
         return sorted({member.client_id for member in self.members})
 
+    def listed_members(self) -> list[ClientInfo]:
+        """Return one member for each id, by id: of several the one that sent a heartbeat last."""
+        newest = {
+            member.client_id: member
+            for member in sorted(self.members, key=lambda member: member.last_heartbeat)
+        }
+        return [newest[client_id] for client_id in sorted(newest)]
+
     def find_member(self, client_id: str) -> ClientInfo | None:
         """Return the member with this id that sent a heartbeat last."""
         found = [member for member in self.members if member.client_id == client_id]
@@ -293,15 +301,22 @@ class ProducerManager:
         """Know nobody."""
         self._clock = clock
         self._by_connection: dict[Connection, set[str]] = {}
+        self._by_client_id: dict[str, dict[tuple[str, Connection], ClientInfo]] = {}
         self.groups: dict[str, MemberTable] = {}
         """By name; only groups that have members."""
 
     def register(self, client: ClientInfo, group: str) -> None:
         """Take note of a heartbeat."""
         client.last_heartbeat = self._clock()
+        self._by_client_id.setdefault(client.client_id, {})[group, client.connection] = client
         if self.groups.setdefault(group, MemberTable()).add(client):
             self._by_connection.setdefault(client.connection, set()).add(group)
             _log_member("producer joined", group, client)
+
+    def find_client(self, client_id: str) -> ClientInfo | None:
+        """Return the producer with this id that sent a heartbeat last, whatever its groups."""
+        found = self._by_client_id.get(client_id, {}).values()
+        return max(found, key=lambda client: client.last_heartbeat, default=None)
 
     def unregister(self, group: str, connection: Connection, client_id: str) -> None:
         """Let a client leave a group; unknown ones are no error."""
@@ -332,6 +347,10 @@ class ProducerManager:
         members = self.groups[group]
         for client in clients:
             _log_member("producer left", group, client)
+            same_id = self._by_client_id[client.client_id]
+            del same_id[group, client.connection]
+            if not same_id:
+                del self._by_client_id[client.client_id]
             if client.connection not in members:
                 _discard(self._by_connection, client.connection, group)
         if not members:

@@ -3,6 +3,10 @@
 Kept in memory, saved to `config/consumerOffset.json` every `flushConsumerOffsetInterval` and at
 shutdown: after a crash a consumer may see the messages of that time again, and never skips one.
 
+An offset that was reset stays so: until the group's next pull of that queue is sent to it, commits
+of members that do not know yet are ignored. Resets that wait are in the file too, as
+`resetOffsetTable`, which RocketMQ skips: it forgets them with a restart.
+
 Source: apache/rocketmq broker/offset/ConsumerOffsetManager.java @ rocketmq-all-5.3.3.
 """
 
@@ -10,9 +14,12 @@ import logging
 import re
 from typing import Final
 
+import msgspec
+
 from mailboat.broker.json_file import JsonFile, StateSaver, to_pretty_json
 from mailboat.disk import Disk
 from mailboat.model.data_version import DataVersion
+from mailboat.protocol.bodies import decode_body, encode_body
 from mailboat.protocol.stats_bodies import (
     ConsumerOffsetTable,
     decode_consumer_offsets,
@@ -29,6 +36,15 @@ UNKNOWN_OFFSET: Final = -1
 _BARE_KEY: Final = re.compile(rb"([{,]\s*)(-?[0-9]+)(?=\s*:)")
 
 
+class _ResetTable(msgspec.Struct, rename="camel"):
+    """The part of the file that only mailboat has."""
+
+    reset_offset_table: dict[str, dict[int, int]] = {}
+
+
+_resets: Final = msgspec.json.Decoder(_ResetTable, strict=False)
+
+
 class ConsumerOffsetManager:
     """The table of committed queue offsets."""
 
@@ -39,6 +55,7 @@ class ConsumerOffsetManager:
         self._saver = StateSaver(self._file, self._encode_file)
         self._table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
+        self._resets: dict[str, dict[int, int]] = {}
         self._topics_of: dict[str, set[str]] = {}
         self._groups_of: dict[str, set[str]] = {}
         self.commits = 0
@@ -60,8 +77,9 @@ class ConsumerOffsetManager:
         loaded = self._file.load(_decode_file)
         if loaded is None:
             return
-        self.data_version = loaded.data_version
-        for key, queues in loaded.offset_table.items():
+        table, self._resets = loaded
+        self.data_version = table.data_version
+        for key, queues in table.offset_table.items():
             topic, separator, group = key.partition(_SEPARATOR)
             if separator and topic and group:
                 self._table[key] = queues
@@ -72,11 +90,71 @@ class ConsumerOffsetManager:
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Take note that `group` has read everything before `queue_offset`.
 
-        Going back is allowed, it is how offsets are reset. A negative offset says nothing and is
-        ignored (some clients commit -1).
+        Going back is allowed, it is how some tools reset offsets. A negative offset says nothing
+        and is ignored (some clients commit -1), as is any while a reset waits to be noticed.
         """
-        if queue_offset < 0:
+        if queue_offset < 0 or (self._resets and self.is_reset(group, topic, queue_id)):
             return
+        self._set(group, topic, queue_id, queue_offset)
+
+    def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Make a group go on at an offset, whatever its members commit before they know."""
+        self._resets.setdefault(topic + _SEPARATOR + group, {})[queue_id] = queue_offset
+        self._saver.mark_changed()
+        self._set(group, topic, queue_id, queue_offset)
+
+    @property
+    def has_resets(self) -> bool:
+        """Whether a reset waits to be noticed."""
+        return bool(self._resets)
+
+    def is_reset(self, group: str, topic: str, queue_id: int) -> bool:
+        """Tell whether a queue waits for a group's next pull."""
+        return queue_id in self._resets.get(topic + _SEPARATOR + group, ())
+
+    def take_reset(
+        self,
+        group: str,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        commit_offset: int | None,
+    ) -> int | None:
+        """Return where a pull has to go instead, None when it may go on; the reset is over then.
+
+        A member that came after the reset pulls from the new offset and has nothing else to
+        commit: sending it there would only make it wait.
+
+        Args:
+            group: who pulls.
+            topic: from where.
+            queue_id: the queue of the topic.
+            queue_offset: what the pull asks for.
+            commit_offset: what it commits, None when it commits nothing.
+        """
+        key = topic + _SEPARATOR + group
+        queues = self._resets.get(key)
+        if queues is None or queue_id not in queues:
+            return None
+        target = queues.pop(queue_id)
+        if not queues:
+            del self._resets[key]
+        self._saver.mark_changed()
+        if queue_offset == target and commit_offset in (None, target):
+            return None
+        return target
+
+    def clone(self, source_group: str, target_group: str, topic: str) -> None:
+        """Give a group the offsets of another one in a topic, in place of its own."""
+        offsets = self.queues(source_group, topic)
+        if not offsets:
+            return
+        self._remove(topic, target_group)
+        for queue_id, queue_offset in offsets.items():
+            self._set(target_group, topic, queue_id, queue_offset)
+        self.lowered += 1
+
+    def _set(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         queues = self._queues(group, topic)
         known = queues.get(queue_id)
         if known == queue_offset:
@@ -165,8 +243,10 @@ class ConsumerOffsetManager:
 
     def _remove(self, topic: str, group: str) -> None:
         key = topic + _SEPARATOR + group
-        self._table.pop(key, None)
+        if self._table.pop(key, None) is None:
+            return
         self._pulled.pop(key, None)
+        self._resets.pop(key, None)
         for index, name, member in (
             (self._topics_of, group, topic),
             (self._groups_of, topic, group),
@@ -177,10 +257,13 @@ class ConsumerOffsetManager:
         self._saver.mark_changed()
 
     def _encode_file(self) -> bytes:
-        return to_pretty_json(self.encode())
+        content = self.encode()
+        if self._resets:
+            content = content[:-1] + b"," + encode_body(_ResetTable(self._resets))[1:]
+        return to_pretty_json(content)
 
 
-def _decode_file(content: bytes) -> ConsumerOffsetTable:
+def _decode_file(content: bytes) -> tuple[ConsumerOffsetTable, dict[str, dict[int, int]]]:
     """Read the file; Java writes the queue ids without quotes.
 
     The lenient reader of requests takes them too, but no more than a request may hold. The names in
@@ -188,4 +271,7 @@ def _decode_file(content: bytes) -> ConsumerOffsetTable:
     """
     if _BARE_KEY.search(content):
         content = _BARE_KEY.sub(rb'\1"\2"', content)
-    return decode_consumer_offsets(content)
+    table = decode_consumer_offsets(content)
+    if b"resetOffsetTable" not in content:
+        return table, {}
+    return table, decode_body(content, _resets).reset_offset_table

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 
+from mailboat.broker.transactions import TRANSACTIONS_GROUP
 from mailboat.model.names import RETRY_PREFIX, retry_topic
 from mailboat.store.queue_table import RaisedQueue
 
@@ -109,6 +110,10 @@ class ReadingProgress:
         self._stamp: _Stamp | None = None
         self._removals: deque[list[RaisedQueue]] = deque()
         self._counting: Iterator[None] = iter(())
+        self.also_unread: list[Callable[[], int | None]] = []
+        """Give the oldest physical offset that the broker itself still needs: delayed messages and
+        others that wait in its own topics. None for nothing."""
+
         self.groups: list[GroupProgress] = []
         """Groups with unread messages, as of the last round; the oldest position first."""
 
@@ -126,7 +131,10 @@ class ReadingProgress:
     def position(self) -> int:
         """Return the physical offset below which every group has read everything; 0 when that is
         not known."""
-        return self._position if self.is_current else 0
+        if not self.is_current:
+            return 0
+        needed = [found for find in self.also_unread if (found := find()) is not None]
+        return min([self._position, *needed])
 
     @property
     def is_current(self) -> bool:
@@ -179,7 +187,9 @@ class ReadingProgress:
             yield
         found.sort(key=lambda item: item.physical_offset)
         self.groups = found
-        self._position = min([end, *(item.physical_offset for item in found)]) if names else 0
+        # The broker's own reading of half messages says nothing about everybody else's.
+        readers = [name for name in names if name != TRANSACTIONS_GROUP]
+        self._position = min([end, *(item.physical_offset for item in found)]) if readers else 0
         self._stamp = stamp
         self.rounds_done += 1
 

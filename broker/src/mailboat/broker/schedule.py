@@ -1,17 +1,121 @@
-"""Messages that are delivered later.
+"""Delayed messages: parked in SCHEDULE_TOPIC_XXXX, stored again where they belong when due.
 
-Source: apache/rocketmq broker/schedule/ScheduleMessageService.java @ rocketmq-all-5.3.3.
+Level n lies in queue n-1, in order of time, and the tagsCode of a unit is when it is due. One task
+sleeps until the earliest of all levels; nothing is polled. What is due is copied in slices of a few
+milliseconds, each stored with one put.
+
+A message is never early: due times are rounded up, and looked at `GATHER_MS` later, so that what
+comes due together is stored together. Time is the wall clock at the start plus what has really
+passed since: a jump of the wall clock rushes and delays nothing. A message that an earlier run
+parked waits no longer from the start on than it was to wait in all, whatever the clock was then.
+
+What consumers see is RocketMQ's: producer's data, UNIQ_KEY and all properties are kept, also DELAY,
+REAL_TOPIC and REAL_QID.
+
+Source: apache/rocketmq broker/schedule/ScheduleMessageService.java and broker/util/HookUtils.java
+(transformDelayLevelMessage) @ rocketmq-all-5.3.3.
 """
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
 
-from mailboat.errors import BrokerError
-from mailboat.protocol.codes import ResponseCode
-from mailboat.store.message_inner import MessageInner
+from mailboat.broker.delay_progress import DelayProgress, DelayRange, FlushWait, QueueBounds
+from mailboat.broker.stats import BrokerStats
+from mailboat.broker.stored_message import inner_of, park
+from mailboat.broker.supervisor import STALL_AFTER_S, TaskProgress
+from mailboat.config import MessageStoreConfig
+from mailboat.disk import Disk
+from mailboat.model.delay_level import DelayLevels, level_of, queue_id_of
+from mailboat.model.message import MessageExt
+from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC
+from mailboat.model.properties import PropertyName
+from mailboat.model.record import to_message
+from mailboat.store.consume_queue import BLANK_SIZE, UNIT
+from mailboat.store.message_inner import MessageInner, PutStatus
+from mailboat.store.message_store import MessageStore
+from mailboat.store.recovery import read_record
+
+_log = logging.getLogger(__name__)
+
+GATHER_MS: Final = 10
+"""How long after the earliest due time is looked: what comes due meanwhile is stored along."""
+
+_SLICE_S: Final = 0.003
+_SLICE_MIN: Final = 32  # A put costs as much as some messages.
+_SLICE_BYTES: Final = 4 * 1024 * 1024
+_UNITS_A_READ: Final = 512
+_UNFLUSHED_RETRY_MS: Final = 20
+_REFUSED_RETRY_MS: Final = 250
+_ASIDE_RETRY_MS: Final = 10_000
+_LONGEST_SLEEP_S: Final = 3_600.0
+_HOUR_MS: Final = 3_600_000
+_OURS: Final = (PropertyName.DELIVER_MS, PropertyName.DELAY_MS)
+
+
+class LevelState(NamedTuple):
+    """One level for people and dashboards; `late_ms` is how long its first message is overdue."""
+
+    level: int
+    parked_messages: int
+    late_ms: int
+
+
+class _Due(NamedTuple):
+    """One parked message whose time has come; without a copy where its record is damaged."""
+
+    source: DelayRange
+    queue_offset: int
+    copy: MessageInner | None
 
 
 class ScheduleMessageService:
     """Parks delayed messages and delivers them when they are due."""
+
+    def __init__(
+        self,
+        store: MessageStore,
+        config: MessageStoreConfig,
+        disk: Disk,
+        stats: BrokerStats,
+        wait_flushed: FlushWait,
+        *,
+        clock_ms: Callable[[], int] | None = None,
+    ) -> None:
+        """Serve one store.
+
+        Args:
+            store: holds the parked messages and takes the delivered ones.
+            config: the table of delays.
+            disk: where the progress is kept.
+            stats: counts what is delivered.
+            wait_flushed: says when the log is durable.
+            clock_ms: epoch milliseconds that follow the monotonic clock; the store's by default.
+        """
+        self._store = store
+        self._stats = stats
+        self._wait_flushed = wait_flushed
+        self._now_ms = clock_ms or store.retention.now_ms
+        self.levels = DelayLevels(config.message_delay_level)
+        self.progress = DelayProgress(disk, store.paths.config, self.levels)
+        self._reserved_ms = config.file_reserved_time * _HOUR_MS
+        self._changed = asyncio.Event()
+        self._armed_ms = 0
+        self._not_before_ms = 0
+        self._start_ms = 0
+        self._known_ends: dict[int, int] = {}
+        self._is_refused = False
+        self.delivered = 0
+        """Messages that were stored where they belong."""
+
+        self.skipped = 0
+        """Parked messages that are gone or damaged."""
+
+    # -- parking --------------------------------------------------------------------------------
 
     def park(
         self, message: MessageInner, properties: Mapping[str, str], level: int
@@ -21,10 +125,359 @@ class ScheduleMessageService:
         Args:
             message: as it was sent, with its real topic and queue.
             properties: everything that is to be stored with it.
-            level: the delay level, at least 1.
+            level: the delay level, at least 1; what lies above the table is the last one.
         """
-        del message, properties, level
-        raise BrokerError(
-            ResponseCode.MESSAGE_ILLEGAL,
-            "delayed messages are not supported by this broker (property DELAY)",
+        level = min(level, self.levels.last)
+        delay_ms = self.levels.delay_ms(level)
+        deliver_ms = self._deliver_ms(delay_ms)
+        kept = dict(properties)
+        kept[PropertyName.DELAY] = str(level)
+        kept[PropertyName.DELIVER_MS] = str(deliver_ms)
+        kept[PropertyName.DELAY_MS] = str(delay_ms)
+        park(message, kept, SCHEDULE_TOPIC, queue_id_of(level))
+        message.tags_code = deliver_ms
+        self._expect(self.progress.growing(level), deliver_ms)
+        return message
+
+    def begin_delay(self, message: MessageInner) -> None:
+        """Let the delay of a parked message begin now: it waited for others to be stored along."""
+        before_ms = message.tags_code
+        after_ms = self._deliver_ms(self.levels.delay_ms(level_of(message.queue_id)))
+        if after_ms != before_ms:
+            name = PropertyName.DELIVER_MS.encode()
+            message.properties = message.properties.replace(
+                b"%b\x01%d\x02" % (name, before_ms), b"%b\x01%d\x02" % (name, after_ms)
+            )
+            message.tags_code = after_ms
+
+    def _deliver_ms(self, delay_ms: int) -> int:
+        # The clock counts whole milliseconds that have passed: this one is not over yet.
+        return self._now_ms() + 1 + delay_ms
+
+    def _expect(self, source: DelayRange, at_ms: int) -> None:
+        if source.wake_ms is None or at_ms < source.wake_ms:
+            source.wake_ms = at_ms
+            if at_ms + GATHER_MS < self._armed_ms:
+                self._changed.set()
+
+    # -- life -----------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read the progress of an earlier run.
+
+        Raises:
+            DamagedStoreError: neither the file nor its previous version can be read.
+        """
+        self.progress.load()
+
+    def open(self) -> None:
+        """Find what is parked in the store, which must be open."""
+        self._start_ms = self._now_ms()
+        queues = self._store.queues.of_topic(SCHEDULE_TOPIC)
+        self._known_ends = {level_of(queue.queue_id): queue.max_offset for queue in queues}
+        self.progress.open(
+            QueueBounds(queue.queue_id, queue.min_offset, queue.max_offset) for queue in queues
         )
+        for source in self.progress:
+            source.wake_ms = self._start_ms
+        if self.levels.longest_ms > self._reserved_ms:
+            _log.warning(
+                "messageDelayLevel %r waits longer than fileReservedTime keeps messages: those "
+                "may expire before they are due",
+                self.levels.text,
+            )
+
+    async def run(self, progress: TaskProgress) -> None:
+        """Deliver what comes due, until cancelled."""
+        while True:
+            self._changed.clear()
+            has_more = self.deliver_slice()
+            progress.beat()
+            if has_more:
+                # Requests have their turn between two slices.
+                await asyncio.sleep(0)
+                continue
+            wait_s = self._seconds_to_sleep()
+            progress.beat(wait_s + STALL_AFTER_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._changed.wait()
+
+    def next_look_ms(self) -> int | None:
+        """Return when the next message may have to be delivered, None while nothing is parked."""
+        wakes = [source.wake_ms for source in self.progress if source.wake_ms is not None]
+        return max(min(wakes) + GATHER_MS, self._not_before_ms) if wakes else None
+
+    def _seconds_to_sleep(self) -> float:
+        next_ms = self.next_look_ms()
+        now_ms = self._now_ms()
+        longest_ms = int(_LONGEST_SLEEP_S * 1000)
+        self._armed_ms = now_ms + longest_ms if next_ms is None else next_ms
+        return min(max(self._armed_ms - now_ms, 0), longest_ms) / 1000
+
+    async def persist(self) -> None:
+        """Save the progress, once what was delivered is durable.
+
+        Raises:
+            OSError: not saved; the next call tries again.
+        """
+        await self.progress.persist(self._store.commit_log.end, self._wait_flushed)
+
+    def persist_blocking(self) -> None:
+        """Save the progress on this thread, after the store was closed.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        store = self._store
+        self.progress.persist_blocking(is_durable=store.flushed_offset >= store.commit_log.end)
+
+    # -- delivery -------------------------------------------------------------------------------
+
+    def deliver_slice(self) -> bool:
+        """Deliver some of what is due; tell whether more of it waits."""
+        now_ms = self._now_ms()
+        if now_ms < self._not_before_ms:
+            return False
+        if self._store.refusal() is not None:
+            self._refused(now_ms)
+            return False
+        batch = _Batch(is_single=self._is_refused)
+        # Where more is due than can be done, the longest overdue comes first, whatever its level.
+        for _, source in sorted(self._awake(now_ms), key=lambda pair: pair[0]):
+            if not batch.is_full:
+                self._take_due(source, now_ms, batch)
+        if batch.due:
+            self._deliver(batch.due, now_ms)
+        return batch.is_full and now_ms >= self._not_before_ms
+
+    def _awake(self, now_ms: int) -> Iterator[tuple[int, DelayRange]]:
+        for source in self.progress:
+            if source.wake_ms is not None and source.wake_ms <= now_ms:
+                yield source.wake_ms, source
+
+    def _take_due(self, source: DelayRange, now_ms: int, batch: "_Batch") -> None:
+        """Add what is due of one range, and note when to look at it again."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, queue_id_of(source.level))
+        if queue is None:
+            source.wake_ms = None
+            return
+        if source.next_offset < queue.min_offset:
+            self._expired(source, queue.min_offset)
+        at = source.next_offset
+        end = queue.max_offset if source.end is None else source.end
+        count = 1 if source.is_aside else min(_UNITS_A_READ, end - at)
+        latest_ms = self._start_ms + self.levels.delay_ms(source.level)
+        known_end = self._known_ends.get(source.level, 0)
+        try:
+            units = UNIT.iter_unpack(queue.read_units(at, count))
+            for physical_offset, size, deliver_ms in units:
+                if deliver_ms > latest_ms and at < known_end:
+                    deliver_ms = self._due_ms(physical_offset, deliver_ms)
+                source.wake_ms = deliver_ms
+                if deliver_ms > now_ms:
+                    return
+                copy = self._copy(physical_offset, at) if size != BLANK_SIZE else None
+                batch.add(_Due(source, at, copy))
+                at += 1
+                if batch.is_full:
+                    return
+        except OSError as error:
+            _log.warning("parked messages of level %d cannot be read: %s", source.level, error)
+            self._not_before_ms = now_ms + _REFUSED_RETRY_MS
+            return
+        if source.is_aside:
+            source.wake_ms = now_ms + _ASIDE_RETRY_MS
+        elif at < end and at > source.next_offset:
+            batch.is_full = True
+        elif at < end:
+            # The queue's file is shorter than it should be: not a moment to hurry.
+            self._not_before_ms = now_ms + _REFUSED_RETRY_MS
+        elif source.end is None and queue.next_offset > end:
+            # Stored and not flushed yet: not visible.
+            source.wake_ms = now_ms + _UNFLUSHED_RETRY_MS
+        else:
+            source.wake_ms = None
+
+    def _expired(self, source: DelayRange, min_offset: int) -> None:
+        """Go on behind messages that went with the oldest files of the log."""
+        gone_end = min_offset if source.end is None else min(min_offset, source.end)
+        count = gone_end - source.next_offset
+        self.skipped += count
+        _log.warning(
+            "%d delayed messages of level %d expired before they were due", count, source.level
+        )
+        self.progress.advance(source, gone_end)
+
+    def _due_ms(self, physical_offset: int, deliver_ms: int) -> int:
+        """Return when a message is due that was there at the start and says a time too far off.
+
+        It may be of another wall clock: from the start on it waits no longer than it was to wait
+        in all. What this run parked is due when its unit says so.
+        """
+        message = self._message_at(physical_offset)
+        delay_ms = 0 if message is None else self.levels.parked_delay_ms(message.properties)
+        return min(deliver_ms, self._start_ms + delay_ms)
+
+    def _message_at(self, physical_offset: int) -> MessageExt | None:
+        """Return a stored message, None where there is none or its checksum fails."""
+        log = self._store.commit_log
+        segment = log.find(physical_offset)
+        if segment is None or physical_offset >= log.end:
+            return None
+        position = physical_offset - segment.start
+        try:
+            parts = read_record(segment.view, position, physical_offset, check_crc=True)
+        except ValueError:
+            return None
+        return to_message(segment.view, position, parts)
+
+    def _copy(self, physical_offset: int, queue_offset: int) -> MessageInner | None:
+        """Make the message to store of a parked record, None where it cannot be delivered."""
+        message = self._message_at(physical_offset)
+        if message is None:
+            return None
+        properties = message.properties
+        topic = properties.get(PropertyName.REAL_TOPIC, "")
+        queue_id = properties.get(PropertyName.REAL_QUEUE_ID, "")
+        if message.topic != SCHEDULE_TOPIC or message.queue_offset != queue_offset:
+            return None
+        if not topic or topic == HALF_TOPIC or not queue_id.isdecimal():
+            return None
+        for name in _OURS:
+            properties.pop(name, None)
+        copy = inner_of(message, topic, int(queue_id), properties)
+        copy.prepared_transaction_offset = 0
+        return copy
+
+    def _deliver(self, due: list[_Due], now_ms: int) -> None:
+        """Store what is due with one put, and move on behind what was stored."""
+        copies = [item.copy for item in due if item.copy is not None]
+        if copies:
+            self._store.put_messages(copies)
+        skipped = [item for item in due if item.copy is None]
+        if skipped:
+            self.skipped += len(skipped)
+            _log.warning(
+                "skipped %d parked messages, the first of level %d at queue_offset=%d: missing, "
+                "damaged or without a topic to go to",
+                len(skipped),
+                skipped[0].source.level,
+                skipped[0].queue_offset,
+            )
+        for place, (source, queue_offset, copy) in enumerate(due):
+            if copy is None or copy.status == PutStatus.PUT_OK:
+                self.progress.advance(source, queue_offset + 1)
+                if source.is_aside:
+                    source.wake_ms = now_ms
+            elif copy.status == PutStatus.MESSAGE_ILLEGAL:
+                self._is_illegal(source, queue_offset, copy, now_ms)
+            else:
+                # All that follow were refused as well.
+                for item in due[place:]:
+                    item.source.wake_ms = now_ms
+                self._refused(now_ms)
+                break
+        else:
+            self._is_refused = False
+        self._count([copy for copy in copies if copy.status == PutStatus.PUT_OK])
+
+    def _is_illegal(
+        self, source: DelayRange, queue_offset: int, copy: MessageInner, now_ms: int
+    ) -> None:
+        """Set a message aside that breaks a limit, which may be another one day."""
+        if source.is_aside:
+            return
+        _log.warning(
+            "delayed message at queue_offset=%d of level %d is not taken by the store, to be tried "
+            "again: its body has %d bytes",
+            queue_offset,
+            source.level,
+            len(copy.body),
+        )
+        self.progress.set_aside(source, queue_offset)
+        for aside in self.progress.aside():
+            aside.wake_ms = aside.wake_ms or now_ms + _ASIDE_RETRY_MS
+
+    def _refused(self, now_ms: int) -> None:
+        """Try again a little later, then with a single message."""
+        if not self._is_refused:
+            _log.warning("delayed messages wait: the store takes no messages")
+        self._is_refused = True
+        self._not_before_ms = now_ms + _REFUSED_RETRY_MS
+
+    def _count(self, stored: list[MessageInner]) -> None:
+        self.delivered += len(stored)
+        sizes: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        for copy in stored:
+            sizes[copy.topic] += copy.size_bytes
+            counts[copy.topic] += 1
+        for topic, count in counts.items():
+            self._stats.record_put(topic, count, sizes[topic])
+
+    # -- for others -----------------------------------------------------------------------------
+
+    @property
+    def delay_offsets(self) -> dict[int, int]:
+        """The first parked queue offset by level."""
+        return self.progress.offsets()
+
+    def unread_position(self) -> int | None:
+        """Return where the oldest parked message lies in the log, None when nothing is parked.
+
+        What a queue does not say counts as the oldest of all.
+        """
+        positions = []
+        for source, end in self._ends():
+            if source.next_offset < end:
+                try:
+                    position = self._store.physical_position(
+                        SCHEDULE_TOPIC, queue_id_of(source.level), source.next_offset
+                    )
+                except OSError:
+                    return 0
+                positions.append(position or 0)
+        return min(positions, default=None)
+
+    def states(self) -> list[LevelState]:
+        """Return how much of each level is parked, and how late it is."""
+        now_ms = self._now_ms()
+        parked: Counter[int] = Counter()
+        late: dict[int, int] = {}
+        for source, end in self._ends():
+            parked[source.level] += max(end - source.next_offset, 0)
+            if source.next_offset < end and source.wake_ms is not None:
+                late_ms = max(now_ms - source.wake_ms, 0)
+                late[source.level] = max(late.get(source.level, 0), late_ms)
+        return [LevelState(level, parked[level], late.get(level, 0)) for level in sorted(parked)]
+
+    def _ends(self) -> Iterator[tuple[DelayRange, int]]:
+        for source in self.progress:
+            if source.end is not None:
+                yield source, source.end
+            else:
+                queue_id = queue_id_of(source.level)
+                yield source, self._store.max_offset(SCHEDULE_TOPIC, queue_id)
+
+
+class _Batch:
+    """What one slice delivers; full when its time or its bytes are used up."""
+
+    __slots__ = ("_bytes", "_deadline", "_is_single", "due", "is_full")
+
+    def __init__(self, *, is_single: bool) -> None:
+        """Begin a slice; `is_single` lets it take one message only."""
+        self.due: list[_Due] = []
+        self.is_full = False
+        self._is_single = is_single
+        self._bytes = 0
+        self._deadline = time.monotonic() + _SLICE_S
+
+    def add(self, item: _Due) -> None:
+        """Take a message."""
+        self.due.append(item)
+        if item.copy is not None:
+            self._bytes += len(item.copy.body)
+        is_late = len(self.due) >= _SLICE_MIN and time.monotonic() > self._deadline
+        self.is_full = self._is_single or self._bytes >= _SLICE_BYTES or is_late

@@ -1,7 +1,9 @@
 """What the broker counted: plain integers, added to once per batch, turned into rates by sampling.
 
 Counters only grow while the process lives; rates come from samples of them. The hot paths call
-`record_put` and `record_get` once per read of a socket, never per message.
+`record_put` and `record_get` once per read of a socket, never per message. What a counter counted
+within the last minute, hour or day is its value less its oldest sample of that span; RocketMQ
+shows an hour that is up to ten minutes old and a day that is up to an hour old.
 
 Source: apache/rocketmq store/StoreStatsService.java, store/stats/BrokerStatsManager.java and
 BrokerStats.java @ rocketmq-all-5.3.3.
@@ -10,33 +12,77 @@ BrokerStats.java @ rocketmq-all-5.3.3.
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 SAMPLE_PERIOD_S: Final = 1.0
 _RATE_WINDOWS_S: Final = (10, 60, 600)
 _FLOW_SAMPLE_EVERY: Final = 10
 _FLOW_SAMPLES: Final = 7  # a minute of them and the one before
+_HOUR_SAMPLE_EVERY: Final = 60  # flow samples between two of the hour
+_HOUR_SAMPLES: Final = 7
+_DAY_SAMPLE_EVERY: Final = 360
+_DAY_SAMPLES: Final = 25
+
+Span = Literal["minute", "hour", "day"]
+"""What a counter can be asked about: its last minute, hour or day."""
+
+
+class SpanCount(NamedTuple):
+    """What a flow counted over a span, which is shorter while the flow is young."""
+
+    messages: int
+    size_bytes: int
+    seconds: float
+
+
+class _FlowSample(NamedTuple):
+    at: float
+    messages: int
+    size_bytes: int
 
 
 class FlowCounter:
     """Messages and bytes of one flow: a topic's sends, or a group's pulls of a topic."""
 
-    __slots__ = ("_samples", "messages", "size_bytes")
+    __slots__ = ("_days", "_hours", "_minutes", "_ticks", "messages", "size_bytes")
 
     def __init__(self, now: float) -> None:
         """Start at zero."""
         self.messages = 0
         self.size_bytes = 0
-        self._samples: deque[tuple[float, int]] = deque([(now, 0)], maxlen=_FLOW_SAMPLES)
+        start = _FlowSample(now, 0, 0)
+        # Lists, oldest first: one of a single sample is a tenth of a deque, and there are many.
+        self._minutes = [start]
+        self._hours = [start]
+        self._days = [start]
+        self._ticks = 0
 
     def sample(self, now: float) -> None:
-        """Keep the count of this moment."""
-        self._samples.append((now, self.messages))
+        """Keep the counts of this moment; to be called every ten seconds."""
+        self._ticks += 1
+        sample = _FlowSample(now, self.messages, self.size_bytes)
+        _keep(self._minutes, sample, _FLOW_SAMPLES)
+        if self._ticks % _HOUR_SAMPLE_EVERY == 0:
+            _keep(self._hours, sample, _HOUR_SAMPLES)
+        if self._ticks % _DAY_SAMPLE_EVERY == 0:
+            _keep(self._days, sample, _DAY_SAMPLES)
+
+    def counted(self, span: Span, now: float) -> SpanCount:
+        """Return what was counted over the last minute, hour or day."""
+        samples = {"minute": self._minutes, "hour": self._hours, "day": self._days}[span]
+        since, messages, size_bytes = samples[0]
+        return SpanCount(self.messages - messages, self.size_bytes - size_bytes, now - since)
 
     def per_second(self, now: float) -> float:
         """Return messages per second over the last minute, or since the flow began."""
-        since, messages = self._samples[0]
-        return (self.messages - messages) / (now - since) if now > since else 0.0
+        messages, _, seconds = self.counted("minute", now)
+        return messages / seconds if seconds > 0 else 0.0
+
+
+def _keep(samples: list[_FlowSample], sample: _FlowSample, limit: int) -> None:
+    samples.append(sample)
+    if len(samples) > limit:
+        del samples[0]
 
 
 class _Sample(NamedTuple):
@@ -139,6 +185,10 @@ class BrokerStats:
     def group_flows(self) -> dict[tuple[str, str], FlowCounter]:
         """Return the counter of each (topic, group) that pulled; do not change it."""
         return self._groups
+
+    def now(self) -> float:
+        """Return the moment that `FlowCounter.counted` takes."""
+        return self._clock()
 
     def topic_put_tps(self, topic: str) -> float:
         """Return messages per second sent to a topic, over the last minute."""

@@ -19,6 +19,7 @@ from mailboat.model.data_version import DataVersion
 from mailboat.model.names import (
     AUTO_CREATE_TOPIC,
     BENCHMARK_TOPIC,
+    CHECK_MAX_TIME_TOPIC,
     HALF_TOPIC,
     OFFSET_MOVED_TOPIC,
     OP_HALF_TOPIC,
@@ -184,13 +185,26 @@ class TopicConfigManager:
             return known
         return self._create_durable(TopicConfig(name, read_queue_nums=1, write_queue_nums=1))
 
+    def create_check_max_time_topic(self) -> TopicConfig:
+        """Return the topic of half messages that were given up, made and durable if need be.
+
+        Raises:
+            BrokerError: the topic cannot be saved; it was not made.
+        """
+        known = self.table.get(CHECK_MAX_TIME_TOPIC)
+        if known is not None:
+            return known
+        return self._create_durable(
+            TopicConfig(CHECK_MAX_TIME_TOPIC, read_queue_nums=1, write_queue_nums=1)
+        )
+
     def update(self, config: TopicConfig) -> bool:
         """Make or change a topic; return whether that changed anything.
 
         Raises:
             IllegalMessageError: the name, the queues or the permission are not legal.
         """
-        self._check(config)
+        self.check(config)
         known = self.table.get(config.topic_name)
         if known == config:
             return False
@@ -273,7 +287,12 @@ class TopicConfigManager:
         self._tell()
         return config
 
-    def _check(self, config: TopicConfig) -> None:
+    def check(self, config: TopicConfig) -> None:
+        """Refuse a configuration that `update` would refuse.
+
+        Raises:
+            IllegalMessageError: the name, the queues or the permission are not legal.
+        """
         check_topic(config.topic_name)
         self._refuse_system(config.topic_name)
         for kind, count in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):

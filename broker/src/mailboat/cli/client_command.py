@@ -1,8 +1,9 @@
-"""What the client commands share: name servers, running a coroutine, reading a point in time."""
+"""What the client commands share: options, questions, running a coroutine, reading a time."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -11,13 +12,18 @@ import click
 from mailboat.cli.main import DEBUG_KEY, debug_option
 from mailboat.client.addresses import DEFAULT_NAMESRV, parse_namesrv
 from mailboat.client.queue_offsets import ConsumeFromWhere, StartPoint
-from mailboat.errors import ConfigError
+from mailboat.errors import BrokerError, ConfigError, ConnectError, MailboatError
+from mailboat.protocol.codes import response_code_name
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 T = TypeVar("T")
+S = TypeVar("S")
+
+REQUESTS_AT_A_TIME: Final = 16
 
 # Fewer digits are a year or a date without separators rather than milliseconds since 1970.
 _MS_DIGITS: Final = 12
+_TIME_FORM: Final = "a time such as 2026-01-31T08:00:00 or milliseconds since 1970"
 
 
 def _check_namesrv(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -48,44 +54,121 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON f
 """Add `--json` to a command that prints a table."""
 
 
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+"""Add `--yes` to a command that asks before it destroys something."""
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would be done.")
+"""Add `--dry-run` to a command that changes something."""
+
+cluster_option = click.option("-c", "--cluster", help="Only on the masters of this cluster.")
+"""Add `-c`/`--cluster`."""
+
+broker_option = click.option("-b", "--broker", help="Only on the broker with this name.")
+"""Add `-b`/`--broker`."""
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is destroyed; nothing is asked with `--yes`.
+
+    Raises:
+        Abort: the answer is no.
+        UsageError: there is nobody to ask.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "there is no terminal to ask whether you are sure; add --yes",
+            click.get_current_context(),
+        )
+    click.confirm(question, abort=True, err=True)
+
+
+async def each(
+    items: Sequence[S], work: Callable[[S], Awaitable[T]], done: Callable[[], None] | None = None
+) -> list[T]:
+    """Return the result of some work for each item; several run at a time, `done` counts them."""
+    room = asyncio.Semaphore(REQUESTS_AT_A_TIME)
+
+    async def one(item: S) -> T:
+        async with room:
+            result = await work(item)
+        if done is not None:
+            done()
+        return result
+
+    return list(await asyncio.gather(*map(one, items)))
+
+
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a command's coroutine; warnings of the client library reach standard error."""
+    """Run a command's coroutine; warnings of the client library reach standard error.
+
+    Raises:
+        MailboatError: what the coroutine raised; refusals and missing servers in words for people.
+    """
     debug = bool(click.get_current_context().find_root().meta.get(DEBUG_KEY))
     logging.basicConfig(
         format="mailboat: %(message)s" if not debug else "%(asctime)s %(name)s %(message)s",
         level=logging.DEBUG if debug else logging.WARNING,
     )
-    return asyncio.run(work)
+    try:
+        return asyncio.run(work)
+    except BrokerError as error:
+        name = response_code_name(error.code)
+        raise MailboatError(f"refused with {name} ({error.code}): {error.remark}") from error
+    except ConnectError as error:
+        raise MailboatError(
+            f"no connection to {error}; check that a server runs there, and the name servers "
+            "(--namesrv or MAILBOAT_NAMESRV)"
+        ) from error
 
 
 def start_point_option(
-    flag: str, name: str, *, default: str | None, help_text: str
+    flag: str, name: str, *, default: str | None, help_text: str, required: bool = True
 ) -> Callable[[_Command], _Command]:
-    """Add an option that takes `first`, `last` or a time; it is required without a default."""
+    """Add an option that takes `first`, `last` or a time; it is required without a default.
+
+    With `required=False` the value is None where the option is not given.
+    """
     return click.option(
         flag,
         name,
         metavar="first|last|TIME",
         default=default,
-        required=default is None,
+        required=required and default is None,
         show_default=default is not None,
         callback=_to_start_point,
         help=help_text,
     )
 
 
-def _to_start_point(ctx: click.Context, param: click.Parameter, text: str) -> StartPoint:
-    if text == "first":
+def _to_start_point(
+    ctx: click.Context, param: click.Parameter, text: str | None
+) -> StartPoint | None:
+    if text is None:
+        return None
+    if text in ("first", "earliest"):
         return StartPoint(ConsumeFromWhere.FIRST_OFFSET)
-    if text == "last":
+    if text in ("last", "latest"):
         return StartPoint(ConsumeFromWhere.LAST_OFFSET)
     timestamp_ms = _timestamp_ms(text)
     if timestamp_ms is None:
-        raise click.BadParameter(
-            f"{text!r} is neither 'first', 'last', nor a time such as 2026-01-31T08:00:00 "
-            "or milliseconds since 1970"
-        )
+        raise click.BadParameter(f"{text!r} is neither 'first', 'last', nor {_TIME_FORM}")
     return StartPoint(ConsumeFromWhere.TIMESTAMP, timestamp_ms)
+
+
+def time_option(flag: str, name: str, *, help_text: str) -> Callable[[_Command], _Command]:
+    """Add an option that takes a time; the value is epoch milliseconds, or None without it."""
+    return click.option(flag, name, metavar="TIME", callback=_to_timestamp_ms, help=help_text)
+
+
+def _to_timestamp_ms(ctx: click.Context, param: click.Parameter, text: str | None) -> int | None:
+    if text is None:
+        return None
+    timestamp_ms = _timestamp_ms(text)
+    if timestamp_ms is None:
+        raise click.BadParameter(f"{text!r} is not {_TIME_FORM}")
+    return timestamp_ms
 
 
 def _timestamp_ms(text: str) -> int | None:

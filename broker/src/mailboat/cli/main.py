@@ -1,16 +1,16 @@
 """The `mailboat` command: finds the sub-command, and turns errors into one sentence and an exit
 code."""
 
-import importlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import click
 
 from mailboat import __version__
+from mailboat.cli.lazy import LazyGroup, SubCommand
 from mailboat.errors import MailboatError
 
 EXIT_OK: Final = 0
@@ -22,49 +22,20 @@ DEBUG_KEY: Final = "mailboat.debug"
 """Key in the click context's `meta` that says whether tracebacks are wanted."""
 
 
-class SubCommand(NamedTuple):
-    """Where a sub-command is and what the overview says about it."""
-
-    module: str
-    summary: str
-
-
 SUB_COMMANDS: Final[dict[str, SubCommand]] = {
     "standalone": SubCommand("standalone", "Run a name server and a broker in one process."),
     "namesrv": SubCommand("namesrv", "Run a name server."),
     "broker": SubCommand("broker", "Run a broker."),
     "produce": SubCommand("produce", "Send the lines of standard input to a topic."),
     "consume": SubCommand("consume", "Print the messages of a topic."),
-    "topic": SubCommand("topic", "Create, list, describe and delete topics."),
-    "group": SubCommand("group", "Show consumer groups, their members and their lag."),
-    "cluster": SubCommand("cluster", "Show clusters, brokers and their numbers."),
-    "message": SubCommand("message", "Find messages by id, key or place."),
-    "offset": SubCommand("offset", "Show and move the offsets of a consumer group."),
+    "topic": SubCommand("topic", "Create, list, show, change and delete topics."),
+    "group": SubCommand("group", "Show consumer groups, their members and their lag; change them."),
+    "cluster": SubCommand("cluster", "Show clusters and brokers; change the settings of brokers."),
+    "message": SubCommand("message", "Find, show and send messages; put dead letters back."),
+    "offset": SubCommand("offset", "Show, move and clone the offsets of a consumer group."),
     "store": SubCommand("store", "Check, dump or repair a store directory that is not in use."),
     "demo": SubCommand("demo", "Send real lines through broker and Spark and compare the counts."),
 }
-
-
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are named."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names in the order of the table."""
-        return list(SUB_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one sub-command, or return None for an unknown name."""
-        if cmd_name not in SUB_COMMANDS:
-            return None
-        module = importlib.import_module(f"mailboat.cli.{SUB_COMMANDS[cmd_name].module}")
-        command = module.command
-        assert isinstance(command, click.Command)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the overview from the table, so that `--help` imports no sub-command."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, item.summary) for name, item in SUB_COMMANDS.items()])
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -84,6 +55,8 @@ debug_option = click.option(
 
 @click.group(
     cls=LazyGroup,
+    table=SUB_COMMANDS,
+    package="mailboat.cli",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, "--version", message="mailboat %(version)s")

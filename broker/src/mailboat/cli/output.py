@@ -2,6 +2,7 @@
 
 import json
 import sys
+import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,6 +13,7 @@ from mailboat.model.message import MessageExt
 from mailboat.model.properties import PropertyName
 
 _WIDE: Final = 10_000
+_HEX_WIDTH: Final = 16
 _BROKERS_OWN: Final = frozenset(
     {
         PropertyName.TAGS,
@@ -48,6 +50,23 @@ def print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_jso
     console.print(table)
 
 
+def print_section(title: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
+    """Print one of several tables under a title; without rows, say that there are none."""
+    if rows:
+        click.echo(f"\n{title}")
+        print_rows(rows, columns, as_json=False)
+    else:
+        click.echo(f"\n{title}: none")
+
+
+def print_record(record: dict[str, Any]) -> None:
+    """Print the fields of one thing below each other."""
+    width = max(map(len, record), default=0)
+    for name, value in record.items():
+        text = _cell(value).replace("\n", "\n" + " " * (width + 2))
+        click.echo(f"{name.replace('_', ' '):<{width}}  {text}")
+
+
 def print_json(value: object) -> None:
     """Print a value as indented JSON."""
     click.echo(json.dumps(value, indent=2, ensure_ascii=False))
@@ -82,6 +101,27 @@ def message_row(message: MessageExt) -> dict[str, Any]:
     return row
 
 
+def body_text(payload: bytes) -> str:
+    """Return a body for people: as text where it is UTF-8 that a terminal bears, else in hex."""
+    try:
+        text = payload.decode()
+    except UnicodeDecodeError:
+        return hex_dump(payload)
+    if any(unicodedata.category(char) == "Cc" and char not in "\n\r\t" for char in text):
+        return hex_dump(payload)
+    return text
+
+
+def hex_dump(payload: bytes) -> str:
+    """Return bytes as lines of an offset, 16 bytes in hex, and what of them is printable ASCII."""
+    lines = []
+    for at in range(0, len(payload), _HEX_WIDTH):
+        part = payload[at : at + _HEX_WIDTH]
+        shown = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{at:08x}  {part.hex(' '):<{_HEX_WIDTH * 3 - 1}}  {shown}")
+    return "\n".join(lines)
+
+
 def time_text(timestamp_ms: int) -> str:
     """Return a time in UTC with milliseconds, or `-` where there is none."""
     if timestamp_ms <= 0:
@@ -92,5 +132,9 @@ def time_text(timestamp_ms: int) -> str:
 
 def _cell(value: object) -> str:
     if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value)
+        return ", ".join(str(item) for item in value) or "-"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={item}" for name, item in value.items()) or "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "-" if value is None else str(value)

@@ -89,3 +89,40 @@ class Counter:
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
         self._task = self._progress.add_task("", total=self._total_bytes, messages="0 messages")
         self._progress.start()
+
+
+class Scan:
+    """Shows how far a long look through something is; on a terminal only, and on standard error."""
+
+    def __init__(self, title: str, total: int | None) -> None:
+        """Prepare a bar of `total` steps."""
+        self._title = title
+        self._total = total
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._progress = Progress(console=Console(stderr=True), transient=True)
+            self._task = self._progress.add_task(self._title, total=self._total)
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Take the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+
+    def advance(self, steps: int = 1) -> None:
+        """Count some steps."""
+        if self._progress is not None and self._task is not None:
+            self._progress.advance(self._task, steps)

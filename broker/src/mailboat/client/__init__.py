@@ -13,6 +13,7 @@ from mailboat.client.allocation import (
     allocate_by_consistent_hash,
     allocate_by_machine_room,
 )
+from mailboat.client.handler_runner import ConsumeLater
 from mailboat.client.process_queue import FlowLimits
 from mailboat.client.producer import Producer, QueueSelector
 from mailboat.client.pull_consumer import PullConsumer
@@ -20,6 +21,12 @@ from mailboat.client.pulling import PullResult, PullStatus
 from mailboat.client.push_consumer import MessageModel, PushConsumer
 from mailboat.client.queue_offsets import ConsumeFromWhere, StartPoint
 from mailboat.client.send_result import SendResult, SendStatus
+from mailboat.client.subscriptions import Sql
+from mailboat.client.transaction_producer import (
+    TransactionProducer,
+    TransactionResult,
+    TransactionState,
+)
 from mailboat.model.message import Message, MessageExt
 from mailboat.model.message_queue import MessageQueue
 
@@ -27,6 +34,7 @@ __all__ = [
     "Admin",
     "Allocation",
     "ConsumeFromWhere",
+    "ConsumeLater",
     "FlowLimits",
     "Message",
     "MessageExt",
@@ -40,7 +48,11 @@ __all__ = [
     "QueueSelector",
     "SendResult",
     "SendStatus",
+    "Sql",
     "StartPoint",
+    "TransactionProducer",
+    "TransactionResult",
+    "TransactionState",
     "allocate_averagely",
     "allocate_by_circle",
     "allocate_by_config",

@@ -3,6 +3,7 @@
 Source: apache/rocketmq client/impl/MQClientAPIImpl.java.
 """
 
+from dataclasses import dataclass
 from typing import Final
 
 from mailboat.errors import BrokerError
@@ -13,6 +14,7 @@ from mailboat.protocol.command import ExtValue, RemotingCommand, required_int
 from mailboat.remoting.client import RemotingClient
 
 REQUEST_TIMEOUT_S: Final = 3.0
+_MAX_REMARK: Final = 1000
 
 
 async def call(
@@ -103,13 +105,17 @@ async def send_message_back(
     message: MessageExt,
     *,
     broker_name: str,
+    delay_level: int,
     max_reconsume_times: int,
 ) -> None:
-    """Ask the broker to deliver a message again later (delay level 3 + times consumed)."""
+    """Ask the broker to deliver a message again later.
+
+    Delay level 0 lets the broker choose (3 + times consumed), -1 makes it a dead letter at once.
+    """
     fields: dict[str, ExtValue] = {
         "offset": message.physical_offset,
         "group": group,
-        "delayLevel": 0,
+        "delayLevel": delay_level,
         "originMsgId": message.message_id,
         "originTopic": message.topic,
         "unitMode": False,
@@ -117,6 +123,39 @@ async def send_message_back(
         "bname": broker_name,
     }
     await call(remoting, address, RequestCode.CONSUMER_SEND_MSG_BACK, fields, timeout_s=5.0)
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEnd:
+    """Which half message END_TRANSACTION is about; the offsets are the half message's."""
+
+    group: str
+    topic: str
+    broker_name: str | None
+    queue_offset: int
+    physical_offset: int
+    message_id: str
+    transaction_id: str
+    from_check: bool = False
+
+    def to_command(self, commit_or_rollback: int, error: Exception | None) -> RemotingCommand:
+        """Return the one-way request that tells how the transaction ended."""
+        fields: dict[str, ExtValue] = {
+            "topic": self.topic,
+            "producerGroup": self.group,
+            "tranStateTableOffset": self.queue_offset,
+            "commitLogOffset": self.physical_offset,
+            "commitOrRollback": commit_or_rollback,
+            "fromTransactionCheck": self.from_check,
+            "msgId": self.message_id,
+            "transactionId": self.transaction_id,
+            "bname": self.broker_name,
+        }
+        command = RemotingCommand.request(RequestCode.END_TRANSACTION, fields, oneway=True)
+        if error is not None:
+            # Brokers log it with the answer UNKNOWN.
+            command.remark = f"{type(error).__name__}: {error}"[:_MAX_REMARK]
+        return command
 
 
 async def unregister_client(

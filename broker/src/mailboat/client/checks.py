@@ -18,11 +18,37 @@ def check_message(message: Message) -> None:
     """Refuse a message that a broker would refuse.
 
     Raises:
-        IllegalMessageError: the topic's name is illegal or reserved, or the body is empty or larger
-            than 4 MiB.
+        IllegalMessageError: the topic's name is illegal or reserved, the body is empty or larger
+            than 4 MiB, or the delay level is negative.
     """
     check_destination(message.topic)
     check_body_size(message.topic, len(message.body))
+    if message.delay_level < 0:
+        raise IllegalMessageError(
+            f"delay_level {message.delay_level} of a message for topic {message.topic} is "
+            "negative; levels begin at 1, and 0 delivers at once"
+        )
+
+
+def check_half_message(message: Message) -> None:
+    """Refuse a message that cannot be part of a transaction.
+
+    Raises:
+        IllegalMessageError: as for a message outside of one, or it is delayed, or it goes to a
+            group's own topic.
+    """
+    check_message(message)
+    if is_delayed(message):
+        raise IllegalMessageError(
+            f"a message for topic {message.topic} cannot be both delayed and part of a transaction"
+        )
+    if is_retry_or_dlq(message.topic):
+        raise IllegalMessageError(f"topic {message.topic} takes no transactions")
+
+
+def is_delayed(message: Message) -> bool:
+    """Tell whether the message asks to be delivered later."""
+    return message.delay_level != 0 or PropertyName.DELAY in message.properties
 
 
 def check_batch(messages: Sequence[Message]) -> None:
@@ -45,7 +71,7 @@ def check_batch(messages: Sequence[Message]) -> None:
             )
         if message.wait_store_ok != first.wait_store_ok:
             raise IllegalMessageError("all messages of a batch need the same wait_store_ok")
-        if PropertyName.DELAY in message.properties:
+        if is_delayed(message):
             raise IllegalMessageError("a batch cannot hold delayed messages; send them one by one")
         check_body_size(message.topic, len(message.body))
 

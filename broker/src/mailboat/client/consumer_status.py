@@ -7,11 +7,13 @@
 Source: apache/rocketmq client/impl/ClientRemotingProcessor.java.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
 from mailboat.client.process_queue import ProcessQueue
+from mailboat.client.queue_locks import QueueLocks
 from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import SubscriptionData
@@ -46,6 +48,8 @@ class ConsumerStatus:
     concurrency: int
     subscriptions: list[SubscriptionData]
     process_queues: dict[MessageQueue, ProcessQueue]
+    order: bool
+    locks: QueueLocks | None
 
 
 class ConsumerStatusProcessors:
@@ -95,14 +99,15 @@ class ConsumerStatusProcessors:
             properties={
                 PROP_NAMESERVER_ADDR: status.namesrv,
                 PROP_THREADPOOL_CORE_SIZE: str(status.concurrency),
-                PROP_CONSUME_ORDERLY: "false",
+                PROP_CONSUME_ORDERLY: "true" if status.order else "false",
                 PROP_CONSUME_TYPE: CONSUME_PASSIVELY,
                 PROP_CLIENT_VERSION: version_name(VERSION),
                 PROP_CONSUMER_START_TIMESTAMP: str(status.started_ms),
             },
             subscription_set=status.subscriptions,
             mq_table={
-                queue: _process_queue_info(held) for queue, held in status.process_queues.items()
+                queue: _process_queue_info(held, status.locks)
+                for queue, held in status.process_queues.items()
             },
             status_table={data.topic: ConsumeStatus() for data in status.subscriptions},
         )
@@ -115,12 +120,15 @@ class ConsumerStatusProcessors:
             )
 
 
-def _process_queue_info(held: ProcessQueue) -> ProcessQueueInfo:
+def _process_queue_info(held: ProcessQueue, locks: QueueLocks | None) -> ProcessQueueInfo:
+    age_ms = None if locks is None else locks.granted_ms_ago(held.queue)
     return ProcessQueueInfo(
         commit_offset=held.commit_offset,
         cached_msg_min_offset=held.commit_offset if len(held) else 0,
         cached_msg_max_offset=held.commit_offset + held.span if len(held) else 0,
         cached_msg_count=len(held),
         cached_msg_size_in_mi_b=held.bytes_held // _MIB,
+        locked=locks is not None and locks.is_held(held.queue),
+        last_lock_timestamp=0 if age_ms is None else time.time_ns() // 1_000_000 - age_ms,
         dropped=held.dropped,
     )

@@ -131,6 +131,12 @@ class ClientInstance:
         addresses = self.routes.broker_addresses(masters_only=not self._consumers)
         await asyncio.gather(*(self.send_heartbeat(address) for address in addresses))
 
+    async def introduce(self) -> None:
+        """Send heartbeats to the masters that have got none yet."""
+        addresses = self.routes.broker_addresses(masters_only=True)
+        new = [address for address in addresses if address not in self._known_brokers]
+        await asyncio.gather(*(self.send_heartbeat(address) for address in new))
+
     async def send_heartbeat(self, address: str) -> None:
         """Tell one broker who we are; no answer is logged and left to the next heartbeat."""
         data = HeartbeatData(

@@ -13,21 +13,61 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mailboat.client.checks import MAX_BODY_BYTES, check_batch, check_message
+from mailboat.client.checks import (
+    MAX_BODY_BYTES,
+    check_batch,
+    check_half_message,
+    check_message,
+)
+from mailboat.client.replies import MESSAGE_TYPE, REPLY
 from mailboat.client.routes import DEFAULT_TOPIC_QUEUE_NUMS
-from mailboat.errors import IllegalMessageError
+from mailboat.errors import ConfigError, IllegalMessageError
 from mailboat.model.batch import encode_batch
-from mailboat.model.compression import compress
-from mailboat.model.message import Message
+from mailboat.model.compression import COMPRESSION_TYPES, compress
+from mailboat.model.message import Message, MessageExt
 from mailboat.model.message_id import UniqKeyGenerator
 from mailboat.model.message_queue import MessageQueue
-from mailboat.model.names import AUTO_CREATE_TOPIC, RETRY_PREFIX
+from mailboat.model.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, retry_topic
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName, encode_properties
-from mailboat.model.sys_flag import COMPRESSED, COMPRESSION_ZLIB
+from mailboat.model.sys_flag import COMPRESSED, COMPRESSION_TYPE_MASK, TRANSACTION_PREPARED
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import ExtValue, RemotingCommand
 
 COMPRESS_ABOVE_BYTES: Final = 4096
+# The producer group of what a consumer publishes itself; Java's consumers use the same.
+CONSUMERS_PRODUCER_GROUP: Final = "CLIENT_INNER_PRODUCER"
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """Which bodies a producer compresses, and how; `level` None is RocketMQ's level."""
+
+    name: str = "zlib"
+    level: int | None = None
+    above_bytes: int = COMPRESS_ABOVE_BYTES
+
+    def __post_init__(self) -> None:
+        """Refuse a codec that nobody could read.
+
+        Raises:
+            ConfigError: the name is not one of zlib, lz4 and zstd.
+        """
+        if self.name not in COMPRESSION_TYPES:
+            known = ", ".join(COMPRESSION_TYPES)
+            raise ConfigError("compression", self.name, f"not one of {known}")
+
+    def apply(self, body: bytes) -> tuple[bytes, int]:
+        """Return a body as it travels and its sysFlag bits; what does not shrink stays as it is."""
+        if len(body) <= self.above_bytes:
+            return body, 0
+        kind = COMPRESSION_TYPES[self.name]
+        compressed = compress(body, kind, self.level)
+        if len(compressed) >= len(body):
+            return body, 0
+        return compressed, COMPRESSED | kind
+
+
+DEFAULT_COMPRESSION: Final = Compression()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +85,12 @@ class Outgoing:
         return RemotingCommand.request(self.code, fields, self.body, oneway=oneway)
 
 
-def prepare_message(message: Message, group: str, unique_keys: UniqKeyGenerator) -> Outgoing:
+def prepare_message(
+    message: Message,
+    group: str,
+    unique_keys: UniqKeyGenerator,
+    compression: Compression = DEFAULT_COMPRESSION,
+) -> Outgoing:
     """Check a message and make it ready to be sent.
 
     Raises:
@@ -59,16 +104,67 @@ def prepare_message(message: Message, group: str, unique_keys: UniqKeyGenerator)
         # These travel in the header, as the broker counts with them.
         retry_fields["j"] = properties.pop(PropertyName.RECONSUME_TIME, "0")
         retry_fields["l"] = properties.pop(PropertyName.MAX_RECONSUME_TIMES, None)
-    text = encode_properties(properties)
-    if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
-        raise IllegalMessageError(
-            f"the properties of a message for topic {message.topic} take more than "
-            f"{MAX_PROPERTIES_BYTES} bytes; send fewer or shorter ones"
-        )
-    body, sys_flag = _compress(message.body)
+    text = _properties_text(message.topic, properties)
+    body, sys_flag = compression.apply(message.body)
     fields = _fields(group, message.topic, text, sys_flag=sys_flag, flag=message.flag)
     fields |= retry_fields
+    code = RequestCode.SEND_MESSAGE_V2
+    if properties.get(MESSAGE_TYPE) == REPLY:
+        code = RequestCode.SEND_REPLY_MESSAGE_V2
+    return Outgoing(code, message_id, body, fields)
+
+
+def prepare_half_message(
+    message: Message,
+    group: str,
+    unique_keys: UniqKeyGenerator,
+    compression: Compression = DEFAULT_COMPRESSION,
+) -> Outgoing:
+    """Check a message that a broker shall keep back until its transaction has ended.
+
+    Raises:
+        IllegalMessageError: a broker would refuse it, or it cannot be part of a transaction.
+    """
+    check_half_message(message)
+    properties = message.all_properties()
+    message_id = properties.setdefault(PropertyName.UNIQ_KEY, unique_keys.next())
+    properties[PropertyName.TRANSACTION_PREPARED] = "true"
+    properties[PropertyName.PRODUCER_GROUP] = group
+    text = _properties_text(message.topic, properties)
+    body, sys_flag = compression.apply(message.body)
+    sys_flag |= TRANSACTION_PREPARED
+    fields = _fields(group, message.topic, text, sys_flag=sys_flag, flag=message.flag)
     return Outgoing(RequestCode.SEND_MESSAGE_V2, message_id, body, fields)
+
+
+def prepare_retry(
+    message: MessageExt,
+    group: str,
+    *,
+    delay_level: int,
+    reconsume_times: int,
+    max_reconsume_times: int,
+) -> Outgoing:
+    """Make a consumed message ready to be sent to its consumer group's retry topic.
+
+    The body travels as it was stored. Brokers that have seen it `max_reconsume_times` store it with
+    the group's dead letters.
+
+    Raises:
+        IllegalMessageError: the properties became too long.
+    """
+    topic = retry_topic(group)
+    properties = dict(message.properties)
+    for name in (PropertyName.TRANSACTION_PREPARED, PropertyName.CRC32):
+        properties.pop(name, None)
+    properties[PropertyName.RETRY_TOPIC] = message.topic
+    properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.message_id)
+    properties[PropertyName.DELAY] = str(delay_level)
+    text = _properties_text(topic, properties)
+    sys_flag = message.sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK)
+    fields = _fields(CONSUMERS_PRODUCER_GROUP, topic, text, sys_flag=sys_flag, flag=message.flag)
+    fields |= {"j": reconsume_times, "l": max_reconsume_times}
+    return Outgoing(RequestCode.SEND_MESSAGE_V2, message.message_id, message.body, fields)
 
 
 def prepare_batch(
@@ -113,11 +209,11 @@ def _fields(
     }
 
 
-def _compress(body: bytes) -> tuple[bytes, int]:
-    """Return the body as it travels and its sysFlag bits; what does not shrink stays as it is."""
-    if len(body) <= COMPRESS_ABOVE_BYTES:
-        return body, 0
-    compressed = compress(body)
-    if len(compressed) >= len(body):
-        return body, 0
-    return compressed, COMPRESSED | COMPRESSION_ZLIB
+def _properties_text(topic: str, properties: dict[str, str]) -> str:
+    text = encode_properties(properties)
+    if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
+        raise IllegalMessageError(
+            f"the properties of a message for topic {topic} take more than "
+            f"{MAX_PROPERTIES_BYTES} bytes; send fewer or shorter ones"
+        )
+    return text

@@ -82,6 +82,15 @@ class ProcessQueue:
         self._update_room()
         return self.commit_offset
 
+    def first(self, max_messages: int) -> list[MessageExt]:
+        """Return the first unfinished messages, as far as they have one topic."""
+        messages: list[MessageExt] = []
+        for message in self._unfinished.values():
+            if len(messages) == max_messages or (messages and message.topic != messages[0].topic):
+                break
+            messages.append(message)
+        return messages
+
     def move(self, queue_offset: int) -> None:
         """Go on at another offset, forgetting what is unfinished."""
         self._unfinished.clear()

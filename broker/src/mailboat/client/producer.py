@@ -9,7 +9,6 @@ Source: apache/rocketmq client/impl/producer/DefaultMQProducerImpl.java.
 
 import asyncio
 import ipaddress
-import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -17,42 +16,37 @@ from typing import Final, Self
 from mailboat.client.addresses import DEFAULT_NAMESRV
 from mailboat.client.instance import ClientInstance
 from mailboat.client.latency_fault import LatencyFaults
-from mailboat.client.outgoing import Outgoing, prepare_batch, prepare_message
-from mailboat.client.queue_selection import QueueSelection
-from mailboat.client.send_result import STATUS_BY_CODE, SendResult
-from mailboat.errors import BrokerError, MailboatError, RemotingError, RequestTimeoutError
-from mailboat.model.message import Message
+from mailboat.client.outgoing import (
+    COMPRESS_ABOVE_BYTES,
+    Compression,
+    prepare_batch,
+    prepare_message,
+)
+from mailboat.client.replies import PendingReplies, make_reply, make_request, wait_reply
+from mailboat.client.send_result import SendResult
+from mailboat.client.sending import RETRIES, Sender
+from mailboat.errors import MailboatError
+from mailboat.model.message import Message, MessageExt
 from mailboat.model.message_id import UniqKeyGenerator
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import check_group
-from mailboat.protocol.codes import ResponseCode
-from mailboat.protocol.command import RemotingCommand, required_int
-
-logger = logging.getLogger(__name__)
+from mailboat.protocol.codes import RequestCode
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Chooses the queue of a message, for order: messages of one queue are consumed in order."""
 
 SEND_TIMEOUT_S: Final = 3.0
-RETRIES: Final = 2
-RETRIED_CODES: Final = frozenset(
-    {
-        ResponseCode.SYSTEM_ERROR,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.TOPIC_NOT_EXIST,
-        ResponseCode.NO_BUYER_ID,
-        ResponseCode.NOT_IN_CURRENT_UNIT,
-        ResponseCode.GO_AWAY,
-    }
-)
+REQUEST_TIMEOUT_S: Final = 10.0
 
 
 class Producer:
     """Sends messages; `async with` starts and closes it.
 
     Any number of sends may run at the same time.
+
+    Example:
+        async with Producer("shop", namesrv="127.0.0.1:9876") as producer:
+            result = await producer.send(Message("orders", b"...", tags="new"))
     """
 
     def __init__(
@@ -62,6 +56,9 @@ class Producer:
         namesrv: str = DEFAULT_NAMESRV,
         retries: int = RETRIES,
         latency_fault_avoidance: bool = False,
+        compression: str = "zlib",
+        compression_level: int | None = None,
+        compress_above_bytes: int = COMPRESS_ABOVE_BYTES,
     ) -> None:
         """Prepare a producer.
 
@@ -70,18 +67,25 @@ class Producer:
             namesrv: name servers as `HOST:PORT;...`.
             retries: how often a send that failed is tried again.
             latency_fault_avoidance: pass over brokers that were slow or failed for a while.
+            compression: `zlib`, which every client reads, or `lz4` or `zstd`, which Java clients
+                read from release 5 on.
+            compression_level: the codec's own level; RocketMQ's if not given.
+            compress_above_bytes: bodies up to this size, and those that do not shrink, travel as
+                they are. The messages of a batch are never compressed.
 
         Raises:
             IllegalMessageError: the group's name is illegal.
-            ConfigError: `namesrv` is not a list of addresses.
+            ConfigError: `namesrv` is not a list of addresses, or `compression` is unknown.
         """
         check_group(group)
         self.group = group
         self._instance = ClientInstance(namesrv)
-        self._retries = retries
-        self._faults = LatencyFaults() if latency_fault_avoidance else None
-        self._selection = QueueSelection(self._faults)
+        self._compression = Compression(compression, compression_level, compress_above_bytes)
+        faults = LatencyFaults() if latency_fault_avoidance else None
+        self._sender = Sender(self._instance, retries=retries, faults=faults)
         self._unique_keys: UniqKeyGenerator | None = None
+        self._replies = PendingReplies()
+        self._instance.handle(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._replies.process)
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -138,10 +142,10 @@ class Producer:
             BrokerError: the broker refused; nothing is stored.
             RemotingError: no answer, so the message may or may not be stored.
         """
-        outgoing = prepare_message(message, self.group, self._started_keys())
+        outgoing = prepare_message(message, self.group, self._started_keys(), self._compression)
         if selector is not None:
             queue = selector(await self.queues(message.topic), message)
-        return await self._send(message.topic, outgoing, queue, timeout_s)
+        return await self._sender.send(message.topic, outgoing, queue, timeout_s)
 
     async def send_batch(
         self,
@@ -157,7 +161,7 @@ class Producer:
             MailboatError: as for `send`.
         """
         outgoing = prepare_batch(messages, self.group, self._started_keys())
-        return await self._send(messages[0].topic, outgoing, queue, timeout_s)
+        return await self._sender.send(messages[0].topic, outgoing, queue, timeout_s)
 
     async def send_oneway(self, message: Message, *, queue: MessageQueue | None = None) -> None:
         """Send a message and do not learn what became of it.
@@ -167,99 +171,47 @@ class Producer:
             RouteNotFoundError, NoWritableQueueError: there is no queue to send to.
             ConnectError: the broker cannot be connected to.
         """
-        outgoing = prepare_message(message, self.group, self._started_keys())
-        routes = self._instance.routes
-        if queue is None:
-            queues = await routes.write_queues(message.topic)
-            queue = self._selection.select(message.topic, queues)
-        address = await routes.master_address(queue)
-        await self._instance.remoting.oneway(address, outgoing.to_command(queue, oneway=True))
+        outgoing = prepare_message(message, self.group, self._started_keys(), self._compression)
+        await self._sender.send_oneway(message.topic, outgoing, queue)
+
+    async def request(
+        self, message: Message, *, timeout_s: float = REQUEST_TIMEOUT_S
+    ) -> MessageExt:
+        """Send a message and return the reply of the consumer that gets it.
+
+        Args:
+            message: what to ask.
+            timeout_s: for sending, consuming and the way back.
+
+        Raises:
+            RequestTimeoutError: no reply in time; the message may have been consumed.
+            MailboatError: as for `send`.
+        """
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        self._started_keys()
+        # Replies come only to a producer that the brokers know.
+        await self._instance.routes.write_queues(message.topic)
+        await self._instance.introduce()
+        request, correlation_id = make_request(message, self._instance.client_id, timeout_s)
+        reply = self._replies.expect(correlation_id)
+        try:
+            await self.send(request, timeout_s=min(timeout_s, SEND_TIMEOUT_S))
+            return await wait_reply(reply, deadline_s - asyncio.get_running_loop().time())
+        finally:
+            self._replies.forget(correlation_id)
+
+    async def reply(self, request: MessageExt, body: bytes) -> SendResult:
+        """Reply to a message that a `request` sent; whoever asked gets it at once.
+
+        Raises:
+            IllegalMessageError: the message asks for no reply.
+            BrokerError: who asked is gone.
+            MailboatError: as for `send`.
+        """
+        return await self.send(make_reply(request, body))
 
     def _started_keys(self) -> UniqKeyGenerator:
         if self._unique_keys is None:
             raise MailboatError("the producer is not started; use 'async with' or call start()")
         self._instance.tasks.check()
         return self._unique_keys
-
-    async def _send(
-        self, topic: str, outgoing: Outgoing, queue: MessageQueue | None, timeout_s: float
-    ) -> SendResult:
-        """Try until a broker takes the message, tries or time are used up, or trying is useless."""
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
-        if queue is not None:
-            return await self._try_send(queue, outgoing, deadline_s)
-        last_broker: str | None = None
-        failure: MailboatError | None = None
-        for _ in range(1 + self._retries):
-            if failure is not None and asyncio.get_running_loop().time() >= deadline_s:
-                break
-            queues = await self._instance.routes.write_queues(topic)
-            chosen = self._selection.select(topic, queues, last_broker)
-            last_broker = chosen.broker_name
-            try:
-                return await self._try_send(chosen, outgoing, deadline_s)
-            except BrokerError as error:
-                if error.code not in RETRIED_CODES:
-                    raise
-                failure = error
-            except RemotingError as error:
-                failure = error
-                await self._refresh_route(topic, deadline_s)
-            logger.debug("send topic=%s queue=%s failed: %s", topic, chosen, failure)
-        assert failure is not None
-        raise failure
-
-    async def _try_send(
-        self, queue: MessageQueue, outgoing: Outgoing, deadline_s: float
-    ) -> SendResult:
-        loop = asyncio.get_running_loop()
-        address = await self._instance.routes.master_address(queue)
-        started_s = loop.time()
-        if started_s >= deadline_s:
-            raise RequestTimeoutError(f"no time was left to send to {queue}")
-        try:
-            response = await self._instance.remoting.request(
-                address, outgoing.to_command(queue), deadline_s - started_s
-            )
-            result = read_send_result(response, queue, outgoing.message_id)
-        except (RemotingError, BrokerError):
-            self._record_latency(queue, started_s, failed=True)
-            raise
-        self._record_latency(queue, started_s, failed=False)
-        return result
-
-    def _record_latency(self, queue: MessageQueue, started_s: float, *, failed: bool) -> None:
-        if self._faults is not None:
-            latency_ms = (asyncio.get_running_loop().time() - started_s) * 1000
-            self._faults.record(queue.broker_name, latency_ms, failed=failed)
-
-    async def _refresh_route(self, topic: str, deadline_s: float) -> None:
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                await self._instance.routes.refresh(topic)
-        except (MailboatError, TimeoutError) as error:
-            # The old route stays; the next try shows whether it is any good.
-            logger.debug("route refresh topic=%s: %s", topic, error)
-
-
-def read_send_result(response: RemotingCommand, queue: MessageQueue, message_id: str) -> SendResult:
-    """Return what a broker's answer says of a stored message.
-
-    Raises:
-        BrokerError: the answer is a refusal.
-    """
-    status = STATUS_BY_CODE.get(response.code)
-    if status is None:
-        raise BrokerError(response.code, response.remark or "")
-    fields = response.ext_fields
-    return SendResult(
-        status=status,
-        message_id=message_id,
-        offset_message_id=fields.get("msgId", ""),
-        message_queue=MessageQueue(
-            queue.topic, queue.broker_name, required_int(response, "queueId")
-        ),
-        queue_offset=required_int(response, "queueOffset"),
-        region=fields.get("MSG_REGION", "DefaultRegion"),
-        trace_on=fields.get("TRACE_ON") == "true",
-    )

@@ -22,11 +22,12 @@ from mailboat.client.queue_buffer import QueueBuffer
 from mailboat.client.queue_offsets import QueueOffsets, StartPoint
 from mailboat.client.queue_reader import ERROR_PAUSE_S, QueueReader
 from mailboat.client.rebalance import AssignmentListener, Rebalancer
+from mailboat.client.subscriptions import Expression, check_subscriptions, subscribe_to
 from mailboat.errors import MailboatError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import check_group
-from mailboat.model.subscription import SUBSCRIBE_ALL, SubscriptionData, build_subscription
+from mailboat.model.subscription import SUBSCRIBE_ALL, SubscriptionData
 from mailboat.protocol.heartbeat import CONSUME_ACTIVELY, ConsumerData
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,15 @@ PULL_BATCH: Final = 1024
 
 
 class PullConsumer:
-    """Polls messages; `async with` starts and closes it. Use it from one task at a time."""
+    """Polls messages; `async with` starts and closes it. Use it from one task at a time.
+
+    Example:
+        async with PullConsumer("billing") as consumer:
+            await consumer.subscribe("orders", Sql("amount > 100"))
+            for message in await consumer.poll():
+                await store(message.payload())
+            await consumer.commit()
+    """
 
     def __init__(
         self,
@@ -109,23 +118,24 @@ class PullConsumer:
         """
         return list(await self._instance.routes.read_queues(topic))
 
-    def assign(self, queues: Iterable[MessageQueue], expression: str = SUBSCRIBE_ALL) -> None:
+    def assign(
+        self, queues: Iterable[MessageQueue], expression: Expression = SUBSCRIBE_ALL
+    ) -> None:
         """Read exactly these queues from now on, whoever else reads them.
 
         Args:
             queues: what to read; queues read so far keep their position, others are let go.
-            expression: tags to take, such as `TagA || TagB`.
+            expression: tags to take, such as `TagA || TagB`, or a condition such as `Sql("a > 5")`;
+                if a broker refuses it, the log says so and no message comes from there.
 
         Raises:
-            IllegalMessageError: the expression names no tag.
+            IllegalMessageError: the expression is empty.
             MailboatError: the consumer shares queues with its group (`subscribe`).
         """
         if self._rebalancer is not None:
             raise MailboatError("this consumer subscribes, so its group assigns the queues")
         wanted = set(queues)
-        subscriptions = {
-            queue.topic: build_subscription(queue.topic, expression) for queue in wanted
-        }
+        subscriptions = {queue.topic: subscribe_to(queue.topic, expression) for queue in wanted}
         changed = {
             topic for topic, data in subscriptions.items() if self._subscriptions.get(topic) != data
         }
@@ -135,19 +145,26 @@ class PullConsumer:
         for queue in sorted(wanted - self._buffers.keys()):
             self._read(queue, None)
 
-    async def subscribe(self, topic: str, expression: str = SUBSCRIBE_ALL) -> None:
+    async def subscribe(self, topic: str, expression: Expression = SUBSCRIBE_ALL) -> None:
         """Share the queues of a topic with the other members of the group.
 
+        Args:
+            topic: the topic, which must exist.
+            expression: as for `assign`.
+
         Raises:
-            IllegalMessageError: the expression names no tag.
+            IllegalMessageError: the expression is empty.
+            BrokerError: a broker does not understand an SQL condition, or does not filter by them.
             RouteNotFoundError, RemotingError: the topic is unknown, or there is nobody to ask.
             MailboatError: queues were assigned before.
         """
         if self._rebalancer is None and self._buffers:
             raise MailboatError("queues are assigned to this consumer, so it cannot subscribe")
         now_ms = time.time_ns() // 1_000_000
-        self._subscriptions[topic] = build_subscription(topic, expression, now_ms)
+        subscription = subscribe_to(topic, expression, now_ms)
         await self.message_queues(topic)
+        await check_subscriptions(self._instance, self.group, [subscription])
+        self._subscriptions[topic] = subscription
         if self._rebalancer is None:
             self._rebalancer = Rebalancer(
                 self._instance, self.group, strategy=self._strategy, assign=self._take_queues
@@ -234,7 +251,7 @@ class PullConsumer:
         queue_offset: int,
         max_messages: int = PULL_BATCH,
         *,
-        expression: str = SUBSCRIBE_ALL,
+        expression: Expression = SUBSCRIBE_ALL,
         suspend_s: float = 0.0,
     ) -> PullResult:
         """Send one pull request; nothing is assigned, read ahead or committed.
@@ -243,13 +260,13 @@ class PullConsumer:
             queue: the queue, of any topic.
             queue_offset: the first offset wanted.
             max_messages: at most so many; brokers send fewer.
-            expression: tags to take.
+            expression: as for `assign`.
             suspend_s: how long the broker may wait for a message before it answers.
 
         Raises:
             BrokerError, RemotingError, RouteNotFoundError: refused, not answered, broker unknown.
         """
-        subscription = build_subscription(queue.topic, expression)
+        subscription = subscribe_to(queue.topic, expression)
         request = PullRequest(
             self.group, queue, queue_offset, subscription, max_messages, suspend_s
         )

@@ -5,13 +5,15 @@ message comes again. Broadcasting: every member reads every queue, offsets are i
 failed message is dropped with a warning. Either way a message may come twice, so handlers must bear
 that.
 
+In order: each queue is locked by the member that reads it, has one handler at a time, and a message
+that fails holds up those behind it. Without order, messages of a queue are consumed side by side.
+
 Source: apache/rocketmq client/impl/consumer/DefaultMQPushConsumerImpl.java.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
@@ -20,31 +22,30 @@ from typing import Final, Self
 from mailboat.client.addresses import DEFAULT_NAMESRV
 from mailboat.client.allocation import Allocation, allocate_averagely
 from mailboat.client.background import BackgroundTasks, repeat
-from mailboat.client.broker_calls import send_message_back
-from mailboat.client.consume_service import (
-    ConsumeService,
-    ConsumeSettings,
-    ConsumingSink,
-    Handler,
-)
+from mailboat.client.consume_directly import ConsumeDirectlyProcessor
+from mailboat.client.consume_service import ConsumeService, MessageService
 from mailboat.client.consumer_status import ConsumerStatus, ConsumerStatusProcessors
+from mailboat.client.handler_runner import ConsumeSettings, Handler
+from mailboat.client.held_queues import HeldQueues, LockedQueues, ReadSettings
 from mailboat.client.instance import ClientInstance, ConsumerMembership
 from mailboat.client.local_offsets import LocalOffsets
-from mailboat.client.process_queue import FlowLimits, ProcessQueue
-from mailboat.client.pulling import Puller
+from mailboat.client.offset_store import GroupOffsetStore, LocalOffsetStore, OffsetStore
+from mailboat.client.orderly_service import OrderlyService
+from mailboat.client.process_queue import FlowLimits
+from mailboat.client.queue_locks import QueueLocks
 from mailboat.client.queue_offsets import QueueOffsets, StartPoint
-from mailboat.client.queue_reader import ERROR_PAUSE_S, QueueReader
 from mailboat.client.rebalance import AssignmentListener, Rebalancer
+from mailboat.client.retries import UNLIMITED, Retries
+from mailboat.client.subscriptions import Expression, check_subscriptions, subscribe_to
 from mailboat.errors import MailboatError, RouteNotFoundError
-from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import check_group, check_topic, retry_topic
-from mailboat.model.subscription import SUBSCRIBE_ALL, SubscriptionData, build_subscription
+from mailboat.model.subscription import SUBSCRIBE_ALL, SubscriptionData
+from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.heartbeat import CONSUME_PASSIVELY, ConsumerData
 
 logger = logging.getLogger(__name__)
 
-PULL_BATCH: Final = 32
 CONCURRENCY: Final = 20
 CONSUME_TIMEOUT_S: Final = 15 * 60.0
 MAX_RECONSUME_TIMES: Final = 16
@@ -60,7 +61,18 @@ class MessageModel(Enum):
 
 
 class PushConsumer:
-    """Calls handlers with messages; `async with` starts and closes it, after `subscribe`."""
+    """Calls handlers with messages; `async with` starts and closes it, after `subscribe`.
+
+    Example:
+        async def handle(messages: list[MessageExt]) -> None:
+            for message in messages:
+                await store(message.payload())  # raising means: deliver it again later
+
+        consumer = PushConsumer("billing", order=True)
+        consumer.subscribe("orders", "new || paid", handle)
+        async with consumer:
+            await stop_signal.wait()
+    """
 
     def __init__(
         self,
@@ -68,12 +80,13 @@ class PushConsumer:
         *,
         namesrv: str = DEFAULT_NAMESRV,
         model: MessageModel = MessageModel.CLUSTERING,
+        order: bool = False,
         start_point: StartPoint | None = None,
         strategy: Allocation = allocate_averagely,
         concurrency: int = CONCURRENCY,
         batch_size: int = 1,
         consume_timeout_s: float = CONSUME_TIMEOUT_S,
-        max_reconsume_times: int = MAX_RECONSUME_TIMES,
+        max_reconsume_times: int | None = None,
         flow_limits: FlowLimits | None = None,
         offsets_path: Path | None = None,
     ) -> None:
@@ -83,14 +96,17 @@ class PushConsumer:
             group: the consumer group.
             namesrv: name servers as `HOST:PORT;...`.
             model: share the messages with the group, or read all of them.
+            order: consume the messages of each queue one after the other, as they lie in it. A
+                message that fails comes again after a second, before those behind it.
             start_point: where the group begins in queues of which it has no offset; their end, if
                 not given.
             strategy: how the members of the group share queues; the same for all of them.
-            concurrency: handlers that run at the same time; 1 keeps the order of a queue, as long
-                as no handler fails.
+            concurrency: handlers that run at the same time; with `order`, one for each queue at
+                most.
             batch_size: messages given to a handler at a time, at most.
             consume_timeout_s: a handler that takes longer is cancelled and counts as failed.
-            max_reconsume_times: how often a message comes again before it is a dead letter.
+            max_reconsume_times: how often a message comes again before it is a dead letter; 16
+                if not given, and with `order` without end.
             flow_limits: how much of a queue may be pulled and not yet finished.
             offsets_path: the offsets file of a broadcasting consumer; by default
                 `~/.mailboat_offsets/GROUP/offsets.json`.
@@ -102,35 +118,34 @@ class PushConsumer:
         check_group(group)
         self.group = group
         self._instance = ClientInstance(namesrv)
-        self._puller = Puller(self._instance.remoting, self._instance.routes)
-        self._offsets = QueueOffsets(self._instance.remoting, self._instance.routes)
-        self._local_offsets = _local_offsets(model, group, offsets_path)
         self._model = model
+        self._is_shared = model is MessageModel.CLUSTERING
+        self._offset_store = self._make_offset_store(offsets_path)
+        self._order = order
         self._concurrency = concurrency
         self._start_point = start_point or StartPoint()
-        self._max_reconsume_times = max_reconsume_times
-        self._flow_limits = flow_limits or FlowLimits()
         self._handlers: dict[str, Handler] = {}
         self._subscriptions: dict[str, SubscriptionData] = {}
+        self._locks = QueueLocks(self._instance, group) if order and self._is_shared else None
+        if max_reconsume_times is None:
+            max_reconsume_times = UNLIMITED if order else MAX_RECONSUME_TIMES
         settings = ConsumeSettings(concurrency, batch_size, consume_timeout_s)
-        send_back = None if self._local_offsets else self._send_back
-        self._service = ConsumeService(self._handlers, settings, send_back)
+        self._service, self._queues = self._assemble(settings, max_reconsume_times, flow_limits)
         self._workers = BackgroundTasks()
         self._rebalancer = Rebalancer(
             self._instance,
             group,
-            strategy=None if self._local_offsets else strategy,
-            assign=self._take_queues,
+            strategy=strategy if self._is_shared else None,
+            assign=self._queues.take,
         )
         self._rebalance_task: asyncio.Task[None] | None = None
-        self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._process_queues: dict[MessageQueue, ProcessQueue] = {}
-        self._storing = asyncio.Lock()
         self._started_ms = 0
-        self.on_assignment: list[AssignmentListener] = []
+        self.on_assignment: list[AssignmentListener] = self._queues.on_assignment
         """Called when queues came to this member or went away."""
-        processors = ConsumerStatusProcessors(group, self.status, self.move_queue)
+        processors = ConsumerStatusProcessors(group, self.status, self._queues.move)
         processors.register(self._instance.handle)
+        directly = ConsumeDirectlyProcessor(group, self._handlers, consume_timeout_s, order=order)
+        self._instance.handle(RequestCode.CONSUME_MESSAGE_DIRECTLY, directly.process)
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -146,20 +161,23 @@ class PushConsumer:
         """Close."""
         await self.close()
 
-    def subscribe(self, topic: str, expression: str, handler: Handler) -> None:
+    def subscribe(self, topic: str, expression: Expression, handler: Handler) -> None:
         """Have `handler` called with the messages of a topic; before or after the start.
 
         Args:
             topic: the topic; it may be created later.
-            expression: tags to take, such as `TagA || TagB`, or `*` for every message.
-            handler: an async function that takes a list of messages and raises to get them again.
+            expression: tags to take, such as `TagA || TagB`, `*` for every message, or a condition
+                such as `Sql("amount > 100")`. Brokers are asked about conditions at the start;
+                later, one that they refuse shows in the log and brings no messages.
+            handler: an async function that takes a list of messages and raises to get them again,
+                `ConsumeLater` to choose when.
 
         Raises:
-            IllegalMessageError: the topic's name is illegal, or the expression names no tag.
+            IllegalMessageError: the topic's name is illegal, or the expression is empty.
         """
         check_topic(topic)
         self._handlers[topic] = handler
-        self._subscriptions[topic] = build_subscription(topic, expression, _now_ms())
+        self._subscriptions[topic] = subscribe_to(topic, expression, _now_ms())
         self._rebalancer.add_topic(topic)
         if self._started_ms:
             self._instance.want_heartbeat()
@@ -169,22 +187,31 @@ class PushConsumer:
         """Join the group and begin to consume; queues arrive as soon as brokers answer.
 
         Raises:
+            BrokerError: a broker does not understand an SQL condition, or does not filter by them.
             MailboatError: the local offsets file is damaged.
         """
-        if self._local_offsets is not None:
-            await self._local_offsets.load()
-        else:
+        await self._offset_store.load()
+        if self._is_shared:
             topic = retry_topic(self.group)
-            self._subscriptions[topic] = build_subscription(topic, SUBSCRIBE_ALL, _now_ms())
+            self._subscriptions[topic] = subscribe_to(topic, SUBSCRIBE_ALL, _now_ms())
             self._rebalancer.add_topic(topic)
         await self._instance.start()
+        try:
+            await self._learn_routes()
+            await check_subscriptions(
+                self._instance, self.group, list(self._subscriptions.values())
+            )
+        except BaseException:
+            await self._instance.close()
+            raise
         self._started_ms = _now_ms()
         self._instance.join_as_consumer(
             self.group, ConsumerMembership(self._describe, self._rebalancer.wake)
         )
-        await self._learn_routes()
         await self._instance.send_heartbeats()
         self._service.start(self._workers)
+        if self._locks is not None:
+            self._locks.start(self._instance.tasks)
         self._instance.tasks.spawn(
             repeat(self.save_offsets, every_s=PERSIST_INTERVAL_S), "save offsets"
         )
@@ -199,60 +226,23 @@ class PushConsumer:
         """
         if self._rebalance_task is not None:
             self._rebalance_task.cancel()
-        for reader in self._readers.values():
-            reader.cancel()
+        self._queues.stop_reading()
         await self._service.stop(patience_s)
         await self._workers.cancel_all()
-        await self.save_offsets()
+        await self._queues.close()
         await self._instance.close()
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues that this consumer reads now."""
-        return sorted(self._readers)
+        return self._queues.assignment
 
     async def save_offsets(self) -> None:
         """Store how far each queue is finished, and wait until the brokers have it.
 
         Failures are logged and left to the next time.
         """
-        await self._store(self._process_queues.values())
-
-    async def _store(self, process_queues: Iterable[ProcessQueue]) -> None:
-        """Store how far queues are finished.
-
-        One store at a time, each answered before the next one begins: brokers work on requests in
-        several threads and could otherwise keep the older of two offsets.
-        """
-        async with self._storing:
-            offsets = {held.queue: held.commit_offset for held in process_queues}
-            if self._local_offsets is not None:
-                await self._local_offsets.save(offsets)
-                return
-            results = await asyncio.gather(
-                *(self._offsets.commit(self.group, *item) for item in offsets.items()),
-                return_exceptions=True,
-            )
-        for queue, result in zip(offsets, results, strict=True):
-            if isinstance(result, MailboatError):
-                logger.warning("offset of queue=%s not stored: %s", queue, result)
-            elif result is not None:
-                raise result
-
-    async def move_queue(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Go on reading a queue of ours at another offset; what was read ahead is dropped.
-
-        Raises:
-            BrokerError, RemotingError, RouteNotFoundError: the offset could not be stored.
-        """
-        if queue not in self._readers:
-            return
-        self._stop(queue)
-        if self._local_offsets is not None:
-            await self._local_offsets.save({queue: queue_offset})
-        else:
-            await self._offsets.commit(self.group, queue, queue_offset)
-        self._read(queue, queue_offset)
+        await self._queues.save_offsets()
 
     def status(self) -> ConsumerStatus:
         """Return what administrators may ask about this consumer."""
@@ -261,8 +251,44 @@ class PushConsumer:
             started_ms=self._started_ms,
             concurrency=self._concurrency,
             subscriptions=list(self._subscriptions.values()),
-            process_queues=dict(self._process_queues),
+            process_queues=dict(self._queues.process_queues),
+            order=self._order,
+            locks=self._locks,
         )
+
+    def _make_offset_store(self, path: Path | None) -> OffsetStore:
+        if self._is_shared:
+            offsets = QueueOffsets(self._instance.remoting, self._instance.routes)
+            return GroupOffsetStore(offsets, self.group)
+        path = path or Path.home() / ".mailboat_offsets" / self.group / "offsets.json"
+        return LocalOffsetStore(LocalOffsets(path))
+
+    def _assemble(
+        self,
+        consume: ConsumeSettings,
+        max_reconsume_times: int,
+        flow_limits: FlowLimits | None,
+    ) -> tuple[MessageService, HeldQueues]:
+        """Return what consumes messages and what reads queues, as the model and `order` ask."""
+        instance, locks = self._instance, self._locks
+        read = ReadSettings(
+            self.group, self._subscriptions, self._start_point, flow_limits or FlowLimits()
+        )
+        retries = Retries(instance, self.group, max_reconsume_times) if self._is_shared else None
+        if not self._order:
+            give_back = None if retries is None else retries.give_back
+            service = ConsumeService(self._handlers, consume, give_back)
+            return service, HeldQueues(instance, read, self._offset_store, service)
+        orderly = OrderlyService(
+            self._handlers,
+            consume,
+            may_consume=locks.is_held if locks else lambda queue: True,
+            max_reconsume_times=max_reconsume_times,
+            retries=retries,
+        )
+        if locks is None:
+            return orderly, HeldQueues(instance, read, self._offset_store, orderly)
+        return orderly, LockedQueues(instance, read, self._offset_store, orderly, locks)
 
     async def _learn_routes(self) -> None:
         """Learn where the topics are, so that the first heartbeat reaches their brokers."""
@@ -282,78 +308,6 @@ class PushConsumer:
             consume_from_where=self._start_point.where.value,
             subscription_data_set=list(self._subscriptions.values()),
         )
-
-    async def _take_queues(self, topic: str, own: set[MessageQueue]) -> None:
-        held = {queue for queue in self._readers if queue.topic == topic}
-        left = [
-            self._process_queues[queue] for queue in held - own if queue in self._process_queues
-        ]
-        for queue in held - own:
-            self._stop(queue)
-        for queue in sorted(own - held):
-            self._read(queue, None)
-        if held != own:
-            for listener in self.on_assignment:
-                listener(topic, sorted(own))
-        if left:
-            await self._store(left)
-
-    def _read(self, queue: MessageQueue, queue_offset: int | None) -> None:
-        self._readers[queue] = self._instance.tasks.spawn(
-            self._run_reader(queue, queue_offset), f"read {queue}"
-        )
-
-    def _stop(self, queue: MessageQueue) -> None:
-        self._readers.pop(queue).cancel()
-        held = self._process_queues.pop(queue, None)
-        if held is not None:
-            held.drop()
-
-    async def _run_reader(self, queue: MessageQueue, queue_offset: int | None) -> None:
-        while queue_offset is None:
-            try:
-                queue_offset = await self._first_offset(queue)
-            except MailboatError as error:
-                logger.warning("position queue=%s unknown, tried again: %s", queue, error)
-                await asyncio.sleep(ERROR_PAUSE_S)
-        process_queue = ProcessQueue(queue, queue_offset, self._flow_limits)
-        self._process_queues[queue] = process_queue
-        reader = QueueReader(
-            self._puller,
-            self.group,
-            queue,
-            self._subscriptions[queue.topic],
-            PULL_BATCH,
-            ConsumingSink(process_queue, self._service),
-        )
-        await reader.read_from(queue_offset)
-
-    async def _first_offset(self, queue: MessageQueue) -> int:
-        if self._local_offsets is not None:
-            stored = self._local_offsets.get(queue)
-        else:
-            stored = await self._offsets.committed(self.group, queue)
-        if stored is not None:
-            return stored
-        return await self._offsets.start_of(queue, self._start_point)
-
-    async def _send_back(self, process_queue: ProcessQueue, message: MessageExt) -> None:
-        queue = process_queue.queue
-        await send_message_back(
-            self._instance.remoting,
-            await self._instance.routes.master_address(queue),
-            self.group,
-            message,
-            broker_name=queue.broker_name,
-            max_reconsume_times=self._max_reconsume_times,
-        )
-
-
-def _local_offsets(model: MessageModel, group: str, path: Path | None) -> LocalOffsets | None:
-    """Return the offsets file of a broadcasting consumer; a clustering one has none."""
-    if model is MessageModel.CLUSTERING:
-        return None
-    return LocalOffsets(path or Path.home() / ".mailboat_offsets" / group / "offsets.json")
 
 
 def _now_ms() -> int:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.codes import ResponseCode
+from mailboat.protocol.command import RemotingCommand, required_int
 
 
 class SendStatus(Enum):
@@ -43,3 +45,26 @@ class SendResult:
     queue_offset: int
     region: str
     trace_on: bool
+
+
+def read_send_result(response: RemotingCommand, queue: MessageQueue, message_id: str) -> SendResult:
+    """Return what a broker's answer says of a stored message.
+
+    Raises:
+        BrokerError: the answer is a refusal.
+    """
+    status = STATUS_BY_CODE.get(response.code)
+    if status is None:
+        raise BrokerError(response.code, response.remark or "")
+    fields = response.ext_fields
+    return SendResult(
+        status=status,
+        message_id=message_id,
+        offset_message_id=fields.get("msgId", ""),
+        message_queue=MessageQueue(
+            queue.topic, queue.broker_name, required_int(response, "queueId")
+        ),
+        queue_offset=required_int(response, "queueOffset"),
+        region=fields.get("MSG_REGION", "DefaultRegion"),
+        trace_on=fields.get("TRACE_ON") == "true",
+    )

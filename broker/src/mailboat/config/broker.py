@@ -104,8 +104,37 @@ class BrokerConfig:
     short_polling_time_mills: int = setting(1_000, minimum=1, maximum=60_000)
     """Milliseconds that such a pull waits when long polling is off. Default 1000."""
 
+    enable_property_filter: bool = setting(True, live=True)
+    """Whether consumers may filter by SQL92 expressions. Default true (RocketMQ: false)."""
+
     notify_consumer_ids_changed_enable: bool = setting(True)
     """Whether the members of a group are told when one comes or goes. Default true."""
+
+    use_server_side_reset_offset: bool = setting(True, live=True)
+    """Whether resetting a group's offsets changes them here, also for a group that is not
+    connected (RocketMQ 5); false tells its connected members to, and is refused without any
+    (RocketMQ 4). Default true."""
+
+    store_reply_message_enable: bool = setting(True, live=True)
+    """Whether the replies to requests are stored in CLUSTER_REPLY_TOPIC when they have been handed
+    on. Default true."""
+
+    reject_transaction_message: bool = setting(False, live=True)
+    """Whether transaction messages are refused. Default false."""
+
+    transaction_time_out: int = setting(6_000, minimum=1, maximum=86_400_000, live=True)
+    """Milliseconds before a producer is asked about a transaction that it has not ended; a message
+    may set another time in CHECK_IMMUNITY_TIME_IN_SECONDS. Default 6000."""
+
+    transaction_check_max: int = setting(15, minimum=1, maximum=1_000_000, live=True)
+    """How often it is asked before the message goes to TRANS_CHECK_MAX_TIME_TOPIC. Default 15."""
+
+    transaction_check_interval: int = setting(30_000, minimum=10, maximum=86_400_000, live=True)
+    """Milliseconds between two rounds of such questions. Default 30000 (RocketMQ 4.x: 60000)."""
+
+    transaction_op_msg_max_size: int = setting(4_096, minimum=1, maximum=65_536, live=True)
+    """Bytes of a record of ended transactions from which on it takes no further one. Default 4096.
+    Such records are stored with the ends, not up to transactionOpBatchInterval later."""
 
     channel_expired_timeout: int = setting(120_000, minimum=1_000, maximum=3_600_000)
     """Milliseconds without a heartbeat after which a client is forgotten. Default 120000."""

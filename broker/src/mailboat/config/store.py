@@ -24,6 +24,7 @@ DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 
 
 _BYTES_MAX: Final = 1 << 59
 _HOURS: Final = re.compile(r"([01][0-9]|2[0-3])(;([01][0-9]|2[0-3]))*", re.ASCII)
+_DELAY_DIGITS_MAX: Final = 5
 _DELAY_LEVELS: Final = re.compile(r"[1-9][0-9]*[smhd]( [1-9][0-9]*[smhd])*", re.ASCII)
 
 
@@ -33,9 +34,12 @@ def _check_hours(text: str) -> str | None:
     return None
 
 
-def _check_delay_levels(text: str) -> str | None:
+def check_delay_levels(text: str) -> str | None:
+    """Return what is wrong with a table of delays, None for a good one."""
     if _DELAY_LEVELS.fullmatch(text) is None:
         return "must be times such as 1s 5s 1m 2h, with one space between them"
+    if any(len(time) > _DELAY_DIGITS_MAX + 1 for time in text.split(" ")):
+        return f"must not have a time of more than {_DELAY_DIGITS_MAX} digits"
     return None
 
 
@@ -212,9 +216,9 @@ class MessageStoreConfig:
     """Per cent of the machine's memory taken to hold the newest messages; what lies behind counts
     as on disk. Default 40."""
 
-    message_delay_level: str = setting(DEFAULT_DELAY_LEVELS, check=_check_delay_levels)
-    """Delay of each level, the first is level 1. Units s, m, h, d. Default: RocketMQ's 18
-    levels."""
+    message_delay_level: str = setting(DEFAULT_DELAY_LEVELS, check=check_delay_levels)
+    """Delay of each level, the first is level 1. Units s, m, h, d. Default: RocketMQ's 18 levels.
+    Messages that are parked already keep their time under another table."""
 
     def __post_init__(self) -> None:
         """Round the ConsumeQueue file up to whole units."""

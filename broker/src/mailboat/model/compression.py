@@ -1,8 +1,11 @@
 """Compressed bodies: which codec a sysFlag names, and bounded decompression.
 
+LZ4 bodies are LZ4 frames, as Java writes them. Readers before release 5 know only zlib.
+
 Source: apache/rocketmq common/compression/CompressionType.java; type 0 is the legacy zlib.
 """
 
+import io
 import zlib
 from typing import Final
 
@@ -11,20 +14,40 @@ from mailboat.model import sys_flag
 
 # Four times the largest message: enough for every honest body, and a bomb stays small.
 MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024
-ZLIB_LEVEL: Final = 5
+# What RocketMQ uses for zlib and zstd alike; its LZ4 has one level only.
+DEFAULT_LEVEL: Final = 5
+LZ4_DEFAULT_LEVEL: Final = 0
+
+COMPRESSION_TYPES: Final = {
+    "zlib": sys_flag.COMPRESSION_ZLIB,
+    "lz4": sys_flag.COMPRESSION_LZ4,
+    "zstd": sys_flag.COMPRESSION_ZSTD,
+}
+"""The sysFlag bits of each codec by its name."""
 
 
-def compress(body: bytes, compression_type: int = sys_flag.COMPRESSION_ZLIB) -> bytes:
-    """Compress a body with one of the `COMPRESSION_*` types of `mailboat.model.sys_flag`."""
+def compress(
+    body: bytes, compression_type: int = sys_flag.COMPRESSION_ZLIB, level: int | None = None
+) -> bytes:
+    """Compress a body with one of the `COMPRESSION_*` types of `mailboat.model.sys_flag`.
+
+    Args:
+        body: what to compress.
+        compression_type: the codec.
+        level: the codec's own level, higher is smaller and slower; RocketMQ's if not given.
+    """
     if compression_type == sys_flag.COMPRESSION_LZ4:
         import lz4.frame
 
-        return bytes(lz4.frame.compress(body))
+        lz4_level = LZ4_DEFAULT_LEVEL if level is None else level
+        # Java's reader takes frames of independent blocks only.
+        frame = lz4.frame.compress(body, compression_level=lz4_level, block_linked=False)
+        return bytes(frame)
     if compression_type == sys_flag.COMPRESSION_ZSTD:
         import zstandard
 
-        return zstandard.ZstdCompressor().compress(body)
-    return zlib.compress(body, ZLIB_LEVEL)
+        return zstandard.ZstdCompressor(DEFAULT_LEVEL if level is None else level).compress(body)
+    return zlib.compress(body, DEFAULT_LEVEL if level is None else level)
 
 
 def decompress(body: bytes, flags: int, limit_bytes: int = MAX_PAYLOAD_BYTES) -> bytes:
@@ -67,8 +90,6 @@ def _lz4(body: bytes, limit_bytes: int) -> bytes:
 
 
 def _zstd(body: bytes, limit_bytes: int) -> bytes:
-    import io
-
     import zstandard
 
     try:

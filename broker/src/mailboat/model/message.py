@@ -17,7 +17,12 @@ class Message:
     """A message to send.
 
     `keys` are index keys (a text of keys joined by spaces, or a sequence); `properties` are the
-    program's own; `wait_store_ok=False` asks for an answer before the flush (`WAIT=false`).
+    program's own; `wait_store_ok=False` asks for an answer before the flush (`WAIT=false`);
+    `delay_level` has the broker deliver the message later, by its table of delays (1 is 1 s, 3 is
+    10 s, 18 is 2 h, unless it is configured otherwise; 0 is at once).
+
+    Example:
+        Message("orders", b"...", tags="new", keys=["order-7"], delay_level=3)
     """
 
     topic: str
@@ -27,6 +32,7 @@ class Message:
     properties: dict[str, str] = field(default_factory=dict)
     flag: int = 0
     wait_store_ok: bool = True
+    delay_level: int = 0
 
     def all_properties(self) -> dict[str, str]:
         """Return the properties that travel with the message, tags and keys among them."""
@@ -36,6 +42,8 @@ class Message:
         if self.keys:
             keys = self.keys if isinstance(self.keys, str) else " ".join(self.keys)
             properties[PropertyName.KEYS] = keys
+        if self.delay_level:
+            properties[PropertyName.DELAY] = str(self.delay_level)
         properties[PropertyName.WAIT] = "true" if self.wait_store_ok else "false"
         return properties
 

@@ -38,10 +38,14 @@ class PropertyName:
     MESSAGE_REGION: Final = "MSG_REGION"
     TRACE_ON: Final = "TRACE_ON"
     CLUSTER: Final = "CLUSTER"
+    REPLY_TO_CLIENT: Final = "REPLY_TO_CLIENT"
+    PUSH_REPLY_TIME: Final = "PUSH_REPLY_TIME"
     POP_CK: Final = "POP_CK"
     INNER_NUM: Final = "INNER_NUM"
     INNER_BASE: Final = "INNER_BASE"
     CRC32: Final = "__CRC32#"
+    DELIVER_MS: Final = "MAILBOAT_DELIVER_MS"
+    DELAY_MS: Final = "MAILBOAT_DELAY_MS"
 
 
 def encode_properties(properties: Mapping[str, str]) -> str:

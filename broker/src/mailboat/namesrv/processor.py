@@ -9,10 +9,16 @@ Source: apache/rocketmq namesrv/processor/DefaultRequestProcessor.java @ rocketm
 import dataclasses
 import logging
 import zlib
-from typing import Final
+from typing import Any, Final, cast
 
-from mailboat.config import Settings, properties_of
-from mailboat.errors import BrokerError
+from mailboat.config import (
+    NamesrvConfig,
+    Settings,
+    check_value,
+    properties_of,
+    role_settings,
+)
+from mailboat.errors import BrokerError, ConfigError
 from mailboat.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigManager
 from mailboat.namesrv.route_info import (
     UNIT_FLAG,
@@ -49,8 +55,12 @@ from mailboat.protocol.route import (
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Processor
 
-_WRITABLE_AT_RUNTIME: Final[frozenset[str]] = frozenset()
-"""Keys that UPDATE_NAMESRV_CONFIG may change: none, since none is safe to take from any client."""
+_WRITABLE_AT_RUNTIME: Final = (
+    "orderMessageEnable",
+    "returnOrderTopicConfigToBroker",
+    "deleteTopicWithBrokerRegistration",
+)
+"""Keys that UPDATE_NAMESRV_CONFIG may change: switches that are safe to take from any client."""
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _ZLIB_START: Final = b"\x78"  # No JSON text begins with it.
@@ -236,13 +246,27 @@ class NamesrvProcessor:
         return request.response(ResponseCode.SUCCESS)
 
     def _update_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        for key in decode_properties_text(request.body):
+        """Change switches, all of a request's or none, until the process ends."""
+        changes = decode_properties_text(request.body)
+        for key in changes:
             if key not in _WRITABLE_AT_RUNTIME:
                 raise BrokerError(
                     ResponseCode.NO_PERMISSION,
-                    f"{key} cannot be changed while the name server runs;"
-                    " change its configuration file and restart it",
+                    f"{key} cannot be changed while the name server runs; nothing was changed."
+                    f" What can be: {', '.join(_WRITABLE_AT_RUNTIME)}",
                 )
+        known = role_settings("namesrv")
+        try:
+            values = {known[key].name: check_value(key, changes[key], "namesrv") for key in changes}
+        except ConfigError as error:
+            raise BrokerError(
+                ResponseCode.INVALID_PARAMETER, f"{error}; nothing was changed"
+            ) from error
+        config: NamesrvConfig = dataclasses.replace(self._settings.namesrv, **cast(Any, values))
+        self._settings = dataclasses.replace(self._settings, namesrv=config)
+        self._routes.delete_unlisted_topics = config.delete_topic_with_broker_registration
+        for key, value in changes.items():
+            logger.info("setting changed %s=%s", key, value)
         return request.response(ResponseCode.SUCCESS)
 
     def _get_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:

@@ -114,12 +114,11 @@ class RouteInfoManager:
             clock: monotonic seconds, so that a step of the wall clock expires no broker.
             expired_timeout_s: silence after which a broker is dropped.
             delete_unlisted_topics: whether a master's registration also ends the routes of the
-            topics
-                that it leaves out.
+                topics that it leaves out.
         """
         self._clock = clock
         self._expired_timeout_s = expired_timeout_s
-        self._delete_unlisted_topics = delete_unlisted_topics
+        self.delete_unlisted_topics = delete_unlisted_topics
         self._clusters: dict[str, dict[str, None]] = {}
         self._groups: dict[str, BrokerGroup] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
@@ -310,7 +309,7 @@ class RouteInfoManager:
 
     def _update_topics(self, registration: Registration, *, changed: bool) -> None:
         name = registration.broker_name
-        if self._delete_unlisted_topics:
+        if self.delete_unlisted_topics:
             for topic in [topic for topic, queues in self._topics.items() if name in queues]:
                 if topic not in registration.topics:
                     self._remove_queue_data(topic, name)

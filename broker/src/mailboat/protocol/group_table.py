@@ -22,7 +22,9 @@ class SubscriptionGroupTable:
     subscription_group_table: dict[str, SubscriptionGroupConfig] = field(default_factory=dict)
 
 
-class _GroupConfigBody(msgspec.Struct, rename="camel", gc=False):
+class GroupConfigBody(msgspec.Struct, rename="camel", gc=False):
+    """SubscriptionGroupConfig as JSON."""
+
     group_name: str
     consume_enable: bool = True
     consume_from_min_enable: bool = True
@@ -40,16 +42,16 @@ class _GroupConfigBody(msgspec.Struct, rename="camel", gc=False):
 
 class _GroupTableBody(msgspec.Struct, rename="camel"):
     data_version: DataVersionBody = msgspec.field(default_factory=DataVersionBody)
-    subscription_group_table: dict[str, _GroupConfigBody] = {}
+    subscription_group_table: dict[str, GroupConfigBody] = {}
 
 
-_group_config: Final = msgspec.json.Decoder(_GroupConfigBody, strict=False)
+_group_config: Final = msgspec.json.Decoder(GroupConfigBody, strict=False)
 _table: Final = msgspec.json.Decoder(_GroupTableBody, strict=False)
 
 
 def encode_group_config(config: SubscriptionGroupConfig) -> bytes:
     """Write one group's configuration."""
-    return encode_body(msgspec.convert(config, _GroupConfigBody, from_attributes=True))
+    return encode_body(msgspec.convert(config, GroupConfigBody, from_attributes=True))
 
 
 def decode_group_config(body: bytes) -> SubscriptionGroupConfig:

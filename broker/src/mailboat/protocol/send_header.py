@@ -48,6 +48,7 @@ CODE_BY_START: Final = {
     (b'{"code":%d,"' % code)[:START_BYTES]: code for code in REQUEST_CODES if 10 <= code <= 999
 }
 _SHORT_NAMES_STARTS: Final = frozenset((b'{"code":310,', b'{"code":320,'))
+_LONG_NAMES_CODES: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 _LONG_NAMES_START: Final = b'{"code":10,'
 _SHORT_NAMES: Final = {
     "producer_group": "a",
@@ -270,12 +271,12 @@ def decode_send_headers(frames: list[Frame]) -> list[SendRequest | Exception]:
 
 
 def send_request(command: RemotingCommand) -> SendRequest:
-    """Read the fields of SEND_MESSAGE out of a decoded command.
+    """Read the fields of SEND_MESSAGE, or of SEND_REPLY_MESSAGE, out of a decoded command.
 
     Raises:
         MalformedRequestError: a field is missing or of the wrong kind.
     """
-    names = _LONG_NAMES if command.code == RequestCode.SEND_MESSAGE else _SHORT_NAMES
+    names = _LONG_NAMES if command.code in _LONG_NAMES_CODES else _SHORT_NAMES
     try:
         fields = SendFields(
             required_str(command, names["producer_group"]),

@@ -62,9 +62,10 @@ class _ConsumerOffsetBody(msgspec.Struct, rename="camel"):
 _consumer_offsets: Final = msgspec.json.Decoder(_ConsumerOffsetBody, strict=False)
 
 
-def encode_topic_stats(table: Mapping[MessageQueue, TopicOffset]) -> bytes:
-    """Write the bounds of a topic's queues (202)."""
-    return b'{"offsetTable":' + encode_queue_map(table) + b',"topicPutTps":0.0}'
+def encode_topic_stats(table: Mapping[MessageQueue, TopicOffset], put_tps: float = 0.0) -> bytes:
+    """Write the bounds of a topic's queues (202); `put_tps` is messages sent per second."""
+    tps = encode_body(put_tps)
+    return b'{"offsetTable":' + encode_queue_map(table) + b',"topicPutTps":' + tps + b"}"
 
 
 def decode_topic_stats(body: bytes) -> dict[MessageQueue, TopicOffset]:

@@ -41,6 +41,9 @@ READS_MAX: Final = 64
 FIRST_ROUND_S: Final = 60.0
 """RocketMQ waits a minute before it first cleans, so that a start is not slowed down."""
 
+MANUAL_ROUNDS: Final = 20
+"""Rounds that remove expired files at any hour once an administrator asked, as in RocketMQ."""
+
 RemovalListener = Callable[[list[RaisedQueue]], None]
 """Called with the queues that lost messages, and which of their queue offsets those had."""
 
@@ -175,6 +178,11 @@ class Cleaner:
         """Have the next round at once: the read position is new."""
         self._next_round_s = 0.0
 
+    def delete_expired(self) -> None:
+        """Remove expired files in the next rounds, whatever the hour is; the first begins soon."""
+        self._retention.manual_rounds = MANUAL_ROUNDS
+        self.hurry()
+
     def start(self) -> None:
         """Look at the disk for the first time; the rounds begin later."""
         now_s = self._disk.monotonic()
@@ -246,6 +254,7 @@ class Cleaner:
         elif not is_blocked:
             is_blocked = self._move_on_early(safe_offset)
         self._layout = self._present_layout()
+        self._retention.manual_rounds = max(0, self._retention.manual_rounds - 1)
         self.last_round_ms = self._disk.wall_ms()
         return deleted, is_blocked
 

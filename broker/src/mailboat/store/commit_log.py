@@ -377,6 +377,8 @@ class CommitLog:
         pairs = list(zip(batch, queues, strict=True))
         legal = [pair for pair in pairs if self._is_legal(pair[0])]
         _refuse([m for m in batch if not self._is_legal(m)], PutStatus.MESSAGE_ILLEGAL)
+        if not legal:
+            return 0
         return self.append([pair[0] for pair in legal], [pair[1] for pair in legal])
 
     def _topic_field(self, topic: str) -> tuple[int, bytes]:

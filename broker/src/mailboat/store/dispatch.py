@@ -15,6 +15,8 @@ from itertools import starmap
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from mailboat.model.delay_level import DelayLevels
+from mailboat.model.names import SCHEDULE_TOPIC
 from mailboat.model.properties import PropertyName, decode_properties
 from mailboat.model.record import RecordParts
 from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
@@ -41,11 +43,18 @@ class Dispatch:
     """Builds the derived files; `dispatched_offset` is how far they are complete in memory."""
 
     def __init__(
-        self, queues: QueueTable, index: IndexService, *, index_enabled: bool, wait_for_flush: bool
+        self,
+        queues: QueueTable,
+        index: IndexService,
+        delay_levels: DelayLevels,
+        *,
+        index_enabled: bool,
+        wait_for_flush: bool,
     ) -> None:
         """Build for one store; `wait_for_flush` holds messages back until `release`."""
         self._queues = queues
         self._index = index
+        self._delay_levels = delay_levels
         self._index_enabled = index_enabled
         self._wait_for_flush = wait_for_flush
         self._waiting: deque[_Waiting] = deque()
@@ -156,7 +165,11 @@ class Dispatch:
         properties = decode_properties(text)
         if transaction not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
             queue = self._queues.get_or_add(topic, header.queue_id)
-            self._restore_unit(queue, parts, tags_code(properties.get(PropertyName.TAGS)))
+            if topic == SCHEDULE_TOPIC:
+                code = self._delay_levels.deliver_ms(properties, parts.store_timestamp_ms)
+            else:
+                code = tags_code(properties.get(PropertyName.TAGS))
+            self._restore_unit(queue, parts, code)
         if self._index_enabled and transaction != TRANSACTION_ROLLBACK:
             self._index_keys(topic, properties, parts)
         self.dispatched_offset = header.physical_offset + header.size_bytes

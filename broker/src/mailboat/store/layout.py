@@ -6,6 +6,7 @@
     <root>/checkpoint, abort, lock                   as RocketMQ has them
     <root>/config/*.json                             the broker's tables
     <root>/mailboat/identity.json                    ours: which broker the directory belongs to
+    <root>/mailboat/queueLocks.json                  ours: who consumes which queue in order
     <root>/mailboat/progress.json                    ours: how far the derived files are durable
     <root>/mailboat/flushed                          ours: how far the CommitLog is durable
     <root>/mailboat/quarantine/                      ours: copies of damaged bytes

@@ -1,4 +1,4 @@
-"""Finding messages: by queue offset, physical offset, key and time.
+"""Finding messages: by queue offset, properties, physical offset, key and time.
 
 Every record that leaves the store has been checked against its checksum and against the place it
 was asked for, each time it is read, in the very bytes that leave. A read of several records that
@@ -12,21 +12,27 @@ lookMessageByOffset) and store/ConsumeQueue.java (binarySearchInQueueByTime).
 """
 
 import struct
+import time
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import accumulate, compress
 from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
+from mailboat.filtering.property_filter import PropertyFilter
 from mailboat.model.properties import PropertyName, decode_properties
 from mailboat.model.record import (
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_HEAD,
     FIXED_BYTES,
+    HEAD_V4,
+    MAGIC_V1,
     RecordParts,
+    locate,
 )
+from mailboat.model.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.index_service import IndexService
@@ -34,8 +40,17 @@ from mailboat.store.recovery import read_record
 from mailboat.store.segment import Segment
 
 _PLACE: Final = struct.Struct(">i16xqq")
+# Size, magic, queue offset, sysFlag, body size of a record whose hosts are IPv4.
+_SHAPE: Final = struct.Struct(">iI12xq8xi44xi")
+_SHAPE_BYTES: Final = _SHAPE.size
+assert _SHAPE_BYTES == HEAD_V4.size
+_ANY_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 # Units looked at in one call when most of them may be filtered out.
 _SCAN_UNITS: Final = 800
+# A read by properties looks at this many messages at once, and ends after this time.
+_CHUNK_UNITS: Final = 32
+_CHUNK_BYTES: Final = 262_144
+_SLICE_S: Final = 0.002
 _CRC_MASK: Final = 0x7FFFFFFF
 _MIN_RECORD_BYTES: Final = FIXED_BYTES + CRC_PROPERTY_BYTES
 # A checksum property back to front: its digits are stored in that order.
@@ -88,6 +103,34 @@ class _Read(NamedTuple):
     size_bytes: int
 
 
+class _Matched:
+    """The messages that a read by properties has found, and how many it may find."""
+
+    __slots__ = ("_max_bytes", "_max_messages", "records", "size_bytes", "wanted")
+
+    def __init__(self, wanted: PropertyFilter, max_messages: int, max_bytes: int) -> None:
+        """Look for what `wanted` takes."""
+        self.wanted = wanted
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self.records: list[memoryview] = []
+        self.size_bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether there are as many records as were asked for."""
+        return len(self.records) >= self._max_messages
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Tell whether one more record may go along."""
+        return not self.records or self.size_bytes + size_bytes <= self._max_bytes
+
+    def add(self, record: memoryview) -> None:
+        """Take a record along."""
+        self.records.append(record)
+        self.size_bytes += len(record)
+
+
 class QueryResult(NamedTuple):
     """Records found by key, oldest first, and how far the index reaches."""
 
@@ -100,9 +143,16 @@ class Lookup:
     """Reads of one store."""
 
     def __init__(
-        self, commit_log: CommitLog, index: IndexService, *, skip_corrupt: bool, check_crc: bool
+        self,
+        commit_log: CommitLog,
+        index: IndexService,
+        *,
+        skip_corrupt: bool,
+        check_crc: bool,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """Read from `commit_log` and `index`; `skip_corrupt` steps over damaged messages."""
+        self._clock = clock
         self._commit_log = commit_log
         self._index = index
         self._skip_corrupt = skip_corrupt
@@ -147,6 +197,80 @@ class Lookup:
             return GetResult(GetStatus.FOUND, at, low, high, slices, count, total)
         status = GetStatus.NO_MATCHED_MESSAGE if at > queue_offset else GetStatus.DAMAGED
         return GetResult(status, at, low, high, [], 0, 0)
+
+    def get_matching_message(
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        wanted: PropertyFilter,
+        scan_bytes: int,
+    ) -> GetResult:
+        """Return messages whose properties a filter takes, the first one whatever its size.
+
+        Ends after two milliseconds, or after `scan_bytes` of records, even if nothing was found so
+        far: a filter that takes nothing must not stop the event loop. The result says where to go
+        on. Messages are judged after their checks, so that damage cannot hide one.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
+        low, high = queue.min_offset, queue.max_offset
+        if queue_offset < low or queue_offset >= high or high == 0:
+            return _outside(queue_offset, low, high)
+        matched = _Matched(wanted, max_messages, max_bytes)
+        ends_at_s = self._clock() + _SLICE_S
+        at = queue_offset
+        while at < high and scan_bytes > 0:
+            read = self._read_chunk(queue, at)
+            data = b"".join(read.slices)
+            if not data and read.next_offset == at:
+                break
+            scan_bytes -= len(data)
+            at = self._match(data, matched, read.next_offset, ends_at_s)
+            if at < read.next_offset or matched.is_full or self._clock() > ends_at_s:
+                break
+        count, total = len(matched.records), matched.size_bytes
+        if count:
+            return GetResult(GetStatus.FOUND, at, low, high, matched.records, count, total)
+        status = GetStatus.NO_MATCHED_MESSAGE if at > queue_offset else GetStatus.DAMAGED
+        return GetResult(status, at, low, high, [], 0, 0)
+
+    def _read_chunk(self, queue: ConsumeQueue, queue_offset: int) -> "_Read":
+        units = queue.read_units(queue_offset, _CHUNK_UNITS)
+        read = self._read_together(units, queue_offset, _CHUNK_UNITS, _CHUNK_BYTES, None)
+        if read is None:
+            read = self._read_singly(units, queue_offset, _CHUNK_UNITS, _CHUNK_BYTES, None)
+        return read
+
+    def _match(self, data: bytes, matched: "_Matched", after: int, ends_at_s: float) -> int:
+        """Judge checked records that lie back to back; return where to go on, `after` at the end.
+
+        At least one record is judged.
+        """
+        view = memoryview(data)
+        queue_offset: int
+        matches, clock = matched.wanted.matches_text, self._clock
+        position = 0
+        while len(data) - position >= FIXED_BYTES:
+            size, magic, queue_offset, sys_flag, body_size = _SHAPE.unpack_from(data, position)
+            end = position + size
+            topic_size_at = position + _SHAPE_BYTES + body_size
+            if magic == MAGIC_V1 and not sys_flag & _ANY_V6 and topic_size_at < end:
+                properties_at = topic_size_at + data[topic_size_at] + 3
+            else:
+                properties_at = _properties_at(data, position, end)
+            if matches(data, properties_at, end):
+                if not matched.has_room(size):
+                    return queue_offset
+                matched.add(view[position:end])
+                if matched.is_full and end < len(data):
+                    return queue_offset + 1
+            position = end
+            if clock() > ends_at_s and position < len(data):
+                return queue_offset + 1
+        return after
 
     def _read_one(
         self, unit: bytes, queue_offset: int, tags_codes: frozenset[int] | None
@@ -442,6 +566,14 @@ def _layouts(sizes: tuple[int, ...]) -> tuple[struct.Struct, struct.Struct]:
     in_place = ">" + "i16xqq%dx" * count % tuple([size - _PLACE.size for size in sizes])
     parts = [size - CRC_PROPERTY_BYTES for size in sizes]
     return struct.Struct(in_place), struct.Struct(_CHECKED_PARTS * count % tuple(parts))
+
+
+def _properties_at(data: bytes, position: int, end: int) -> int:
+    """Return where the properties of any record begin, its end if it is none."""
+    try:
+        return locate(data, position, end).properties_at
+    except ValueError:
+        return end
 
 
 def _checksums_hold(parts: tuple[bytes, ...]) -> bool:

@@ -18,6 +18,8 @@ from typing import Any, Final
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk, SyncFailedError
 from mailboat.errors import StoreBusyError, StoreClosedError
+from mailboat.filtering.property_filter import PropertyFilter
+from mailboat.model.delay_level import DelayLevels
 from mailboat.store import opening
 from mailboat.store.checkpoint import (
     CheckpointTimes,
@@ -124,6 +126,7 @@ class MessageStore:
         self.dispatch = Dispatch(
             self.queues,
             self.index,
+            DelayLevels(config.message_delay_level),
             index_enabled=config.message_index_enable,
             wait_for_flush=self.is_sync_flush,
         )
@@ -563,6 +566,24 @@ class MessageStore:
         if queue is None:
             return _NO_QUEUE
         return self.lookup.get_message(queue, queue_offset, max_messages, max_bytes, tags_codes)
+
+    def get_matching_message(
+        self,
+        topic: str,
+        queue_id: int,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        wanted: PropertyFilter,
+        scan_bytes: int,
+    ) -> GetResult:
+        """Return messages that a filter takes; see `Lookup.get_matching_message`."""
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return _NO_QUEUE
+        return self.lookup.get_matching_message(
+            queue, queue_offset, max_messages, max_bytes, wanted, scan_bytes
+        )
 
     def is_hot(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Estimate whether a message is in memory: it lies near the end of the log."""

@@ -136,6 +136,9 @@ class Retention:
         """What the thresholds were compared with: reserved room counts as free."""
 
         self.active = ActiveLevels()
+        self.manual_rounds = 0
+        """Rounds that take every hour for one of deleteWhen, as an administrator asked."""
+
         self.refusal: str | None = None
         self.on_look: Callable[[], None] | None = None
         """Called after every look that succeeded."""
@@ -194,7 +197,8 @@ class Retention:
 
     def pressure(self, freed_bytes: int = 0) -> Pressure:
         """Return what may be deleted, once the removal of so many bytes is through."""
-        in_window = time.localtime(self.now_ms() / 1000).tm_hour in self._hours
+        hour = time.localtime(self.now_ms() / 1000).tm_hour
+        in_window = hour in self._hours or self.manual_rounds > 0
         if self.usage is None:
             return Pressure(in_window=False, expire=False, force_clean=False)
         volumes = [

@@ -22,7 +22,9 @@ from mailboat.broker.stats import FlowCounter
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.web.api import group_topics, topic_lag
 from mailboat.web.context import WebContext
+from mailboat.web.delay_metrics import delay_metrics
 from mailboat.web.store_metrics import store_metrics
+from mailboat.web.transaction_metrics import transaction_metrics
 
 TOPIC_SERIES_MAX: Final = 200
 """Topics with series of their own; the others only show in the sum of all."""
@@ -122,6 +124,8 @@ class ProcessMetrics(Collector):
             yield from _client_metrics(broker)
             yield from _store_metrics(broker)
             yield from store_metrics(broker, context.settings)
+            yield from delay_metrics(broker.schedule, broker.retry)
+            yield from transaction_metrics(broker.transactions)
             yield _lag_metric(broker)
 
 

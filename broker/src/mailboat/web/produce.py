@@ -13,8 +13,7 @@ from aiohttp import web
 
 from mailboat.broker.controller import BrokerController
 from mailboat.client.outgoing import prepare_batch
-from mailboat.client.producer import read_send_result
-from mailboat.client.send_result import SendResult
+from mailboat.client.send_result import SendResult, read_send_result
 from mailboat.errors import IllegalMessageError
 from mailboat.model.message import Message
 from mailboat.model.message_id import UniqKeyGenerator

@@ -283,3 +283,42 @@ async def test_one_connection_in_many_groups() -> None:
     assert list(consumers.groups) == ["H"]
     assert consumers.groups_on_topic("T") == ["H"]
     consumers.close()
+
+
+async def test_a_producer_is_found_by_its_id() -> None:
+    """Whatever its groups; of several connections the one with the last heartbeat counts."""
+    clock = Clock()
+    producers = ProducerManager(clock=clock)
+    old, new = Peer("a"), Peer("b")
+    assert producers.find_client("c1") is None
+    producers.register(old.client("c1"), "P")
+    producers.register(old.client("c1"), "Q")
+    clock.now += 1
+    producers.register(new.client("c1"), "Q")
+    found = producers.find_client("c1")
+    assert found is not None
+    assert found.connection is new.connection
+    producers.connection_closed(new.connection)
+    producers.unregister("Q", old.connection, "c1")
+    found = producers.find_client("c1")
+    assert found is not None
+    assert found.connection is old.connection
+    producers.unregister("P", old.connection, "c1")
+    assert producers.find_client("c1") is None
+
+
+async def test_members_are_listed_once_by_id() -> None:
+    """Of two connections with one id the one with the last heartbeat is asked."""
+    clock = Clock()
+    consumers = ConsumerManager(clock=clock)
+    old, new = Peer("a"), Peer("b")
+    consumers.register(old.client("c2"), consumer("T"))
+    consumers.register(old.client("c1"), consumer("T"))
+    clock.now += 1
+    consumers.register(new.client("c2"), consumer("T"))
+    members = consumers.groups["G"].listed_members()
+    assert [(member.client_id, member.connection) for member in members] == [
+        ("c1", old.connection),
+        ("c2", new.connection),
+    ]
+    consumers.close()

@@ -170,3 +170,113 @@ def test_the_version_moves_on_with_commits() -> None:
     for queue_offset in range(1, 1001):
         offsets.commit("G", "T", 0, queue_offset)
     assert offsets.data_version.counter == 2
+
+
+# -- resets ---------------------------------------------------------------------------------------
+
+
+def test_a_reset_beats_commits_of_members_that_do_not_know() -> None:
+    """The offset is there at once; what members commit before their next pull is ignored."""
+    offsets = manager()
+    offsets.commit("G", "T", 0, 50)
+    offsets.reset("G", "T", 0, 20)
+    assert offsets.query("G", "T", 0) == 20
+    offsets.commit("G", "T", 0, 51)
+    assert offsets.query("G", "T", 0) == 20
+    offsets.commit("G", "T", 1, 7)
+    offsets.commit("H", "T", 0, 8)
+    assert offsets.query("G", "T", 1) == 7
+    assert offsets.query("H", "T", 0) == 8
+
+
+def test_the_next_pull_ends_a_reset() -> None:
+    """One pull is sent to the new offset; from then on commits count again."""
+    offsets = manager()
+    offsets.commit("G", "T", 0, 50)
+    assert not offsets.has_resets
+    offsets.reset("G", "T", 0, 20)
+    assert offsets.has_resets
+    assert offsets.take_reset("G", "T", 1, 60, 50) is None
+    assert offsets.take_reset("H", "T", 0, 60, 50) is None
+    assert offsets.take_reset("G", "T", 0, 60, 50) == 20
+    assert offsets.take_reset("G", "T", 0, 60, 50) is None
+    assert not offsets.has_resets
+    offsets.commit("G", "T", 0, 51)
+    assert offsets.query("G", "T", 0) == 51
+
+
+@pytest.mark.parametrize(
+    ("queue_offset", "commit_offset", "expected"),
+    [(20, None, None), (20, 20, None), (20, 19, 20), (21, None, 20), (0, 20, 20)],
+)
+def test_a_member_that_starts_at_the_new_offset_goes_on(
+    queue_offset: int, commit_offset: int | None, expected: int | None
+) -> None:
+    """Who came after the reset is there already; being sent there costs a client ten seconds."""
+    offsets = manager()
+    offsets.reset("G", "T", 0, 20)
+    assert offsets.take_reset("G", "T", 0, queue_offset, commit_offset) == expected
+    assert not offsets.has_resets
+
+
+async def test_a_reset_survives_a_restart() -> None:
+    """Members that were connected and commit their old offset after it are ignored still."""
+    disk = SimulatedDisk()
+    offsets = manager(disk)
+    offsets.commit("G", "T", 0, 50)
+    offsets.reset("G", "T", 0, 20)
+    await offsets.persist()
+    assert json.loads(read_file(disk, PATH))["resetOffsetTable"] == {"T@G": {"0": 20}}
+    again = manager(disk)
+    again.commit("G", "T", 0, 50)
+    assert again.query("G", "T", 0) == 20
+    assert again.take_reset("G", "T", 0, 60, 50) == 20
+    await again.persist()
+    assert "resetOffsetTable" not in json.loads(read_file(disk, PATH))
+    assert not manager(disk).has_resets
+
+
+def test_other_brokers_are_not_told_of_resets() -> None:
+    """The answer to GET_ALL_CONSUMER_OFFSET is RocketMQ's table and nothing else."""
+    offsets = manager()
+    offsets.reset("G", "T", 0, 20)
+    assert json.loads(offsets.encode())["offsetTable"] == {"T@G": {"0": 20}}
+    assert "resetOffsetTable" not in json.loads(offsets.encode())
+
+
+def test_a_reset_back_is_noticed_by_retention() -> None:
+    """What the group is to read again must count as unread."""
+    offsets = manager()
+    offsets.commit("G", "T", 0, 50)
+    lowered = offsets.lowered
+    offsets.reset("G", "T", 0, 20)
+    assert offsets.lowered > lowered
+
+
+def test_a_deleted_group_takes_its_resets_along() -> None:
+    """A group made anew under the same name commits freely."""
+    offsets = manager()
+    offsets.reset("G", "T", 0, 20)
+    offsets.remove_group("G")
+    assert not offsets.has_resets
+
+
+def test_cloned_offsets_replace_those_of_the_other_group() -> None:
+    """The target gets the source's offsets in the topic, no more and no less."""
+    offsets = manager()
+    offsets.commit("G", "T", 0, 5)
+    offsets.commit("G", "T", 1, 6)
+    offsets.commit("H", "T", 0, 90)
+    offsets.commit("H", "T", 7, 90)
+    offsets.commit("H", "U", 0, 90)
+    offsets.reset("H", "T", 0, 80)
+    lowered = offsets.lowered
+    offsets.clone("G", "H", "T")
+    assert offsets.queues("H", "T") == {0: 5, 1: 6}
+    assert offsets.queues("H", "U") == {0: 90}
+    assert offsets.queues("G", "T") == {0: 5, 1: 6}
+    assert offsets.topics_of("H") == {"T", "U"}
+    assert offsets.lowered > lowered
+    assert not offsets.has_resets
+    offsets.clone("unknown", "H", "T")
+    assert offsets.queues("H", "T") == {0: 5, 1: 6}

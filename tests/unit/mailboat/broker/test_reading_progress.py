@@ -247,3 +247,15 @@ def test_a_large_loss_is_counted_in_slices() -> None:
     assert 0 < sum(progress.lost.values()) < 10 * queues * 2
     finish(progress)
     assert sum(progress.lost.values()) == 10 * queues * 2
+
+
+def test_what_the_broker_still_needs_itself_is_not_read(tables: Tables) -> None:
+    """Delayed messages count as unread, at once and without another round."""
+    tables.commit("G", "T", 0, 50)
+    tables.commit("G", "T", 1, 50)
+    progress = progress_of(tables)
+    needed: list[int | None] = [None, 700, 900]
+    progress.also_unread += [lambda: needed[0], lambda: needed[1], lambda: needed[2]]
+    assert progress.position() == 700
+    needed[:] = [None, None, None]
+    assert progress.position() > 900

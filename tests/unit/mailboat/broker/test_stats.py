@@ -2,7 +2,9 @@
 
 import pytest
 
-from mailboat.broker.stats import BrokerStats
+from mailboat.broker.stats import BrokerStats, Span
+
+SPANS: tuple[Span, ...] = ("minute", "hour", "day")
 
 
 class Clock:
@@ -114,3 +116,47 @@ def test_average_size_and_failures_are_counted() -> None:
     info = stats.runtime_info()
     assert float(info["putMessageAverageSize"]) == 250.0
     assert info["putMessageFailedTimes"] == "2"
+
+
+def test_a_young_flow_counts_from_its_first_message() -> None:
+    """Minute, hour and day are the same then, also before the first sample."""
+    stats, clock = make_stats()
+    stats.record_put("T", 5, 500)
+    clock.now += 4
+    flow = stats.topic_flows()["T"]
+    for span in SPANS:
+        assert flow.counted(span, stats.now()) == (5, 500, 4.0)
+
+
+def test_minute_hour_and_day_forget_one_after_the_other() -> None:
+    """A message counts for the span and what its samples are apart, never longer."""
+    stats, clock = make_stats()
+    stats.record_put("T", 7, 700)
+    flow = stats.topic_flows()["T"]
+
+    def counted() -> list[int]:
+        return [flow.counted(span, stats.now()).messages for span in SPANS]
+
+    run(stats, clock, 60, 0)
+    assert counted() == [7, 7, 7]
+    run(stats, clock, 10, 0)
+    assert counted() == [0, 7, 7]
+    run(stats, clock, 3600 - 70, 0)
+    assert counted() == [0, 7, 7]
+    run(stats, clock, 600, 0)
+    assert counted() == [0, 0, 7]
+    run(stats, clock, 24 * 3600 - 4200, 0)
+    assert counted() == [0, 0, 7]
+    run(stats, clock, 3600, 0)
+    assert counted() == [0, 0, 0]
+
+
+def test_spans_have_their_length() -> None:
+    """A rate over an hour divides by an hour: the oldest sample is that old and no older."""
+    stats, clock = make_stats()
+    run(stats, clock, 2 * 3600, 10)
+    flow = stats.topic_flows()["T"]
+    hour = flow.counted("hour", stats.now())
+    assert hour.seconds == pytest.approx(3600, abs=600)
+    assert hour.messages == 10 * hour.seconds
+    assert hour.size_bytes == 100 * hour.messages

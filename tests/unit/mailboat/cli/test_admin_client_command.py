@@ -1,8 +1,17 @@
+import asyncio
+
 import click
 import pytest
 from click.testing import CliRunner
 
-from mailboat.cli.client_command import namesrv_option, start_point_option
+from mailboat.cli.client_command import (
+    confirm,
+    each,
+    namesrv_option,
+    start_point_option,
+    time_option,
+    yes_option,
+)
 from mailboat.client.queue_offsets import ConsumeFromWhere, StartPoint
 
 
@@ -25,6 +34,8 @@ def output(*words: str, env: dict[str, str] | None = None) -> str:
     [
         ("first", StartPoint(ConsumeFromWhere.FIRST_OFFSET)),
         ("last", StartPoint(ConsumeFromWhere.LAST_OFFSET)),
+        ("earliest", StartPoint(ConsumeFromWhere.FIRST_OFFSET)),
+        ("latest", StartPoint(ConsumeFromWhere.LAST_OFFSET)),
         ("1700000000123", StartPoint(ConsumeFromWhere.TIMESTAMP, 1700000000123)),
         ("2023-11-14T22:13:20Z", StartPoint(ConsumeFromWhere.TIMESTAMP, 1700000000000)),
         ("2023-11-14 23:13:20.5+01:00", StartPoint(ConsumeFromWhere.TIMESTAMP, 1700000000500)),
@@ -57,3 +68,61 @@ def test_bad_name_server_is_wrong_usage():
     result = CliRunner().invoke(command, ["-n", "host"])
     assert result.exit_code == 2
     assert "'host' is not HOST:PORT" in result.output
+
+
+@click.command()
+@time_option("--end", "end_ms", help_text="When.")
+@yes_option
+def destroy(end_ms: int | None, yes: bool) -> None:
+    """Say what was understood, after a question."""
+    confirm("Really?", yes=yes)
+    click.echo(f"{end_ms}")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "None"),
+        (("--end", "1700000000123"), "1700000000123"),
+        (("--end", "2023-11-14T22:13:20Z"), "1700000000000"),
+    ],
+)
+def test_times_may_be_left_out(words: tuple[str, ...], expected: str):
+    """An option that takes a time has no value where it is not given."""
+    result = CliRunner().invoke(destroy, [*words, "--yes"])
+    assert result.output.strip() == expected
+
+
+def test_first_is_no_time():
+    """Where only a time makes sense, the words for both ends are refused."""
+    result = CliRunner().invoke(destroy, ["--end", "first", "--yes"])
+    assert result.exit_code == 2
+    assert "'first' is not a time such as" in result.output
+
+
+def test_nothing_is_destroyed_without_somebody_to_ask():
+    """Without a terminal and without --yes the command is wrong usage and does nothing."""
+    result = CliRunner().invoke(destroy, input="y\n")
+    assert result.exit_code == 2
+    assert "add --yes" in result.output
+
+
+async def test_work_is_done_for_each_in_order():
+    """Results come in the order of the items, whichever is done first; at most 16 run at once."""
+    running = highest = counted = 0
+
+    async def work(number: int) -> int:
+        nonlocal running, highest
+        running += 1
+        highest = max(highest, running)
+        for _ in range(50 - number):
+            await asyncio.sleep(0)
+        running -= 1
+        return number * number
+
+    def count() -> None:
+        nonlocal counted
+        counted += 1
+
+    assert await each(range(50), work, count) == [number * number for number in range(50)]
+    assert (highest, counted) == (16, 50)

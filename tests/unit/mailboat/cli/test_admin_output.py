@@ -2,7 +2,15 @@ import json
 
 import pytest
 
-from mailboat.cli.output import message_row, print_rows, time_text
+from mailboat.cli.output import (
+    body_text,
+    hex_dump,
+    message_row,
+    print_record,
+    print_rows,
+    print_section,
+    time_text,
+)
 from mailboat.model.message import MessageExt
 
 HOST = bytes((127, 0, 0, 1, 0, 0, 42, 159))
@@ -59,3 +67,45 @@ def test_bytes_that_are_no_text_are_base64():
 def test_no_time_is_a_dash():
     """Brokers say 0 or -1 where there is no time."""
     assert (time_text(0), time_text(-1)) == ("-", "-")
+
+
+def test_fields_stand_below_each_other(capsys: pytest.CaptureFixture[str]):
+    """Names are padded, lines of a value are indented, tables in a value are on one line."""
+    print_record({"a": "x\ny", "long_name": {"b": 1, "c": 2}, "no": False, "none": None})
+    assert capsys.readouterr().out.splitlines() == [
+        "a          x",
+        "           y",
+        "long name  b=1, c=2",
+        "no         no",
+        "none       -",
+    ]
+
+
+def test_empty_section_says_so(capsys: pytest.CaptureFixture[str]):
+    """A table without rows is one line."""
+    print_section("Members", [], ("a",))
+    print_section("Queues", [{"a": 1}], ("a",))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == ["", "Members: none", "", "Queues"]
+
+
+def test_hex_shows_offset_bytes_and_text():
+    """Sixteen bytes a line; what is not printable ASCII is a dot."""
+    assert hex_dump(b"0123456789abcdef\x00\xffz") == (
+        "00000000  30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66  0123456789abcdef\n"
+        "00000010  00 ff 7a                                         ..z"
+    )
+
+
+@pytest.mark.parametrize(
+    ("payload", "expected"),
+    [
+        (b"a\tb\nc", "a\tb\nc"),
+        ("h\u00e9".encode(), "h\u00e9"),
+        (b"\xff", "00000000  ff"),
+        (b"a\x1b[31m", "00000000  61 1b 5b 33 31 6d"),
+    ],
+)
+def test_bodies_that_a_terminal_bears_are_text(payload: bytes, expected: str):
+    """Bytes that are no text, or would steer the terminal, are shown in hex."""
+    assert body_text(payload).startswith(expected)

@@ -7,7 +7,8 @@ import click
 import pytest
 
 from mailboat.cli import main as package_main
-from mailboat.cli.main import SUB_COMMANDS, LazyGroup, cli, main
+from mailboat.cli.lazy import LazyGroup
+from mailboat.cli.main import SUB_COMMANDS, cli, main
 from mailboat.cli.promises import ASYNC_FLUSH, REFUSED, SYNC_FLUSH, UNKNOWN
 
 HEAVY = ["aiohttp", "prometheus_client", "pyarrow", "pyspark", "rich", "lark"]

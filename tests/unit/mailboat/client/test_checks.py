@@ -19,6 +19,7 @@ def test_largest_body_is_accepted():
         (Message("SCHEDULE_TOPIC_XXXX", b"x"), "belongs to the broker"),
         (Message("RMQ_SYS_TRANS_HALF_TOPIC", b"x"), "belongs to the broker"),
         (Message("T", b""), "no body"),
+        (Message("T", b"x", delay_level=-1), "negative"),
         (Message("T", bytes(MAX_BODY_BYTES + 1)), "too large"),
     ],
 )
@@ -35,6 +36,7 @@ def test_bad_message_is_refused(message: Message, reason: str):
         ([Message("T", b"x"), Message("U", b"x")], "one topic"),
         ([Message("T", b"x"), Message("T", b"x", wait_store_ok=False)], "wait_store_ok"),
         ([Message("T", b"x", properties={"DELAY": "3"})], "delayed"),
+        ([Message("T", b"x", delay_level=3)], "delayed"),
         ([Message("%RETRY%g", b"x")], "no batches"),
         ([Message("T", b"x"), Message("T", b"")], "no body"),
     ],

@@ -5,7 +5,8 @@ import pytest
 
 from mailboat.client import consume_service
 from mailboat.client.background import BackgroundTasks
-from mailboat.client.consume_service import ConsumeService, ConsumeSettings, Handler, SendBack
+from mailboat.client.consume_service import ConsumeService, GiveBack
+from mailboat.client.handler_runner import ConsumeLater, ConsumeSettings, Handler
 from mailboat.client.process_queue import ProcessQueue
 from mailboat.errors import BrokerError
 from mailboat.model.message import MessageExt
@@ -35,10 +36,10 @@ async def start() -> AsyncIterator[Start]:
 
     def start_service(
         handlers: dict[str, Handler],
-        send_back: SendBack | None = None,
+        give_back: GiveBack | None = None,
         settings: ConsumeSettings | None = None,
     ) -> ConsumeService:
-        service = ConsumeService(handlers, settings or ConsumeSettings(4, 1, 60.0), send_back)
+        service = ConsumeService(handlers, settings or ConsumeSettings(4, 1, 60.0), give_back)
         service.start(tasks)
         return service
 
@@ -97,11 +98,11 @@ async def test_failed_message_goes_back_to_the_broker(start: Start):
     handler = Recorder(failures=1)
     taken: asyncio.Queue[int] = asyncio.Queue()
 
-    async def send_back(process_queue: ProcessQueue, message: MessageExt) -> None:
+    async def give_back(queue: MessageQueue, message: MessageExt, delay_level: int) -> None:
         taken.put_nowait(message.queue_offset)
 
     process_queue = ProcessQueue(QUEUE, 0)
-    put(process_queue, start({"T": handler}, send_back), message_at(0))
+    put(process_queue, start({"T": handler}, give_back), message_at(0))
     assert await asyncio.wait_for(taken.get(), 5) == 0
     await asyncio.sleep(0)
     assert process_queue.commit_offset == 1
@@ -112,7 +113,7 @@ async def test_message_that_the_broker_refuses_is_consumed_again(start: Start, m
     monkeypatch.setattr(consume_service, "RECONSUME_PAUSE_S", 0.01)
     handler = Recorder(failures=2)
 
-    async def refused(process_queue: ProcessQueue, message: MessageExt) -> None:
+    async def refused(queue: MessageQueue, message: MessageExt, delay_level: int) -> None:
         assert process_queue.commit_offset == 0
         raise BrokerError(3, "request type 36 not supported")
 
@@ -138,13 +139,13 @@ async def test_handler_that_takes_too_long_has_failed(start: Start):
     """A handler above the time limit is cancelled, and its message sent back."""
     taken: asyncio.Queue[int] = asyncio.Queue()
 
-    async def send_back(process_queue: ProcessQueue, message: MessageExt) -> None:
+    async def give_back(queue: MessageQueue, message: MessageExt, delay_level: int) -> None:
         taken.put_nowait(message.queue_offset)
 
     async def hanging(messages: list[MessageExt]) -> None:
         await asyncio.Event().wait()
 
-    service = start({"T": hanging}, send_back, ConsumeSettings(1, 1, 0.01))
+    service = start({"T": hanging}, give_back, ConsumeSettings(1, 1, 0.01))
     put(ProcessQueue(QUEUE, 0), service, message_at(0))
     assert await asyncio.wait_for(taken.get(), 5) == 0
 
@@ -220,3 +221,20 @@ async def test_concurrency_is_a_limit(start: Start):
         gate.release()
     await service.stop(5.0)
     assert peak == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "delay_level"), [(ValueError("x"), 0), (ConsumeLater(4), 4), (ConsumeLater(-1), -1)]
+)
+async def test_handler_chooses_when_a_message_comes_again(start: Start, error, delay_level: int):
+    """ConsumeLater names the delay level, or that the message is dead; others leave it open."""
+    given: asyncio.Queue[tuple[MessageQueue, int, int]] = asyncio.Queue()
+
+    async def give_back(queue: MessageQueue, message: MessageExt, delay_level: int) -> None:
+        given.put_nowait((queue, message.queue_offset, delay_level))
+
+    async def failing(messages: list[MessageExt]) -> None:
+        raise error
+
+    put(ProcessQueue(QUEUE, 0), start({"T": failing}, give_back), message_at(0))
+    assert await asyncio.wait_for(given.get(), 5) == (QUEUE, 0, delay_level)

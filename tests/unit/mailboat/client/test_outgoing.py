@@ -1,10 +1,12 @@
 import os
 import zlib
 
+import lz4.frame
 import pytest
+import zstandard
 
-from mailboat.client.outgoing import Outgoing, prepare_batch, prepare_message
-from mailboat.errors import IllegalMessageError
+from mailboat.client.outgoing import Compression, Outgoing, prepare_batch, prepare_message
+from mailboat.errors import ConfigError, IllegalMessageError
 from mailboat.model.batch import decode_batch
 from mailboat.model.message import Message
 from mailboat.model.message_id import UniqKeyGenerator
@@ -109,3 +111,51 @@ def test_batch_above_4_mib_is_refused(keys: UniqKeyGenerator):
     messages = [Message("T", bytes(3 * 1024 * 1024))] * 2
     with pytest.raises(IllegalMessageError, match="smaller batches"):
         prepare_batch(messages, "G", keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "sys_flag", "unpack"),
+    [
+        ("zlib", 0x301, zlib.decompress),
+        ("lz4", 0x101, lz4.frame.decompress),
+        ("zstd", 0x201, lambda body: zstandard.ZstdDecompressor().decompress(body)),
+    ],
+)
+def test_codec_is_the_producers_choice(keys: UniqKeyGenerator, name, sys_flag, unpack):
+    """The chosen codec is used above the chosen size, and sysFlag names it."""
+    chosen = Compression(name, above_bytes=100)
+    small = prepare_message(Message("T", b"x" * 100), "G", keys, chosen)
+    large = prepare_message(Message("T", b"x" * 101), "G", keys, chosen)
+    assert (small.fields["f"], small.body) == (0, b"x" * 100)
+    assert large.fields["f"] == sys_flag
+    assert unpack(large.body) == b"x" * 101
+
+
+@pytest.mark.parametrize(
+    ("name", "level", "pack"),
+    [
+        ("zlib", None, lambda body: zlib.compress(body, 5)),
+        ("zlib", 9, lambda body: zlib.compress(body, 9)),
+        ("zstd", None, lambda body: zstandard.ZstdCompressor(5).compress(body)),
+        ("zstd", 19, lambda body: zstandard.ZstdCompressor(19).compress(body)),
+    ],
+)
+def test_level_is_the_codecs(keys: UniqKeyGenerator, name: str, level, pack):
+    """The level goes to the codec as it is; RocketMQ's 5 is the level for who names none."""
+    text = b" ".join(b"%d bottles of beer on wall %d" % (i, i * i % 97) for i in range(3000))
+    outgoing = prepare_message(Message("T", text), "G", keys, Compression(name, level))
+    assert outgoing.body == pack(text)
+
+
+def test_unknown_codec_is_refused():
+    """A codec that no client reads is refused when the producer is made."""
+    with pytest.raises(ConfigError, match="zlib, lz4, zstd"):
+        Compression("snappy")
+
+
+def test_delay_travels_as_a_property(keys: UniqKeyGenerator):
+    """The level is the property that RocketMQ reads; none is sent for messages without delay."""
+    assert (
+        properties_of(prepare_message(Message("T", b"x", delay_level=3), "G", keys))["DELAY"] == "3"
+    )
+    assert "DELAY" not in properties_of(prepare_message(Message("T", b"x"), "G", keys))

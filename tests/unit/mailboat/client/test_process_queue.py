@@ -98,3 +98,16 @@ def test_move_forgets_what_was_unfinished():
     process_queue.put([new], 101)
     assert process_queue.finish([old]) == 100
     assert process_queue.finish([new]) == 101
+
+
+def test_first_messages_have_one_topic_and_stay_unfinished():
+    """The next batch of an orderly consumer ends where another topic begins."""
+    process_queue = ProcessQueue(QUEUE, 0)
+    messages = [message_at(offset) for offset in range(4)]
+    messages[3].topic = "U"
+    process_queue.put(messages, 4)
+    assert process_queue.first(2) == messages[:2]
+    assert process_queue.first(8) == messages[:3]
+    assert process_queue.commit_offset == 0
+    process_queue.finish(messages[:3])
+    assert process_queue.first(8) == messages[3:]

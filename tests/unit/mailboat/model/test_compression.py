@@ -63,3 +63,10 @@ def test_a_body_that_is_cut_short_is_refused(kind: int) -> None:
     for size in (1, len(whole) // 2, len(whole) - 1):
         with pytest.raises(IllegalMessageError):
             decompress(whole[:size], 1 | kind)
+
+
+def test_lz4_frames_have_independent_blocks() -> None:
+    """Java's reader takes no others; the bit is 0x20 of the byte after the magic number."""
+    frame = compress(bytes(200_000), sys_flag.COMPRESSION_LZ4)
+    assert frame[:4] == bytes.fromhex("04224d18")
+    assert frame[4] & 0x20

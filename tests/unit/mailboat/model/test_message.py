@@ -28,3 +28,9 @@ def test_a_message_can_ask_not_to_wait() -> None:
         "KEYS": "a b",
         "WAIT": "false",
     }
+
+
+def test_delay_travels_as_a_property() -> None:
+    """The level is a text as all properties are; without a delay there is none."""
+    assert Message("T", b"", delay_level=18).all_properties() == {"DELAY": "18", "WAIT": "true"}
+    assert Message("T", b"", delay_level=0).all_properties() == {"WAIT": "true"}

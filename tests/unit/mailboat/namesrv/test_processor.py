@@ -361,10 +361,60 @@ def test_the_configuration_is_shown_as_properties() -> None:
     assert "listenPort=1234" in answer.body.decode().splitlines()
 
 
-def test_the_configuration_cannot_be_changed_from_outside() -> None:
-    """CVE-2023-33246's way in is closed: code 16 names the key."""
+@pytest.mark.parametrize("line", ["kvConfigPath=/etc/passwd", "listenPort=1", "noSuchKey=x"])
+def test_the_configuration_cannot_be_changed_from_outside(line: str) -> None:
+    """CVE-2023-33246's way in is closed: code 16 names the key, and nothing is changed."""
     server = NameServer()
-    answer = server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"kvConfigPath=/etc/passwd\n")
+    body = f"orderMessageEnable=false\n{line}\n".encode()
+    answer = server.ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
     assert answer.code == 16
-    assert (answer.remark or "").startswith("kvConfigPath cannot be changed")
+    assert (answer.remark or "").startswith(f"{line.partition('=')[0]} cannot be changed")
+    shown = server.ask(RequestCode.GET_NAMESRV_CONFIG).body.decode().splitlines()
+    assert "orderMessageEnable=true" in shown
     assert server.ask(RequestCode.UPDATE_NAMESRV_CONFIG).code == 0
+
+
+def test_switches_are_changed_at_once(server: NameServer) -> None:
+    """The order of a topic is no part of its route any more, and the new value is shown."""
+    fields: dict[str, ExtValue] = {
+        "namespace": "ORDER_TOPIC_CONFIG",
+        "key": "T",
+        "value": "broker-a:2",
+    }
+    server.ok(RequestCode.PUT_KV_CONFIG, fields)
+    route = RequestCode.GET_ROUTEINFO_BY_TOPIC
+    assert server.ok(route, {"topic": "T"})["orderTopicConf"] == "broker-a:2"
+    body = b"orderMessageEnable=false\nreturnOrderTopicConfigToBroker=false\n"
+    server.ok(RequestCode.UPDATE_NAMESRV_CONFIG, body=body)
+    assert "orderTopicConf" not in server.ok(route, {"topic": "T"})
+    assert server.register().body == b""
+    shown = server.ask(RequestCode.GET_NAMESRV_CONFIG).body.decode().splitlines()
+    assert "orderMessageEnable=false" in shown
+
+
+def test_topics_left_out_lose_their_routes_once_that_is_wanted(server: NameServer) -> None:
+    """deleteTopicWithBrokerRegistration counts from the next registration on."""
+    fewer = TopicConfigTable(DataVersion(4, 1700000000000), {"S": TopicConfig("S", 1, 1)})
+    more = TopicConfigTable(
+        DataVersion(5, 1700000000000), {"S": TopicConfig("S", 1, 1), "U": TopicConfig("U", 1, 1)}
+    )
+    server.ask(RequestCode.REGISTER_BROKER, IDENTITY, encode_register_broker(fewer))
+    topics = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
+    assert server.ok(topics) == {"topicList": ["S", "T"]}
+    server.ok(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"deleteTopicWithBrokerRegistration=true")
+    server.ask(RequestCode.REGISTER_BROKER, IDENTITY, encode_register_broker(more))
+    assert server.ok(topics) == {"topicList": ["S", "U"]}
+
+
+def test_a_switch_takes_true_and_false_only() -> None:
+    """Code 29 names key and value."""
+    answer = NameServer().ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"orderMessageEnable=maybe")
+    assert answer.code == 29
+    assert (answer.remark or "").startswith("orderMessageEnable=maybe: must be true or false")
+
+
+def test_a_configuration_that_is_no_properties_text_is_refused() -> None:
+    """Code 1 names the line."""
+    answer = NameServer().ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"nonsense")
+    assert answer.code == 1
+    assert answer.remark == "configuration line 1 is not of the form key=value"

@@ -1,5 +1,6 @@
 """Segments that go from a real store on a simulated disk of limited size."""
 
+import time
 from typing import Any
 
 from mailboat.store.message_inner import PutStatus
@@ -234,3 +235,36 @@ def test_a_round_removes_a_bounded_number_of_files() -> None:
     assert life.store.commit_log.start == old + SEGMENT
     life.store.configure(small_config("ASYNC_FLUSH", delete_file_batch_max=3))
     assert life.store.clean() == 3
+
+
+def test_expired_segments_go_at_any_hour_when_an_administrator_asks() -> None:
+    """On a disk with room, outside of deleteWhen; the next ones stay again after twenty rounds."""
+    life = Life(100 * SEGMENT)
+    hour = time.localtime(life.store.retention.now_ms() / 1000).tm_hour
+    life.store.configure(
+        small_config(
+            "ASYNC_FLUSH",
+            # Two hours away from now, and from the time 72 hours later.
+            delete_when=f"{(hour + 2) % 24:02}",
+            file_reserved_time=72,
+            clean_resource_interval=10_000,
+            message_index_enable=False,
+            mapped_file_size_commit_log=SEGMENT,
+        )
+    )
+    life.fill(4)
+    life.tick(72 * HOUR_MS / 1000)
+    for _ in range(3):
+        life.tick(11)
+    assert life.files == {}
+    life.store.cleaner.delete_expired()
+    for _ in range(3):
+        life.tick(11)
+    assert life.files == {"expired": 3}
+    for _ in range(20):
+        life.tick(11)
+    life.fill(3)
+    life.tick(72 * HOUR_MS / 1000)
+    for _ in range(3):
+        life.tick(11)
+    assert life.files == {"expired": 3}

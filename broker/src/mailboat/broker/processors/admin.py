@@ -1,4 +1,4 @@
-"""The broker about itself: 26 GET_BROKER_CONFIG, 28 GET_BROKER_RUNTIME_INFO.
+"""The broker about itself: 28 GET_BROKER_RUNTIME_INFO.
 
 Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java (prepareRuntimeInfo)
 @ rocketmq-all-5.3.3.
@@ -7,10 +7,8 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java (prepareRunti
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
-from mailboat.config import properties_of
-from mailboat.model.data_version import DataVersion
 from mailboat.model.record import decode_record
-from mailboat.protocol.bodies import encode_data_version, encode_kv_table, encode_properties_text
+from mailboat.protocol.bodies import encode_kv_table
 from mailboat.protocol.codes import VERSION, RequestCode, ResponseCode, version_name
 from mailboat.protocol.command import RemotingCommand
 from mailboat.remoting.connection import Connection
@@ -53,30 +51,22 @@ _ALWAYS_ZERO: Final = {
     "timerDequeueTps": "0.0",
 }
 
+_KIB: Final = 1024
+_UNITS: Final = "KMGTPE"
+
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = AdminBrokerProcessor(controller)
-    dispatcher.register(RequestCode.GET_BROKER_CONFIG, processor.get_config)
     dispatcher.register(RequestCode.GET_BROKER_RUNTIME_INFO, processor.get_runtime_info)
 
 
 class AdminBrokerProcessor:
-    """Shows configuration and counters."""
+    """Shows counters."""
 
     def __init__(self, broker: BrokerContext) -> None:
         """Look at `broker`."""
         self._broker = broker
-        self._config_version = encode_data_version(DataVersion()).decode()
-
-    def get_config(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Return the effective settings as properties text."""
-        return command.response(
-            ResponseCode.SUCCESS,
-            None,
-            {"version": self._config_version},
-            encode_properties_text(properties_of(self._broker.settings)),
-        )
 
     def get_runtime_info(
         self, _connection: Connection, command: RemotingCommand
@@ -101,14 +91,17 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
 
 def _store_info(store: MessageStore) -> dict[str, str]:
     state = store.state()
+    usage = store.retention.usage
+    total, free = (usage.capacity_bytes, usage.available_bytes) if usage is not None else (0, 0)
     disk_ratio = str((state.disk_used_percent or 0) / 100)
     return {
+        "commitLogDirCapacity": f"Total : {_readable(total)}, Free : {_readable(free)}.",
         "commitLogMaxOffset": str(state.max_physical_offset),
         "commitLogMinOffset": str(state.min_physical_offset),
         "commitLogDiskRatio": disk_ratio,
         "consumeQueueDiskRatio": disk_ratio,
         "dispatchBehindBytes": str(state.dispatch_behind_bytes),
-        "remainHowManyDataToFlush": f"{state.unflushed_bytes} B",
+        "remainHowManyDataToFlush": _readable(state.unflushed_bytes),
         "earliestMessageTimeStamp": str(_earliest_store_timestamp_ms(store)),
     }
 
@@ -117,3 +110,11 @@ def _earliest_store_timestamp_ms(store: MessageStore) -> int:
     """Return the store time of the oldest message in the log, -1 if it is empty or damaged."""
     record = store.look_message_by_offset(store.commit_log.start)
     return -1 if record is None else decode_record(record, 0)[0].store_timestamp_ms
+
+
+def _readable(size_bytes: int) -> str:
+    """Spell a size as RocketMQ does: "2.7 KiB"."""
+    if size_bytes < _KIB:
+        return f"{size_bytes} B"
+    power = min((size_bytes.bit_length() - 1) // 10, len(_UNITS))
+    return f"{size_bytes / _KIB**power:.1f} {_UNITS[power - 1]}iB"

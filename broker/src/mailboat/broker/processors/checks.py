@@ -42,3 +42,20 @@ def require_queue(broker: BrokerContext, topic: str, queue_id: int) -> None:
         ResponseCode.INVALID_PARAMETER,
         f"queueId {queue_id} is illegal, topic {topic} has the queues 0 to {queues - 1}",
     )
+
+
+def refuse_disabled_broadcast(broker: BrokerContext, group: str) -> None:
+    """Refuse a broadcasting group that may not broadcast (consumeBroadcastEnable=false).
+
+    Raises:
+        BrokerError: NO_PERMISSION.
+    """
+    members = broker.consumers.groups.get(group)
+    if members is None or not members.is_broadcasting:
+        return
+    config = broker.groups.select(group)
+    if config is not None and not config.consume_broadcast_enable:
+        raise BrokerError(
+            ResponseCode.NO_PERMISSION,
+            f"the consumer group[{group}] can not consume by broadcast way",
+        )

@@ -1,18 +1,32 @@
 """Who is connected, and questions to connected consumers.
 
     38 GET_CONSUMER_LIST_BY_GROUP     203 GET_CONSUMER_CONNECTION_LIST
-    204 GET_PRODUCER_CONNECTION_LIST  307 GET_CONSUMER_RUNNING_INFO
+    204 GET_PRODUCER_CONNECTION_LIST  223 INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    307 GET_CONSUMER_RUNNING_INFO     309 CONSUME_MESSAGE_DIRECTLY
 
-Source: apache/rocketmq broker/processor/ConsumerManageProcessor.java and AdminBrokerProcessor.java
-@ rocketmq-all-5.3.3.
+The last three are asked of the clients themselves, 223 as 221 GET_CONSUMER_STATUS_FROM_CLIENT.
+
+Source: apache/rocketmq broker/processor/ConsumerManageProcessor.java, AdminBrokerProcessor.java
+and broker/client/net/Broker2Client.java @ rocketmq-all-5.3.3.
 """
 
-from collections.abc import Iterable
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo
-from mailboat.errors import BrokerError, ConnectionLostError, RequestTimeoutError
+from mailboat.broker.processors.checks import require_topic
+from mailboat.errors import (
+    BrokerError,
+    ConnectionLostError,
+    IllegalMessageError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+)
+from mailboat.model.message_id import decode_offset_message_id
+from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.bodies import encode_consumer_id_list
 from mailboat.protocol.client_connections import (
     ClientConnection,
@@ -21,11 +35,15 @@ from mailboat.protocol.client_connections import (
     encode_producer_connection,
 )
 from mailboat.protocol.codes import RequestCode, ResponseCode
-from mailboat.protocol.command import RemotingCommand, required_str
+from mailboat.protocol.command import RemotingCommand, optional_str, required_str
+from mailboat.protocol.consumer_bodies import decode_client_status, encode_consumer_status
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
 
+_log = logging.getLogger(__name__)
+
 _RELAY_TIMEOUT_S: Final = 10.0
+_STATUS_TIMEOUT_S: Final = 5.0
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -34,7 +52,9 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     dispatcher.register(RequestCode.GET_CONSUMER_LIST_BY_GROUP, processor.consumer_list)
     dispatcher.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, processor.consumer_connections)
     dispatcher.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, processor.producer_connections)
+    dispatcher.register(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, processor.consumer_status)
     dispatcher.register(RequestCode.GET_CONSUMER_RUNNING_INFO, processor.consumer_running_info)
+    dispatcher.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, processor.consume_directly)
 
 
 class ClientAdminProcessor:
@@ -89,6 +109,69 @@ class ClientAdminProcessor:
         self, _connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Ask a consumer about itself and return its answer as it is."""
+        return await self._relay(command, command.ext_fields, command.body)
+
+    async def consume_directly(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Have a consumer process one stored message now and return what came of it."""
+        topic = optional_str(command, "topic")
+        if topic:
+            require_topic(self._broker, topic)
+        record = self._record(required_str(command, "msgId"))
+        broker_name = self._broker.settings.broker.broker_name
+        return await self._relay(command, {**command.ext_fields, "brokerName": broker_name}, record)
+
+    async def consumer_status(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Ask a group's members, or one of them, how far they have read a topic."""
+        topic = required_str(command, "topic")
+        group = required_str(command, "group")
+        client_id = optional_str(command, "clientAddr")
+        require_topic(self._broker, topic)
+        info = self._broker.consumers.groups.get(group)
+        members = [] if info is None else info.listed_members()
+        if client_id:
+            members = [member for member in members if member.client_id == client_id]
+        if not members:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"No Any Consumer online in the consumer group: [{group}]"
+                + (f" with the client id {client_id}" if client_id else ""),
+            )
+        answers = await asyncio.gather(*(_status(member, topic, group) for member in members))
+        table = {
+            member.client_id: offsets
+            for member, offsets in zip(members, answers, strict=True)
+            if offsets is not None
+        }
+        if not table:
+            raise BrokerError(
+                ResponseCode.CONSUME_MSG_TIMEOUT,
+                f"none of {len(members)} consumers of group {group} said how far it has read "
+                f"{topic} within {_STATUS_TIMEOUT_S:g} s",
+            )
+        return command.response(ResponseCode.SUCCESS, body=encode_consumer_status(table))
+
+    def _record(self, message_id: str) -> bytes:
+        """Return a stored message by its offset message id; raise BrokerError without one."""
+        try:
+            place = decode_offset_message_id(message_id)
+        except IllegalMessageError as error:
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        record = self._broker.store.look_message_by_offset(place.physical_offset)
+        if record is None:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"can not find message by the offset, {place.physical_offset}",
+            )
+        return record
+
+    async def _relay(
+        self, command: RemotingCommand, ext_fields: Mapping[str, str], body: bytes
+    ) -> RemotingCommand:
+        """Hand a request on to the member that it names; return its answer as it is."""
         group = required_str(command, "consumerGroup")
         client_id = required_str(command, "clientId")
         info = self._broker.consumers.groups.get(group)
@@ -97,7 +180,7 @@ class ClientAdminProcessor:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
             )
-        relayed = RemotingCommand.request(command.code, command.ext_fields, command.body)
+        relayed = RemotingCommand.request(command.code, ext_fields, body)
         try:
             answer = await member.connection.request(relayed, _RELAY_TIMEOUT_S)
         except RequestTimeoutError as error:
@@ -110,6 +193,22 @@ class ClientAdminProcessor:
                 ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}>: {error}"
             ) from error
         return command.response(answer.code, answer.remark, answer.ext_fields, answer.body)
+
+
+async def _status(member: ClientInfo, topic: str, group: str) -> dict[MessageQueue, int] | None:
+    """Ask one member how far it has read a topic; None when it does not say."""
+    request = RemotingCommand.request(
+        RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}
+    )
+    try:
+        answer = await member.connection.request(request, _STATUS_TIMEOUT_S)
+        if answer.code == ResponseCode.SUCCESS:
+            return decode_client_status(answer.body)
+        reason = answer.remark
+    except (RequestTimeoutError, ConnectionLostError, RemoteProtocolError) as error:
+        reason = str(error)
+    _log.info("no status group=%s client=%s: %s", group, member.client_id, reason)
+    return None
 
 
 def _connections(members: Iterable[ClientInfo]) -> list[ClientConnection]:

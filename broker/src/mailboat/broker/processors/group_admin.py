@@ -1,17 +1,21 @@
 """Consumer groups, asked about and changed.
 
-    200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP   201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    207 DELETE_SUBSCRIPTIONGROUP              352 GET_SUBSCRIPTIONGROUP_CONFIG
-    208 GET_CONSUME_STATS                     300 QUERY_TOPIC_CONSUME_BY_WHO
-    343 QUERY_TOPICS_BY_CONSUMER
+    200 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP       201 GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+    225 UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST  352 GET_SUBSCRIPTIONGROUP_CONFIG
+    207 DELETE_SUBSCRIPTIONGROUP                  208 GET_CONSUME_STATS
+    300 QUERY_TOPIC_CONSUME_BY_WHO                343 QUERY_TOPICS_BY_CONSUMER
 
 Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-all-5.3.3.
 """
+
+from collections.abc import Iterable
 
 from mailboat.broker import administration
 from mailboat.broker.context import BrokerContext
 from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue
+from mailboat.model.topic import TopicConfig
+from mailboat.protocol.admin_bodies import decode_group_configs
 from mailboat.protocol.bodies import encode_group_list, encode_topic_list
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import (
@@ -30,6 +34,9 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = GroupAdminProcessor(controller)
     dispatcher.register(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, processor.update_group)
+    dispatcher.register(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, processor.update_groups
+    )
     dispatcher.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, processor.get_all)
     dispatcher.register(RequestCode.DELETE_SUBSCRIPTIONGROUP, processor.delete_group)
     dispatcher.register(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, processor.get_group)
@@ -50,6 +57,13 @@ class GroupAdminProcessor:
     ) -> RemotingCommand:
         """Make or change a group."""
         await administration.update_group(self._broker, decode_group_config(command.body))
+        return command.response(ResponseCode.SUCCESS)
+
+    async def update_groups(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Make or change several groups, all of them or none."""
+        await administration.update_groups(self._broker, decode_group_configs(command.body))
         return command.response(ResponseCode.SUCCESS)
 
     async def delete_group(
@@ -95,15 +109,8 @@ class GroupAdminProcessor:
     def consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return how far a group has read, queue by queue."""
         group = required_str(command, "consumerGroup")
-        stats = ConsumeStats()
-        for topic in self._topics_to_show(group, command):
-            config = self._broker.topics.select(topic)
-            if config is None:
-                continue
-            for queue_id in range(config.read_queue_nums):
-                queue = MessageQueue(topic, self._broker.settings.broker.broker_name, queue_id)
-                stats.offset_table[queue] = self._progress(group, topic, queue_id)
-            stats.consume_tps += self._broker.stats.group_get_tps(topic, group)
+        configs = map(self._broker.topics.select, self._topics_to_show(group, command))
+        stats = consume_stats(self._broker, group, [known for known in configs if known])
         return command.response(ResponseCode.SUCCESS, body=encode_consume_stats(stats))
 
     def _topics_to_show(self, group: str, command: RemotingCommand) -> list[str]:
@@ -121,14 +128,29 @@ class GroupAdminProcessor:
             topics &= members.subscriptions.keys()
         return sorted(topics)
 
-    def _progress(self, group: str, topic: str, queue_id: int) -> OffsetWrapper:
-        store = self._broker.store
-        committed = max(self._broker.offsets.query(group, topic, queue_id), 0)
-        pulled = self._broker.offsets.query_pulled(group, topic, queue_id)
-        timestamp_ms = store.store_timestamp(topic, queue_id, committed - 1) if committed else 0
-        return OffsetWrapper(
-            broker_offset=store.max_offset(topic, queue_id),
-            consumer_offset=committed,
-            last_timestamp=max(timestamp_ms, 0),
-            pull_offset=max(committed, pulled),
-        )
+
+def consume_stats(
+    broker: BrokerContext, group: str, configs: Iterable[TopicConfig], queues: int | None = None
+) -> ConsumeStats:
+    """Return how far a group has read in topics; `queues` replaces their readable queues."""
+    stats = ConsumeStats()
+    for config in configs:
+        topic = config.topic_name
+        for queue_id in range(config.read_queue_nums if queues is None else queues):
+            queue = MessageQueue(topic, broker.settings.broker.broker_name, queue_id)
+            stats.offset_table[queue] = _progress(broker, group, topic, queue_id)
+        stats.consume_tps += broker.stats.group_get_tps(topic, group)
+    return stats
+
+
+def _progress(broker: BrokerContext, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+    store = broker.store
+    committed = max(broker.offsets.query(group, topic, queue_id), 0)
+    pulled = broker.offsets.query_pulled(group, topic, queue_id)
+    timestamp_ms = store.store_timestamp(topic, queue_id, committed - 1) if committed else 0
+    return OffsetWrapper(
+        broker_offset=store.max_offset(topic, queue_id),
+        consumer_offset=committed,
+        last_timestamp=max(timestamp_ms, 0),
+        pull_offset=max(committed, pulled),
+    )

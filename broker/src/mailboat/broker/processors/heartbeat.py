@@ -9,8 +9,14 @@ from collections.abc import Awaitable
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo
+from mailboat.broker.sql_filters import check_expression_type
 from mailboat.errors import BrokerError
-from mailboat.model.subscription import EXPRESSION_TAG, SubscriptionGroupConfig
+from mailboat.model.subscription import (
+    EXPRESSION_SQL92,
+    EXPRESSION_TAG,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand, optional_str, required_str
 from mailboat.protocol.heartbeat import (
@@ -62,6 +68,7 @@ class ClientManageProcessor:
                 # Unknown and not to be made: its pulls are refused with the reason.
                 continue
             topics_changed |= self._create_retry_topic(consumer, config)
+            self._compile_filters(consumer)
             self._broker.consumers.register(
                 client, consumer, notify=config.notify_consumer_ids_changed_enable
             )
@@ -90,16 +97,47 @@ class ClientManageProcessor:
 
     def check_client_config(
         self, _connection: Connection, command: RemotingCommand
-    ) -> RemotingCommand:
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Say whether the broker can filter as a subscription wants."""
         if command.body:
-            wanted = decode_check_client_config(command.body).subscription_data.expression_type
-            if wanted not in ("", EXPRESSION_TAG):
-                raise BrokerError(
-                    ResponseCode.SYSTEM_ERROR,
-                    f"The broker does not support consumer to filter message by {wanted}",
-                )
+            wanted = decode_check_client_config(command.body).subscription_data
+            if wanted.expression_type not in ("", EXPRESSION_TAG):
+                check_expression_type(wanted.expression_type, self._broker.settings.broker)
+                return self._check_sql(command, wanted.sub_string)
         return command.response(ResponseCode.SUCCESS)
+
+    async def _check_sql(self, command: RemotingCommand, expression: str) -> RemotingCommand:
+        await self._broker.sql_filters.check(expression)
+        return command.response(ResponseCode.SUCCESS)
+
+    def _compile_filters(self, consumer: ConsumerData) -> None:
+        """Have SQL92 expressions ready for the first pull, and say which are wrong."""
+        if not self._broker.settings.broker.enable_property_filter:
+            return
+        for subscription in consumer.subscription_data_set:
+            if subscription.expression_type == EXPRESSION_SQL92:
+                self._compile_filter(consumer.group_name, subscription)
+
+    def _compile_filter(self, group: str, subscription: SubscriptionData) -> None:
+        filters, expression = self._broker.sql_filters, subscription.sub_string
+
+        def report() -> None:
+            try:
+                filters.find(expression)
+            except BrokerError as error:
+                _log.warning(
+                    "bad subscription group=%s topic=%s: %s",
+                    group,
+                    subscription.topic,
+                    error.remark,
+                )
+
+        try:
+            if filters.find(expression) is None:
+                filters.compile(expression, report)
+        except BrokerError:
+            # Known to be wrong, or too many wait: its pulls are told.
+            return
 
     def _create_retry_topic(self, consumer: ConsumerData, config: SubscriptionGroupConfig) -> bool:
         topics = self._broker.topics

@@ -66,7 +66,10 @@ class OffsetProcessor:
         return command.response(ResponseCode.SUCCESS, None, {"offset": queue_offset})
 
     def update(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Commit a group's offset; going back is how offsets are reset, negatives are ignored."""
+        """Commit a group's offset, forward or back.
+
+        Negatives are ignored, and so is everything while a reset waits for the group's next pull.
+        """
         group = required_str(command, "consumerGroup")
         topic = required_str(command, "topic")
         queue_id = required_int32(command, "queueId")
@@ -77,8 +80,10 @@ class OffsetProcessor:
             )
         require_topic(self._broker, topic)
         require_queue(self._broker, topic, queue_id)
+        is_reset = self._broker.offsets.is_reset(group, topic, queue_id)
         self._broker.offsets.commit(group, topic, queue_id, queue_offset)
-        return command.response(ResponseCode.SUCCESS)
+        remark = "Offset has been previously reset" if is_reset else None
+        return command.response(ResponseCode.SUCCESS, remark)
 
     def get_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return every committed offset."""

@@ -4,14 +4,18 @@ Source: apache/rocketmq broker/processor/PullMessageProcessor.java @ rocketmq-al
 """
 
 import logging
-from typing import Final
+from typing import Final, TypeAlias
 
 from mailboat.broker.context import BrokerContext
+from mailboat.broker.processors.checks import refuse_disabled_broadcast
+from mailboat.broker.processors.offset_reset import take_reset
 from mailboat.broker.pull_request_hold import PullRequestHoldService
+from mailboat.broker.sql_filters import check_expression_type
 from mailboat.errors import BrokerError, IllegalMessageError
+from mailboat.filtering.property_filter import PropertyFilter
 from mailboat.filtering.tag_filter import tags_codes
 from mailboat.model.names import RETRY_PREFIX
-from mailboat.model.subscription import EXPRESSION_TAG
+from mailboat.model.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
 from mailboat.model.sys_flag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from mailboat.model.topic import Perm
 from mailboat.protocol.codes import ResponseCode
@@ -24,6 +28,13 @@ from mailboat.store.lookup import GetResult, GetStatus
 _log = logging.getLogger(__name__)
 
 _ONEWAY_BIT: Final = 2
+# A read of messages in memory that a property filter takes is bounded by time, not by their size.
+_UNBOUNDED: Final = 1 << 62
+# Messages brought into memory for a property filter that may take few of them.
+_FILTERED_PREFETCH: Final = 800
+
+_Wanted: TypeAlias = frozenset[int] | str | None
+"""The tagsCodes, or the SQL92 expression, of the messages a pull wants; None takes all."""
 
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
@@ -43,6 +54,7 @@ class PullMessageProcessor:
         self._store = broker.store
         self._topics = broker.topics.table
         self._holds = holds
+        self._sql_filters = broker.sql_filters
         config = broker.settings.store
         self._max_bytes = config.max_transfer_bytes_on_message_in_memory
         self._max_count = config.max_transfer_count_on_message_in_memory
@@ -53,7 +65,10 @@ class PullMessageProcessor:
         """Return the encoded answer, None when it comes later or nobody waits for it."""
         fields = request.fields
         try:
-            codes = self._check(fields)
+            wanted = self._check(fields)
+            if isinstance(wanted, str) and self._find_filter(fields, wanted) is None:
+                self._pull_when_compiled(connection, request, wanted)
+                return None
         except BrokerError as error:
             return self._refusal(request, error)
         if fields.sys_flag & PULL_COMMIT_OFFSET:
@@ -61,20 +76,20 @@ class PullMessageProcessor:
                 fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset
             )
         if not self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset):
-            self._pull_cold(connection, request, codes)
+            self._pull_cold(connection, request, wanted)
             return None
-        return self._pull_hot(connection, request, codes)
+        return self._pull_hot(connection, request, wanted)
 
     def arrivals(self) -> PullRequestHoldService:
         """Answer pulls that wait for what arrives inside, once, at the end."""
         return self._holds
 
     def _pull_hot(
-        self, connection: Connection, request: PullRequest, codes: frozenset[int] | None
+        self, connection: Connection, request: PullRequest, wanted: _Wanted
     ) -> bytes | None:
         fields = request.fields
         try:
-            result = self._get(fields, fields.queue_offset, codes)
+            result = self._get(fields, fields.queue_offset, wanted)
         except OSError as error:
             return self._unreadable(request, error)
         if result.status == GetStatus.FOUND:
@@ -84,18 +99,16 @@ class PullMessageProcessor:
             GetStatus.NO_MESSAGE_IN_QUEUE,
         ):
             if result.status == GetStatus.OFFSET_OVERFLOW_ONE or fields.queue_offset == 0:
-                self._hold(connection, request, codes)
+                self._hold(connection, request, wanted)
                 return None
         return self._nothing(request, result)
 
-    def _pull_cold(
-        self, connection: Connection, request: PullRequest, codes: frozenset[int] | None
-    ) -> None:
+    def _pull_cold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> None:
         """Read from the disk away from the loop, then answer from memory."""
         fields = request.fields
 
         def in_memory() -> None:
-            answer = self._pull_hot(connection, request, codes)
+            answer = self._pull_hot(connection, request, wanted)
             if answer is not None:
                 connection.write(answer)
 
@@ -103,14 +116,26 @@ class PullMessageProcessor:
             fields.topic,
             fields.queue_id,
             fields.queue_offset,
-            self._count(fields),
+            _FILTERED_PREFETCH if isinstance(wanted, str) else self._count(fields),
             in_memory,
         )
 
+    def _pull_when_compiled(
+        self, connection: Connection, request: PullRequest, expression: str
+    ) -> None:
+        """Begin anew once the expression is compiled."""
+
+        def begin() -> None:
+            answer = None if connection.is_closed else self.pull(connection, request)
+            if answer is not None:
+                connection.write(answer)
+
+        self._sql_filters.compile(expression, begin)
+
     # -- checks ---------------------------------------------------------------------------------
 
-    def _check(self, fields: PullFields) -> frozenset[int] | None:
-        """Refuse what must not be read; return the tagsCodes wanted, None for all."""
+    def _check(self, fields: PullFields) -> _Wanted:
+        """Refuse what must not be read; return what is wanted."""
         broker = self._broker
         topic, group = fields.topic, fields.consumer_group
         config = broker.settings.broker
@@ -155,45 +180,88 @@ class PullMessageProcessor:
             )
         return self._wanted(fields)
 
-    def _wanted(self, fields: PullFields) -> frozenset[int] | None:
+    def _wanted(self, fields: PullFields) -> _Wanted:
+        group, topic = fields.consumer_group, fields.topic
         if fields.sys_flag & PULL_SUBSCRIPTION:
-            expression, kind = fields.subscription or "*", fields.expression_type
+            expression, kind = fields.subscription or SUBSCRIBE_ALL, fields.expression_type
+            if kind == EXPRESSION_TAG and expression != SUBSCRIBE_ALL:
+                # The Go client says TAG whatever it subscribed to; its heartbeat knows better.
+                known = self._broker.consumers.find_subscription(group, topic)
+                if known is not None and known.sub_string == expression:
+                    kind = known.expression_type
         else:
-            subscription = self._broker.consumers.find_subscription(
-                fields.consumer_group, fields.topic
-            )
+            subscription = self._broker.consumers.find_subscription(group, topic)
             if subscription is None:
                 raise BrokerError(
                     ResponseCode.SUBSCRIPTION_NOT_EXIST,
-                    f"the consumer's subscription not exist: group {fields.consumer_group} has "
-                    f"not subscribed to {fields.topic} by a heartbeat",
+                    f"the consumer's subscription not exist: group {group} has not subscribed to "
+                    f"{topic} by a heartbeat",
                 )
+            refuse_disabled_broadcast(self._broker, group)
             expression, kind = subscription.sub_string, subscription.expression_type
         if kind and kind != EXPRESSION_TAG:
-            raise BrokerError(
-                ResponseCode.SYSTEM_ERROR,
-                f"the broker does not support consumer to filter message by {kind}",
-            )
+            check_expression_type(kind, self._broker.settings.broker)
+            return expression
         try:
             return tags_codes(expression)
         except IllegalMessageError as error:
             raise BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
+
+    def _find_filter(self, fields: PullFields, expression: str) -> PropertyFilter | None:
+        """Return a compiled expression, None when it must be compiled first."""
+        try:
+            return self._sql_filters.find(expression)
+        except BrokerError as error:
+            if fields.sys_flag & PULL_SUBSCRIPTION:
+                raise
+            # What a heartbeat said; RocketMQ has thrown the reason away by now.
+            raise BrokerError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong! "
+                + error.remark,
+            ) from error
 
     # -- reading --------------------------------------------------------------------------------
 
     def _count(self, fields: PullFields) -> int:
         return min(max(fields.max_msg_nums, 1), self._max_count)
 
-    def _get(
-        self, fields: PullFields, queue_offset: int, codes: frozenset[int] | None
-    ) -> GetResult:
+    def _get(self, fields: PullFields, queue_offset: int, wanted: _Wanted) -> GetResult:
+        if self._broker.offsets.has_resets and (moved := take_reset(self._broker, fields)):
+            return moved
+        if isinstance(wanted, str):
+            return self._get_matching(fields, queue_offset, wanted)
         return self._store.get_message(
-            fields.topic, fields.queue_id, queue_offset, self._count(fields), self._max_bytes, codes
+            fields.topic,
+            fields.queue_id,
+            queue_offset,
+            self._count(fields),
+            self._max_bytes,
+            wanted,
         )
 
-    def _hold(
-        self, connection: Connection, request: PullRequest, codes: frozenset[int] | None
-    ) -> None:
+    def _get_matching(self, fields: PullFields, queue_offset: int, expression: str) -> GetResult:
+        topic, queue_id = fields.topic, fields.queue_id
+        wanted = self._sql_filters.find(expression)
+        if wanted is None:
+            # Others were asked for since; the client asks again, and it is compiled again.
+            low, high = (
+                self._store.min_offset(topic, queue_id),
+                self._store.max_offset(topic, queue_id),
+            )
+            return GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high, [], 0, 0)
+        is_hot = self._store.is_hot(topic, queue_id, queue_offset)
+        return self._store.get_matching_message(
+            topic,
+            queue_id,
+            queue_offset,
+            self._count(fields),
+            self._max_bytes,
+            wanted,
+            _UNBOUNDED if is_hot else self._max_bytes,
+        )
+
+    def _hold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> None:
         fields = request.fields
         scanned = fields.queue_offset
 
@@ -202,7 +270,7 @@ class PullMessageProcessor:
             if connection.is_closed:
                 return True
             try:
-                result = self._get(fields, scanned, codes)
+                result = self._get(fields, scanned, wanted)
             except OSError as error:
                 unreadable = self._unreadable(request, error)
                 if unreadable is not None:
@@ -210,7 +278,11 @@ class PullMessageProcessor:
                 return True
             if result.status == GetStatus.FOUND:
                 answer = self._found(request, result)
-            elif result.status == GetStatus.NO_MATCHED_MESSAGE and not is_late:
+            elif (
+                result.status == GetStatus.NO_MATCHED_MESSAGE
+                and not is_late
+                and result.next_offset >= result.max_offset
+            ):
                 scanned = result.next_offset
                 return False
             elif is_late or result.status not in (

@@ -28,7 +28,9 @@ from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.batch import BatchColumns, decode_batch_columns
 from mailboat.model.message_id import UniqKeyGenerator
 from mailboat.model.names import (
+    HALF_TOPIC,
     RETRY_PREFIX,
+    SCHEDULE_TOPIC,
     SEND_FORBIDDEN_TOPICS,
     check_topic,
 )
@@ -37,7 +39,7 @@ from mailboat.model.rows import pack_rows
 from mailboat.model.sys_flag import MULTI_TAGS
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import RequestCode, ResponseCode
-from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.command import ExtValue, RemotingCommand
 from mailboat.protocol.frame import SERIALIZE_JSON
 from mailboat.protocol.send_header import SendFields, SendRequest, encode_send_response
 from mailboat.remoting.connection import Connection
@@ -68,6 +70,7 @@ class _Stored(NamedTuple):
     message_id: bytes
     queue_id: int
     queue_offset: int
+    transaction_id: str | None = None
 
 
 class SendMessageProcessor:
@@ -91,6 +94,7 @@ class SendMessageProcessor:
             f"CLUSTER\x01{config.broker_cluster_name}\x02"
         ).encode()
         self._tags_codes = TagsCodes()
+        self._has_delayed = False
         self._unique_keys = UniqKeyGenerator(self._store.commit_log.store_host[:-4])
 
     def configure(self, config: MessageStoreConfig) -> None:
@@ -123,6 +127,7 @@ class SendMessageProcessor:
             config = topics.get(topic)
             if (
                 config is None
+                or topic[0] == "%"
                 or topic in SEND_FORBIDDEN_TOPICS
                 or fields.batch
                 or request.code == _BATCH_CODE
@@ -169,6 +174,11 @@ class SendMessageProcessor:
     def _store_messages(
         self, accepted: list[Send], messages: list[MessageInner], answers: Answers
     ) -> None:
+        if self._has_delayed:
+            self._has_delayed = False
+            for message in messages:
+                if message.topic == SCHEDULE_TOPIC:
+                    self._broker.schedule.begin_delay(message)
         self._store.put_messages(messages)
         self._answer_all(accepted, messages, answers)
 
@@ -236,15 +246,23 @@ class SendMessageProcessor:
             0,
             wait != "false",
         )
-        return self._parked(message) if is_rare else message
+        return self._parked(message, wait) if is_rare else message
 
-    def _parked(self, message: MessageInner) -> MessageInner:
+    def _parked(self, message: MessageInner, wait: str | None) -> MessageInner:
         """Give a delayed or half message to the service that keeps it."""
         properties = decode_properties(message.properties.decode())
-        if properties.get(PropertyName.TRANSACTION_PREPARED, "").lower() == "true":
-            return self._broker.transactions.prepare(message, properties)
         level = _delay_level(properties)
-        return self._broker.schedule.park(message, properties, level) if level > 0 else message
+        # A client's own retry waits for its time, whatever it was at first.
+        is_retry = message.reconsume_times > 0 and level > 0
+        if not is_retry and _is_half(properties):
+            return self._broker.transactions.prepare(message, properties)
+        if level <= 0:
+            return message
+        if wait:
+            # RocketMQ keeps it in what is parked, and so in what is delivered.
+            properties[PropertyName.WAIT] = wait
+        self._has_delayed = True
+        return self._broker.schedule.park(message, properties, level)
 
     # -- rare requests --------------------------------------------------------------------------
 
@@ -261,6 +279,8 @@ class SendMessageProcessor:
             text = fields.properties
             if text and text[-1] != "\x02":
                 text += "\x02"
+            if fields.topic.startswith(RETRY_PREFIX):
+                queue_id, text = self._place_retry(request, queue_id, text)
             return self._message(
                 connection.peer_host,
                 fields,
@@ -274,6 +294,22 @@ class SendMessageProcessor:
             return self._refusal(request, error)
         except IllegalMessageError as error:
             return self._refusal(request, BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)))
+
+    def _place_retry(self, request: SendRequest, queue_id: int, text: str) -> tuple[int, str]:
+        """Return queue and properties for a client's own send to a retry topic.
+
+        A message that was tried too often goes to the dead letters instead, at once.
+        """
+        fields = request.fields
+        place = self._broker.retry.place_of_direct_send(
+            fields.topic, fields.reconsume_times, request.version, fields.max_reconsume_times
+        )
+        if place is None:
+            return queue_id, text
+        fields.topic, queue_id = place
+        properties = decode_properties(text)
+        properties[PropertyName.DELAY] = "-1"
+        return queue_id, _encode(properties).decode()
 
     def _check_request(self, request: SendRequest, body: bytes) -> tuple[TopicConfig, int]:
         """Return the topic and the queue for a request; raise BrokerError where there are none."""
@@ -304,13 +340,8 @@ class SendMessageProcessor:
             )
         config = self._topics.get(topic)
         if config is None and topic.startswith(RETRY_PREFIX):
-            group = topic.removeprefix(RETRY_PREFIX)
-            if self._broker.groups.select(group) is None:
-                raise BrokerError(
-                    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                    f"subscription group not exist, {group}",
-                )
-            self._broker.topics.create_retry_topic(group)
+            retry = self._broker.retry
+            retry.retry_queue(retry.group(topic.removeprefix(RETRY_PREFIX)))
             config = self._topics.get(topic)
         if config is None:
             config = self._broker.topics.create_in_send(
@@ -338,11 +369,11 @@ class SendMessageProcessor:
         connection, request, body = send
         fields = request.fields
         try:
-            _, queue_id = self._check_request(request, body)
             if fields.topic.startswith(RETRY_PREFIX):
                 raise BrokerError(
                     ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic"
                 )
+            _, queue_id = self._check_request(request, body)
             items = decode_batch_columns(body)
             batch = read_client_batch(
                 fields, connection.peer_host, queue_id, items, self._suffix, self._tags_codes
@@ -416,6 +447,7 @@ class SendMessageProcessor:
                 if properties and properties[-1] != _PROPERTY_END:
                     properties += b"\x02"
                 text = properties.decode()
+                _refuse_parked(text, len(messages))
                 messages.append(
                     self._message(born_host, fields, item_body, queue_id, flag, properties, text)
                 )
@@ -464,7 +496,14 @@ class SendMessageProcessor:
             count += 1
             size_bytes += message.size_bytes
             message_id = b"%b%016X" % (host, message.physical_offset)
-            if not is_sync and is_plain and not request.flag and not request.serialize_type:
+            is_half = topic == HALF_TOPIC
+            if (
+                not is_sync
+                and is_plain
+                and not request.flag
+                and not request.serialize_type
+                and not is_half
+            ):
                 answers[connection].append(
                     encode_send_response(
                         request.opaque, message_id, request.fields.queue_id, message.queue_offset
@@ -472,7 +511,12 @@ class SendMessageProcessor:
                 )
                 continue
             stored = _Stored(
-                connection, request, message_id, request.fields.queue_id, message.queue_offset
+                connection,
+                request,
+                message_id,
+                request.fields.queue_id,
+                message.queue_offset,
+                message.unique_key if is_half else None,
             )
             if is_sync and message.wait_store_ok:
                 waiting.append(stored)
@@ -506,27 +550,30 @@ class SendMessageProcessor:
         return self._full_answer(request, b"", queue_id, 0, ResponseCode.FLUSH_DISK_TIMEOUT)
 
     def _encode(self, stored: _Stored, code: int) -> bytes:
-        return self._full_answer(*stored[1:], code)
+        return self._full_answer(*stored[1:5], code, stored.transaction_id)
 
     def _full_answer(
-        self, request: SendRequest, message_id: bytes, queue_id: int, queue_offset: int, code: int
+        self,
+        request: SendRequest,
+        message_id: bytes,
+        queue_id: int,
+        queue_offset: int,
+        code: int,
+        transaction_id: str | None = None,
     ) -> bytes:
-        if self._is_plain_answer and request.serialize_type == SERIALIZE_JSON:
+        is_plain = self._is_plain_answer and request.serialize_type == SERIALIZE_JSON
+        if is_plain and transaction_id is None:
             return encode_send_response(request.opaque, message_id, queue_id, queue_offset, code)
-        return (
-            _command(request)
-            .response(
-                code,
-                ext_fields={
-                    "msgId": message_id.decode(),
-                    "queueId": queue_id,
-                    "queueOffset": queue_offset,
-                    "MSG_REGION": self._region,
-                    "TRACE_ON": self._trace_on,
-                },
-            )
-            .encode()
-        )
+        ext_fields: dict[str, ExtValue] = {
+            "msgId": message_id.decode(),
+            "queueId": queue_id,
+            "queueOffset": queue_offset,
+            "MSG_REGION": self._region,
+            "TRACE_ON": self._trace_on,
+        }
+        if transaction_id is not None:
+            ext_fields["transactionId"] = transaction_id
+        return _command(request).response(code, ext_fields=ext_fields).encode()
 
     def _failed(self, request: SendRequest, status: int, queue_id: int) -> bytes | None:
         if status == PutStatus.FLUSH_DISK_TIMEOUT:
@@ -606,6 +653,26 @@ def _delay_level(properties: dict[str, str]) -> int:
         raise BrokerError(
             ResponseCode.MESSAGE_ILLEGAL, f"the delay level DELAY={text!r} is not a number"
         ) from None
+
+
+def _is_half(properties: dict[str, str]) -> bool:
+    return properties.get(PropertyName.TRANSACTION_PREPARED, "").lower() == "true"
+
+
+def _refuse_parked(text: str, item: int) -> None:
+    """Refuse an item of a batch that would take another way than the rest of it.
+
+    Raises:
+        BrokerError: it is a delayed or half message.
+    """
+    properties = decode_properties(text)
+    if _is_half(properties) or _delay_level(properties) > 0:
+        kind = "half" if _is_half(properties) else "delayed"
+        raise BrokerError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"item {item} of the batch is a {kind} message; send delayed and half messages one by "
+            "one",
+        )
 
 
 def _without(stored: bytes, entry: bytes) -> bytes:

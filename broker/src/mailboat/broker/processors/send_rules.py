@@ -18,6 +18,8 @@ SERVER_OWNED: Final = frozenset(
         PropertyName.CLUSTER,
         PropertyName.POP_CK,
         PropertyName.CRC32,
+        PropertyName.DELIVER_MS,
+        PropertyName.DELAY_MS,
     }
 )
 # What these ask for is not built yet: to take the message as an ordinary one would be a lie.

@@ -1,7 +1,8 @@
 """Topics, asked about and changed.
 
-    17 UPDATE_AND_CREATE_TOPIC   21 GET_ALL_TOPIC_CONFIG   202 GET_TOPIC_STATS_INFO
-    215 DELETE_TOPIC_IN_BROKER   305 GET_SYSTEM_TOPIC_LIST_FROM_BROKER   351 GET_TOPIC_CONFIG
+    17 UPDATE_AND_CREATE_TOPIC   18 UPDATE_AND_CREATE_TOPIC_LIST   21 GET_ALL_TOPIC_CONFIG
+    202 GET_TOPIC_STATS_INFO     215 DELETE_TOPIC_IN_BROKER        351 GET_TOPIC_CONFIG
+    305 GET_SYSTEM_TOPIC_LIST_FROM_BROKER
 
 Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-all-5.3.3.
 """
@@ -13,6 +14,7 @@ from mailboat.broker.topic_attributes import alter_attributes
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.topic import TopicConfig
+from mailboat.protocol.admin_bodies import decode_topic_configs
 from mailboat.protocol.bodies import encode_topic_list
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import (
@@ -33,6 +35,7 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = TopicAdminProcessor(controller)
     dispatcher.register(RequestCode.UPDATE_AND_CREATE_TOPIC, processor.update_topic)
+    dispatcher.register(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, processor.update_topics)
     dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, processor.get_all)
     dispatcher.register(RequestCode.GET_TOPIC_STATS_INFO, processor.topic_stats)
     dispatcher.register(RequestCode.DELETE_TOPIC_IN_BROKER, processor.delete_topic)
@@ -52,14 +55,6 @@ class TopicAdminProcessor:
     ) -> RemotingCommand:
         """Make or change a topic."""
         topic = required_str(command, "topic")
-        known = self._broker.topics.select(topic)
-        try:
-            attributes = alter_attributes(
-                None if known is None else known.attributes,
-                optional_str(command, "attributes") or "",
-            )
-        except IllegalMessageError as error:
-            raise BrokerError(ResponseCode.INVALID_PARAMETER, f"topic {topic}: {error}") from error
         config = TopicConfig(
             topic,
             read_queue_nums=required_int32(command, "readQueueNums"),
@@ -68,9 +63,23 @@ class TopicAdminProcessor:
             topic_filter_type=optional_str(command, "topicFilterType") or "SINGLE_TAG",
             topic_sys_flag=optional_int32(command, "topicSysFlag", 0),
             order=optional_bool(command, "order"),
-            attributes=attributes,
+            attributes=self._attributes(topic, optional_str(command, "attributes") or ""),
         )
         await administration.update_topic(self._broker, config)
+        return command.response(ResponseCode.SUCCESS)
+
+    async def update_topics(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Make or change several topics, all of them or none."""
+        configs = decode_topic_configs(command.body)
+        for config in configs:
+            changes = (
+                name if name.startswith("-") else f"{name}={value}"
+                for name, value in config.attributes.items()
+            )
+            config.attributes = self._attributes(config.topic_name, ",".join(changes))
+        await administration.update_topics(self._broker, configs)
         return command.response(ResponseCode.SUCCESS)
 
     async def delete_topic(
@@ -104,7 +113,15 @@ class TopicAdminProcessor:
             MessageQueue(topic, broker_name, queue_id): self._bounds(topic, queue_id)
             for queue_id in queues
         }
-        return command.response(ResponseCode.SUCCESS, body=encode_topic_stats(table))
+        put_tps = self._broker.stats.topic_put_tps(topic)
+        return command.response(ResponseCode.SUCCESS, body=encode_topic_stats(table, put_tps))
+
+    def _attributes(self, topic: str, changes: str) -> dict[str, str]:
+        known = self._broker.topics.select(topic)
+        try:
+            return alter_attributes(None if known is None else known.attributes, changes)
+        except IllegalMessageError as error:
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, f"topic {topic}: {error}") from error
 
     def _bounds(self, topic: str, queue_id: int) -> TopicOffset:
         store = self._broker.store

@@ -1,7 +1,8 @@
 """Administration of brokers and name servers, mailboat's or Java's.
 
 `Admin` holds one connection pool and a part for each kind of thing: `admin.topics`, `admin.groups`,
-`admin.cluster`, `admin.messages`, `admin.offsets`.
+`admin.cluster`, `admin.messages`, `admin.offsets`, `admin.standing`. The module `redrive` sends as
+well, so it needs a producer beside.
 
 Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java.
 """
@@ -14,10 +15,19 @@ from mailboat.client.admin.cluster import ClusterAdmin
 from mailboat.client.admin.groups import GroupAdmin
 from mailboat.client.admin.messages import MessageAdmin
 from mailboat.client.admin.offsets import OffsetAdmin
+from mailboat.client.admin.standing import StandingAdmin
 from mailboat.client.admin.topics import TopicAdmin
 from mailboat.client.instance import ClientInstance
 
-__all__ = ["Admin", "ClusterAdmin", "GroupAdmin", "MessageAdmin", "OffsetAdmin", "TopicAdmin"]
+__all__ = [
+    "Admin",
+    "ClusterAdmin",
+    "GroupAdmin",
+    "MessageAdmin",
+    "OffsetAdmin",
+    "StandingAdmin",
+    "TopicAdmin",
+]
 
 
 class Admin:
@@ -38,7 +48,10 @@ class Admin:
         self.topics = TopicAdmin(self._instance, self.cluster)
         self.groups = GroupAdmin(self._instance, self.cluster)
         self.messages = MessageAdmin(self._instance)
-        self.offsets = OffsetAdmin(self._instance, self.groups)
+        self.offsets = OffsetAdmin(self._instance, self.groups, self.cluster)
+        self.standing = StandingAdmin(
+            self.cluster, self.topics, self.groups, self.messages, self.offsets
+        )
 
     async def __aenter__(self) -> Self:
         """Return the client; connections are made when they are needed."""

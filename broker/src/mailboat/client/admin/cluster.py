@@ -1,16 +1,28 @@
-"""Clusters and brokers: who is there, and what they say of themselves.
+"""Clusters, brokers and name servers: who is there, what they say of themselves, their settings.
 
 Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java and tools/command/CommandUtil.java.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from mailboat.client.broker_calls import call
 from mailboat.client.instance import ClientInstance
-from mailboat.errors import RouteNotFoundError
-from mailboat.protocol.bodies import decode_kv_table, decode_properties_text
-from mailboat.protocol.codes import RequestCode
+from mailboat.errors import BrokerError, RouteNotFoundError
+from mailboat.protocol.admin_bodies import ProducerInfo
+from mailboat.protocol.bodies import (
+    convert_body,
+    decode_kv_table,
+    decode_properties_text,
+    encode_properties_text,
+)
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import ExtValue, optional_int
+from mailboat.protocol.queue_map import loads_object
 from mailboat.protocol.route import MASTER_ID, BrokerData, ClusterInfo, decode_cluster_info
+
+CLEANUP_TIMEOUT_S: Final = 30.0
+"""Brokers answer a request to clean up once it is done."""
 
 
 class BrokerAddress(NamedTuple):
@@ -73,6 +85,82 @@ class ClusterAdmin:
         """Return a broker's configuration."""
         response = await call(self._instance.remoting, address, RequestCode.GET_BROKER_CONFIG)
         return decode_properties_text(response.body)
+
+    async def update_broker_config(self, address: str, properties: Mapping[str, str]) -> None:
+        """Change settings of a running broker; Java brokers ignore keys that they do not know.
+
+        Raises:
+            BrokerError: a key may not be changed, or a value is bad.
+        """
+        body = encode_properties_text(properties)
+        await call(self._instance.remoting, address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+
+    async def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
+        """Let no route name a broker's queues for sending; return how many topics that changed.
+
+        The result has an entry for each name server. A broker that restarts is back again.
+        """
+        code = RequestCode.WIPE_WRITE_PERM_OF_BROKER
+        return await self._change_perm(code, broker_name, "wipeTopicCount")
+
+    async def add_write_perm(self, broker_name: str) -> dict[str, int]:
+        """Take back what `wipe_write_perm` did; return how many topics that changed."""
+        code = RequestCode.ADD_WRITE_PERM_OF_BROKER
+        return await self._change_perm(code, broker_name, "addTopicCount")
+
+    async def namesrv_configs(self) -> dict[str, dict[str, str]]:
+        """Return the configuration of every name server by its address."""
+        configs: dict[str, dict[str, str]] = {}
+        for address in self._instance.name_servers.addresses:
+            code = RequestCode.GET_NAMESRV_CONFIG
+            response = await call(self._instance.remoting, address, code)
+            configs[address] = decode_properties_text(response.body)
+        return configs
+
+    async def producers(self, address: str) -> dict[str, list[ProducerInfo]]:
+        """Return the members of every producer group of a broker; brokers know it since 4.9.2."""
+        response = await call(self._instance.remoting, address, RequestCode.GET_ALL_PRODUCER_INFO)
+        table = loads_object(response.body).get("data") or {}
+        return convert_body(table, dict[str, list[ProducerInfo]])
+
+    async def clean(self, address: str, code: int) -> None:
+        """Ask a broker to clean up and wait until it has.
+
+        Args:
+            address: the broker.
+            code: CLEAN_EXPIRED_CONSUMEQUEUE, DELETE_EXPIRED_COMMITLOG or CLEAN_UNUSED_TOPIC.
+        """
+        await call(self._instance.remoting, address, code, timeout_s=CLEANUP_TIMEOUT_S)
+
+    async def kv_value(self, namespace: str, key: str) -> str | None:
+        """Return a value that is kept at the name servers, or None."""
+        fields: dict[str, ExtValue] = {"namespace": namespace, "key": key}
+        try:
+            response = await self._instance.name_servers.request(RequestCode.GET_KV_CONFIG, fields)
+        except BrokerError as error:
+            if error.code == ResponseCode.QUERY_NOT_FOUND:
+                return None
+            raise
+        return response.ext_fields.get("value")
+
+    async def put_kv(self, namespace: str, key: str, value: str) -> None:
+        """Keep a value at every name server."""
+        fields: dict[str, ExtValue] = {"namespace": namespace, "key": key, "value": value}
+        await self._instance.name_servers.request_all(RequestCode.PUT_KV_CONFIG, fields)
+
+    async def delete_kv(self, namespace: str, key: str) -> None:
+        """Forget a value at every name server."""
+        fields: dict[str, ExtValue] = {"namespace": namespace, "key": key}
+        await self._instance.name_servers.request_all(RequestCode.DELETE_KV_CONFIG, fields)
+
+    async def _change_perm(self, code: int, broker_name: str, field: str) -> dict[str, int]:
+        await self.masters(broker_name=broker_name)
+        counts: dict[str, int] = {}
+        for address in self._instance.name_servers.addresses:
+            fields: dict[str, ExtValue] = {"brokerName": broker_name}
+            response = await call(self._instance.remoting, address, code, fields)
+            counts[address] = optional_int(response, field, 0)
+        return counts
 
 
 def _is_wanted(data: BrokerData, cluster: str | None, broker_name: str | None) -> bool:

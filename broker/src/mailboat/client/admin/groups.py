@@ -3,12 +3,18 @@
 Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java.
 """
 
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from mailboat.client.admin.cluster import ClusterAdmin
 from mailboat.client.broker_calls import call
 from mailboat.client.instance import ClientInstance
-from mailboat.errors import BrokerError, RouteNotFoundError
+from mailboat.errors import BrokerError, RemotingError, RouteNotFoundError
+from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import check_group, dlq_topic, retry_topic
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.protocol.client_connections import (
@@ -22,8 +28,15 @@ from mailboat.protocol.route import MASTER_ID
 from mailboat.protocol.running_info import ConsumerRunningInfo, decode_running_info
 from mailboat.protocol.stats_bodies import ConsumeStats, decode_consume_stats
 
+logger = logging.getLogger(__name__)
+
 RUNNING_INFO_TIMEOUT_S: Final = 15.0
 """Brokers wait 10 s for the member that they relay the question to."""
+
+POSITION_PREFIX: Final = "mailboat-redrive-"
+"""Groups with such names only hold how far a redrive of dead letters is."""
+
+_RANGE_NUMBER: Final = re.compile("[0-9a-f]{8}")
 
 
 class GroupAdmin:
@@ -38,41 +51,97 @@ class GroupAdmin:
         """Return every group that a master knows, the system's own among them."""
         groups: dict[str, SubscriptionGroupConfig] = {}
         for master in await self._cluster.masters():
-            code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-            response = await call(self._instance.remoting, master.address, code)
-            groups |= decode_group_table(response.body).subscription_group_table
+            groups |= await self._table(master.address)
         return dict(sorted(groups.items()))
 
-    async def create(self, config: SubscriptionGroupConfig) -> None:
-        """Make a group, or change it, on every master.
+    async def configs_by_broker(self, group: str) -> dict[str, SubscriptionGroupConfig]:
+        """Return the settings of a group by the name of each broker that knows it."""
+        found: dict[str, SubscriptionGroupConfig] = {}
+        for master in await self._cluster.masters():
+            config = (await self._table(master.address)).get(group)
+            if config is not None:
+                found[master.broker_name] = config
+        return found
+
+    async def create(
+        self,
+        config: SubscriptionGroupConfig,
+        *,
+        cluster: str | None = None,
+        broker_name: str | None = None,
+    ) -> list[str]:
+        """Make a group, or change it, on every master; return the brokers' names.
+
+        Args:
+            config: the group.
+            cluster: only on the masters of this cluster.
+            broker_name: only on this broker.
 
         Raises:
             IllegalMessageError: the group's name is illegal.
         """
         check_group(config.group_name)
-        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        for master in await self._cluster.masters():
-            body = encode_group_config(config)
-            await call(self._instance.remoting, master.address, code, body=body)
-
-    async def delete(self, group: str) -> None:
-        """Delete a group, its offsets, its retry topic and its dead letters from every master."""
-        # 4.9 and 5.x name the field that deletes the offsets too differently.
-        fields: dict[str, ExtValue] = {
-            "groupName": group,
-            "removeOffset": True,
-            "cleanOffset": True,
-        }
-        masters = await self._cluster.masters()
+        masters = await self._cluster.masters(cluster=cluster, broker_name=broker_name)
         for master in masters:
-            code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-            await call(self._instance.remoting, master.address, code, fields)
+            await self._put(master.address, config)
+        return [master.broker_name for master in masters]
+
+    async def update(
+        self,
+        group: str,
+        change: Callable[[SubscriptionGroupConfig], SubscriptionGroupConfig],
+        *,
+        cluster: str | None = None,
+        broker_name: str | None = None,
+    ) -> dict[str, SubscriptionGroupConfig]:
+        """Change a group on every master that knows it; return its settings by broker name.
+
+        Args:
+            group: the group.
+            change: makes the new settings of the present ones.
+            cluster: only on the masters of this cluster.
+            broker_name: only on this broker.
+
+        Raises:
+            RouteNotFoundError: no master asked for knows the group.
+        """
+        changed: dict[str, SubscriptionGroupConfig] = {}
+        masters = await self._cluster.masters(cluster=cluster, broker_name=broker_name)
+        for master in masters:
+            present = (await self._table(master.address)).get(group)
+            if present is not None:
+                changed[master.broker_name] = change(present)
+                # Brokers take changes of attributes only; these stay as they are.
+                sent = replace(changed[master.broker_name], attributes={})
+                await self._put(master.address, sent)
+        if not changed:
+            names = ", ".join(master.broker_name for master in masters)
+            raise RouteNotFoundError(f"group {group} is not on {names}; create it first")
+        return changed
+
+    async def delete(self, group: str, *, cluster: str | None = None) -> None:
+        """Delete a group, its offsets, its retry topic and its dead letters from every master.
+
+        The positions of redrives of its dead letters go too: a group of the same name may have
+        others one day. With `cluster`, only from the masters of that cluster.
+        """
+        # 4.9 and 5.x name the field that deletes the offsets too differently.
+        fields: dict[str, ExtValue] = {"removeOffset": True, "cleanOffset": True}
+        masters = await self._cluster.masters(cluster=cluster)
+        for master in masters:
+            known = await self._table(master.address)
+            for name in (group, *(each for each in known if is_position_of(each, group))):
+                code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+                own = {"groupName": name, **fields}
+                await call(self._instance.remoting, master.address, code, own)
         name_servers = self._instance.name_servers
         for topic in (retry_topic(group), dlq_topic(group)):
             for master in masters:
                 code = RequestCode.DELETE_TOPIC_IN_BROKER
                 await call(self._instance.remoting, master.address, code, {"topic": topic})
-            await name_servers.request_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+            await name_servers.request_all(
+                RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic, "clusterName": cluster}
+            )
 
     async def stats(self, group: str, topic: str | None = None) -> ConsumeStats:
         """Return a group's progress in every queue, or in those of one topic."""
@@ -125,6 +194,33 @@ class GroupAdmin:
             return decode_running_info(response.body)
         raise failure or RouteNotFoundError(f"no broker knows group {group}")
 
+    async def owners(self, group: str, client_ids: Iterable[str]) -> dict[MessageQueue, str]:
+        """Return which member reads each queue; what members do not tell is left out."""
+        names = sorted(client_ids)
+        infos = await asyncio.gather(*(self._info_or_none(group, name) for name in names))
+        return {
+            queue: name
+            for name, info in zip(names, infos, strict=True)
+            if info is not None
+            for queue in info.mq_table
+        }
+
+    async def _info_or_none(self, group: str, client_id: str) -> ConsumerRunningInfo | None:
+        try:
+            return await self.running_info(group, client_id)
+        except (BrokerError, RemotingError) as error:
+            logger.debug("running info group=%s client=%s: %s", group, client_id, error)
+            return None
+
+    async def _table(self, address: str) -> dict[str, SubscriptionGroupConfig]:
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        response = await call(self._instance.remoting, address, code)
+        return decode_group_table(response.body).subscription_group_table
+
+    async def _put(self, address: str, config: SubscriptionGroupConfig) -> None:
+        code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        await call(self._instance.remoting, address, code, body=encode_group_config(config))
+
     async def _addresses(self, group: str) -> list[str]:
         """Return the masters that hold the group's retry topic, else all masters."""
         try:
@@ -136,3 +232,15 @@ class GroupAdmin:
             for broker in route.broker_datas
             if MASTER_ID in broker.broker_addrs
         ]
+
+
+def is_position_group(name: str) -> bool:
+    """Tell whether a group only holds the position of a redrive."""
+    return name.startswith(POSITION_PREFIX)
+
+
+def is_position_of(name: str, group: str) -> bool:
+    """Tell whether a group holds a position in the dead letters of `group`: of all, or a range."""
+    start, _, number = name.rpartition("-")
+    whole = POSITION_PREFIX + group
+    return name == whole or (start == whole and _RANGE_NUMBER.fullmatch(number) is not None)

@@ -1,30 +1,56 @@
-"""Finding messages by id, by key and by place.
+"""Finding messages by id, by key and by place; reading queues without consuming them.
 
 Source: apache/rocketmq client/impl/MQAdminImpl.java (viewMessage, queryMessage).
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Final, NamedTuple
 
 from mailboat.client.broker_calls import call
 from mailboat.client.instance import ClientInstance
-from mailboat.client.pulling import Puller, PullRequest, PullStatus
+from mailboat.client.pulling import Puller, PullRequest, PullResult, PullStatus
 from mailboat.client.record_decoder import decode_messages
-from mailboat.errors import BrokerError
+from mailboat.errors import BrokerError, RemotingError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_id import decode_offset_message_id
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import TOOLS_GROUP
 from mailboat.model.subscription import SUBSCRIBE_ALL, SubscriptionData
+from mailboat.protocol.bodies import convert_body
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue
+from mailboat.protocol.queue_map import loads_object
 from mailboat.protocol.route import MASTER_ID
+
+logger = logging.getLogger(__name__)
 
 QUERY_TIMEOUT_S: Final = 15.0
 UNIQUE_KEY_MAX: Final = 32
 BROWSE_BATCH: Final = 32
+DIRECT_TIMEOUT_S: Final = 15.0
+"""Brokers wait 10 s for the member that they hand a message to."""
+FOLLOW_SUSPEND_S: Final = 10.0
+FOLLOW_RETRY_S: Final = 1.0
+FOLLOW_BUFFER: Final = 256
+
+
+class PlacedMessage(NamedTuple):
+    """A message and the queue that it was read from."""
+
+    queue: MessageQueue
+    message: MessageExt
+
+
+class DirectConsumption(NamedTuple):
+    """What a member made of a message that was handed to it."""
+
+    result: str
+    """`CR_SUCCESS`, `CR_LATER`, `CR_THROW_EXCEPTION`, ... (Go clients give a number)."""
+    remark: str
+    spent_ms: int
 
 
 class MessageAdmin:
@@ -77,26 +103,135 @@ class MessageAdmin:
             return message
         return None
 
+    async def read(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        *,
+        max_messages: int = BROWSE_BATCH,
+        subscription: SubscriptionData | None = None,
+        suspend_s: float = 0.0,
+    ) -> PullResult:
+        """Pull once from a queue; no group's offset changes.
+
+        Args:
+            queue: the queue.
+            queue_offset: where to begin.
+            max_messages: at most so many.
+            subscription: only messages that pass it.
+            suspend_s: how long the broker waits where there is nothing yet.
+        """
+        return await self._puller.pull(
+            PullRequest(
+                group=TOOLS_GROUP,
+                queue=queue,
+                queue_offset=queue_offset,
+                subscription=subscription or SubscriptionData(queue.topic, SUBSCRIBE_ALL),
+                max_messages=max_messages,
+                suspend_s=suspend_s,
+            )
+        )
+
     async def browse(
-        self, queue: MessageQueue, begin_offset: int, end_offset: int
+        self,
+        queue: MessageQueue,
+        begin_offset: int,
+        end_offset: int,
+        subscription: SubscriptionData | None = None,
     ) -> AsyncIterator[MessageExt]:
         """Yield the messages of a queue from `begin_offset` to before `end_offset`."""
         queue_offset = begin_offset
         while queue_offset < end_offset:
-            result = await self._puller.pull(
-                PullRequest(
-                    group=TOOLS_GROUP,
-                    queue=queue,
-                    queue_offset=queue_offset,
-                    subscription=SubscriptionData(queue.topic, SUBSCRIBE_ALL),
-                    max_messages=min(BROWSE_BATCH, end_offset - queue_offset),
-                )
+            result = await self.read(
+                queue,
+                queue_offset,
+                max_messages=min(BROWSE_BATCH, end_offset - queue_offset),
+                subscription=subscription,
             )
             for message in result.messages:
                 if message.queue_offset < end_offset:
                     yield message
             if result.status is PullStatus.NO_NEW_MSG or result.next_offset <= queue_offset:
                 return
+            queue_offset = result.next_offset
+
+    async def consume_directly(
+        self, message: MessageExt, group: str, client_id: str
+    ) -> DirectConsumption:
+        """Have one member of a group consume a stored message now, outside of its turn.
+
+        No offset changes and nothing is sent back, whatever comes of it.
+
+        Raises:
+            BrokerError: the member is not online, does not answer, or cannot do that.
+        """
+        fields: dict[str, ExtValue] = {
+            "consumerGroup": group,
+            "clientId": client_id,
+            "msgId": message.offset_message_id,
+            "topic": message.topic,
+        }
+        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+        address = message.store_address
+        response = await call(
+            self._instance.remoting, address, code, fields, timeout_s=DIRECT_TIMEOUT_S
+        )
+        table = loads_object(response.body)
+        return DirectConsumption(
+            str(table.get("consumeResult", "")),
+            str(table.get("remark") or ""),
+            convert_body(table.get("spentTimeMills") or 0, int),
+        )
+
+    async def follow(
+        self, starts: Mapping[MessageQueue, int], subscription: SubscriptionData | None = None
+    ) -> AsyncGenerator[PlacedMessage, None]:
+        """Yield the messages of some queues from given offsets on, as they come, without end.
+
+        A broker that does not answer is asked again every second.
+
+        Raises:
+            BrokerError: a broker refuses.
+        """
+        found: asyncio.Queue[PlacedMessage] = asyncio.Queue(FOLLOW_BUFFER)
+        tasks = [
+            asyncio.create_task(self._follow_one(queue, queue_offset, subscription, found))
+            for queue, queue_offset in starts.items()
+        ]
+        try:
+            while True:
+                taking = asyncio.create_task(found.get())
+                tasks.append(taking)
+                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                tasks.remove(taking)
+                for task in done - {taking}:
+                    task.result()
+                yield taking.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow_one(
+        self,
+        queue: MessageQueue,
+        queue_offset: int,
+        subscription: SubscriptionData | None,
+        found: asyncio.Queue[PlacedMessage],
+    ) -> PlacedMessage:
+        while True:
+            try:
+                result = await self.read(
+                    queue, queue_offset, subscription=subscription, suspend_s=FOLLOW_SUSPEND_S
+                )
+                messages = result.messages
+            except RemotingError as error:
+                logger.debug("follow queue=%s: %s", queue, error)
+                await asyncio.sleep(FOLLOW_RETRY_S)
+                await self._puller.refresh_route(queue.topic)
+                continue
+            for message in messages:
+                await found.put(PlacedMessage(queue, message))
             queue_offset = result.next_offset
 
     async def _query(

@@ -1,35 +1,62 @@
-"""Offsets of queues and groups: look at them, move a group's.
+"""Offsets of queues and groups: look at them, move a group's, give one group those of another.
+
+A move is planned first: the plan says where the group is in each queue and where it would go on.
 
 Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java (resetOffsetByTimestamp and the
-offline way behind it).
+offline way behind it) and tools/command/offset/CloneGroupOffsetCommand.java.
 """
 
+import asyncio
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Final
 
+from mailboat.client.admin.cluster import ClusterAdmin
 from mailboat.client.admin.groups import GroupAdmin
 from mailboat.client.broker_calls import call
 from mailboat.client.instance import ClientInstance
 from mailboat.client.queue_offsets import ConsumeFromWhere, QueueOffsets, StartPoint
-from mailboat.errors import BrokerError, MailboatError
+from mailboat.errors import BrokerError, MailboatError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
+from mailboat.model.names import is_retry_or_dlq
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue
 from mailboat.protocol.queue_map import decode_offset_table
 
 RESET_TIMEOUT_S: Final = 10.0
+QUEUES_AT_A_TIME: Final = 32
 _LATEST: Final = -1
 _NEEDS_OFFLINE_WAY: Final = frozenset(
     {ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.REQUEST_CODE_NOT_SUPPORTED}
 )
+_FIRST_TO_RESET_ONE_QUEUE: Final = 5
+"""Major version; brokers before it take no single queue to reset, and would reset all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetMove:
+    """Where a group is in one queue, and where it goes on; `before` is None without an offset."""
+
+    queue: MessageQueue
+    before: int | None
+    after: int
+    min_offset: int
+    max_offset: int
+
+    @property
+    def is_change(self) -> bool:
+        """Whether the group goes on at another place than now."""
+        return self.before != self.after
 
 
 class OffsetAdmin:
     """Reads offsets and moves groups."""
 
-    def __init__(self, instance: ClientInstance, groups: GroupAdmin) -> None:
+    def __init__(self, instance: ClientInstance, groups: GroupAdmin, cluster: ClusterAdmin) -> None:
         """Use the connections of `instance`."""
         self._instance = instance
         self._groups = groups
+        self._cluster = cluster
         self._queue_offsets = QueueOffsets(instance.remoting, instance.routes)
 
     async def minimum(self, queue: MessageQueue) -> int:
@@ -48,37 +75,213 @@ class OffsetAdmin:
         """Return a group's stored offset, or None."""
         return await self._queue_offsets.committed(group, queue)
 
-    async def reset(self, group: str, topic: str, target: StartPoint) -> dict[MessageQueue, int]:
-        """Let a group go on at the beginning, the end or a time of a topic; return the new offsets.
+    async def commit(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
+        """Store a group's offset and make sure that the broker has it.
+
+        Raises:
+            MailboatError: the broker keeps another offset: after a reset it takes none until a
+                member has gone on where the reset says.
+        """
+        await self._queue_offsets.commit(group, queue, queue_offset)
+        kept = await self.committed(group, queue)
+        if kept != queue_offset:
+            raise MailboatError(
+                f"group {group} stays at offset {kept} of {queue}: it was reset, and takes no "
+                "other offset until a member has gone on there"
+            )
+
+    async def queues(
+        self,
+        topic: str,
+        *,
+        broker_name: str | None = None,
+        queue_ids: Collection[int] = (),
+    ) -> list[MessageQueue]:
+        """Return the readable queues of a topic, those of one broker or with these ids if given.
+
+        Raises:
+            RouteNotFoundError: nobody knows the topic, or it has no such queue.
+        """
+        known = await self._instance.routes.read_queues(topic)
+        found = [
+            queue
+            for queue in known
+            if broker_name in (None, queue.broker_name)
+            and (not queue_ids or queue.queue_id in queue_ids)
+        ]
+        if not known:
+            raise RouteNotFoundError(
+                f"topic {topic} has no readable queue; look at its permission with "
+                f"'mailboat topic show {topic}'"
+            )
+        if not found:
+            where = f" on broker {broker_name}" if broker_name else ""
+            ids = ", ".join(map(str, sorted(queue_ids)))
+            which = f"queue {ids}" if queue_ids else "queue"
+            places = ", ".join(f"{each.broker_name}/{each.queue_id}" for each in known)
+            raise RouteNotFoundError(f"topic {topic} has no {which}{where}; it has {places}")
+        return found
+
+    async def plan(
+        self,
+        group: str,
+        topic: str,
+        target: StartPoint | int,
+        *,
+        broker_name: str | None = None,
+        queue_ids: Collection[int] = (),
+    ) -> list[OffsetMove]:
+        """Return where a group would go on; nothing is changed.
+
+        Args:
+            group: the group.
+            topic: a topic that it consumes.
+            target: the beginning, the end or a time; or an offset for each queue named.
+            broker_name: only the queues of this broker.
+            queue_ids: only the queues with these ids.
+
+        Raises:
+            MailboatError: an offset lies outside of a queue.
+        """
+        queues = await self.queues(topic, broker_name=broker_name, queue_ids=queue_ids)
+        room = asyncio.Semaphore(QUEUES_AT_A_TIME)
+
+        async def plan_one(queue: MessageQueue) -> OffsetMove:
+            async with room:
+                return await self._plan_one(group, queue, target)
+
+        return list(await asyncio.gather(*map(plan_one, queues)))
+
+    async def reset(
+        self,
+        group: str,
+        topic: str,
+        target: StartPoint | int,
+        *,
+        broker_name: str | None = None,
+        queue_ids: Collection[int] = (),
+    ) -> dict[MessageQueue, int]:
+        """Let a group go on elsewhere in a topic; return the new offsets. Arguments as for `plan`.
 
         A group that is online is moved by its broker, which tells the members; for one that is
         offline the offsets are stored directly.
 
         Raises:
-            MailboatError: the group is online and its broker cannot move online groups.
+            MailboatError: the group is online and its broker cannot move online groups, or only
+                all queues at once.
         """
-        queues = await self._instance.routes.read_queues(topic)
+        queues = await self.queues(topic, broker_name=broker_name, queue_ids=queue_ids)
         moved: dict[MessageQueue, int] = {}
-        for broker_name in sorted({queue.broker_name for queue in queues}):
-            own = [queue for queue in queues if queue.broker_name == broker_name]
-            table = await self._reset_by_broker(group, own[0], target)
+        for name in sorted({queue.broker_name for queue in queues}):
+            own = [queue for queue in queues if queue.broker_name == name]
+            if isinstance(target, int) or queue_ids:
+                table = await self._reset_single_queues(group, own, target)
+            else:
+                table = await self._reset_by_broker(group, own[0], _reset_fields(target))
             moved |= await self._reset_directly(group, own, target) if table is None else table
         return dict(sorted(moved.items()))
 
+    async def plan_clone(
+        self, source: str, destination: str, topic: str | None = None
+    ) -> list[OffsetMove]:
+        """Return what `clone` would do; nothing is changed.
+
+        Raises:
+            MailboatError: the source has no offset.
+        """
+        stats = await self._groups.stats(source, topic)
+        moves: list[OffsetMove] = []
+        for queue in sorted(stats.offset_table):
+            if is_retry_or_dlq(queue.topic):
+                continue
+            after = await self.committed(source, queue)
+            if after is not None:
+                before = await self.committed(destination, queue)
+                first, end = await self._bounds(queue)
+                moves.append(OffsetMove(queue, before, after, first, end))
+        if not moves:
+            where = f" in topic {topic}" if topic else ""
+            raise MailboatError(f"group {source} has no offset{where}; there is nothing to clone")
+        return moves
+
+    async def clone(
+        self, source: str, destination: str, topic: str | None = None
+    ) -> list[OffsetMove]:
+        """Let a group go on where another one is, in one topic or in all; return the moves.
+
+        Raises:
+            MailboatError: the source has no offset, or the destination is online.
+        """
+        moves = await self.plan_clone(source, destination, topic)
+        await self._check_offline(destination)
+        for move in moves:
+            await self.commit(destination, move.queue, move.after)
+        return moves
+
+    async def _plan_one(
+        self, group: str, queue: MessageQueue, target: StartPoint | int
+    ) -> OffsetMove:
+        before = await self.committed(group, queue)
+        first, end = await self._bounds(queue)
+        after = await self._target_of(queue, target, first, end)
+        return OffsetMove(queue, before, after, first, end)
+
+    async def _bounds(self, queue: MessageQueue) -> tuple[int, int]:
+        return await self.minimum(queue), await self.maximum(queue)
+
+    async def _target_of(
+        self, queue: MessageQueue, target: StartPoint | int, first: int, end: int
+    ) -> int:
+        if isinstance(target, int):
+            if not first <= target <= end:
+                raise MailboatError(
+                    f"offset {target} is outside of queue {queue}, which goes from {first} to "
+                    f"{end}; choose one between"
+                )
+            return target
+        if target.where is ConsumeFromWhere.FIRST_OFFSET:
+            return first
+        if target.where is ConsumeFromWhere.LAST_OFFSET:
+            return end
+        return await self.at_time(queue, target.timestamp_ms)
+
+    async def _reset_single_queues(
+        self, group: str, queues: Sequence[MessageQueue], target: StartPoint | int
+    ) -> dict[MessageQueue, int] | None:
+        """Let the broker move single queues; None where an old broker has to be gone around."""
+        address = await self._instance.routes.master_address(queues[0])
+        version = (await self._cluster.runtime_info(address)).get("brokerVersionDesc", "")
+        if not resets_single_queues(version):
+            if await self._members(group) == 0:
+                return None
+            raise MailboatError(
+                f"broker {queues[0].broker_name} runs {version or 'no version'}, which cannot move "
+                f"single queues of an online group; stop the members of {group} first"
+            )
+        moved: dict[MessageQueue, int] = {}
+        for queue in queues:
+            first, end = await self._bounds(queue)
+            after = await self._target_of(queue, target, first, end)
+            fields: dict[str, ExtValue] = {
+                "timestamp": _LATEST,
+                "queueId": queue.queue_id,
+                "offset": after,
+            }
+            table = await self._reset_by_broker(group, queue, fields)
+            if table is None:
+                return None
+            moved |= table
+        return moved
+
     async def _reset_by_broker(
-        self, group: str, queue: MessageQueue, target: StartPoint
+        self, group: str, queue: MessageQueue, target_fields: dict[str, ExtValue]
     ) -> dict[MessageQueue, int] | None:
         """Ask the broker of a queue to move the group; None where it has to be done directly."""
-        timestamp_ms = {
-            ConsumeFromWhere.FIRST_OFFSET: 0,
-            ConsumeFromWhere.LAST_OFFSET: _LATEST,
-            ConsumeFromWhere.TIMESTAMP: target.timestamp_ms,
-        }[target.where]
         fields: dict[str, ExtValue] = {
             "topic": queue.topic,
             "group": group,
-            "timestamp": timestamp_ms,
             "isForce": True,
+            **target_fields,
         }
         address = await self._instance.routes.master_address(queue)
         try:
@@ -96,16 +299,41 @@ class OffsetAdmin:
         return decode_offset_table(response.body)
 
     async def _reset_directly(
-        self, group: str, queues: list[MessageQueue], target: StartPoint
+        self, group: str, queues: list[MessageQueue], target: StartPoint | int
     ) -> dict[MessageQueue, int]:
-        connection = await self._groups.connection(group)
-        if connection is not None and connection.connection_set:
-            raise MailboatError(
-                f"group {group} has {len(connection.connection_set)} members online, which would "
-                "store their own offsets again; stop them first"
-            )
+        await self._check_offline(group)
         moved: dict[MessageQueue, int] = {}
         for queue in queues:
-            moved[queue] = await self._queue_offsets.start_of(queue, target)
-            await self._queue_offsets.commit(group, queue, moved[queue])
+            first, end = await self._bounds(queue)
+            moved[queue] = await self._target_of(queue, target, first, end)
+            await self.commit(group, queue, moved[queue])
         return moved
+
+    async def _check_offline(self, group: str) -> None:
+        members = await self._members(group)
+        if members:
+            raise MailboatError(
+                f"group {group} has {members} members online, which would store their own offsets "
+                "again; stop them first"
+            )
+
+    async def _members(self, group: str) -> int:
+        connection = await self._groups.connection(group)
+        return 0 if connection is None else len(connection.connection_set)
+
+
+def resets_single_queues(version: str) -> bool:
+    """Tell whether a broker of a version such as `V5_3_3` resets the one queue that it is told."""
+    major = version.removeprefix("V").split("_")[0]
+    if major.isdigit():
+        return int(major) >= _FIRST_TO_RESET_ONE_QUEUE
+    return version == "HIGHER_VERSION"
+
+
+def _reset_fields(target: StartPoint) -> dict[str, ExtValue]:
+    timestamp_ms = {
+        ConsumeFromWhere.FIRST_OFFSET: 0,
+        ConsumeFromWhere.LAST_OFFSET: _LATEST,
+        ConsumeFromWhere.TIMESTAMP: target.timestamp_ms,
+    }[target.where]
+    return {"timestamp": timestamp_ms}

@@ -3,10 +3,13 @@
 Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java.
 """
 
-from mailboat.client.admin.cluster import ClusterAdmin
+from collections.abc import Callable
+from typing import Final
+
+from mailboat.client.admin.cluster import BrokerAddress, ClusterAdmin
 from mailboat.client.broker_calls import call
 from mailboat.client.instance import ClientInstance
-from mailboat.errors import BrokerError
+from mailboat.errors import BrokerError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import AUTO_CREATE_TOPIC, check_topic
 from mailboat.model.topic import TopicConfig
@@ -16,6 +19,9 @@ from mailboat.protocol.command import ExtValue
 from mailboat.protocol.route import MASTER_ID, TopicRouteData
 from mailboat.protocol.stats_bodies import TopicOffset, decode_topic_stats
 from mailboat.protocol.topic_table import decode_topic_table
+
+ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
+"""Where name servers keep which queues the producers of an ordered topic use."""
 
 
 class TopicAdmin:
@@ -42,6 +48,9 @@ class TopicAdmin:
     ) -> list[str]:
         """Make a topic, or change it, on every master; return the brokers' names.
 
+        For an ordered topic the name servers keep its queues too, as they are now: a producer of
+        an ordered topic must not take others while a broker is away.
+
         Args:
             config: the topic.
             cluster: only on the masters of this cluster.
@@ -51,30 +60,69 @@ class TopicAdmin:
             IllegalMessageError: the topic's name is illegal.
         """
         check_topic(config.topic_name)
-        fields: dict[str, ExtValue] = {
-            "topic": config.topic_name,
-            "defaultTopic": AUTO_CREATE_TOPIC,
-            "readQueueNums": config.read_queue_nums,
-            "writeQueueNums": config.write_queue_nums,
-            "perm": config.perm,
-            "topicFilterType": config.topic_filter_type,
-            "topicSysFlag": config.topic_sys_flag,
-            "order": config.order,
-            "attributes": ",".join(f"+{k}={v}" for k, v in config.attributes.items()) or None,
-        }
         masters = await self._cluster.masters(cluster=cluster, broker_name=broker_name)
-        code = RequestCode.UPDATE_AND_CREATE_TOPIC
         for master in masters:
-            await call(self._instance.remoting, master.address, code, fields)
+            await self._put(master, config)
+        if config.order:
+            queues = {master.broker_name: config.write_queue_nums for master in masters}
+            await self._change_order(config.topic_name, queues)
         return [master.broker_name for master in masters]
 
-    async def delete(self, topic: str) -> None:
-        """Delete a topic from every master and name server; an unknown one is no error."""
-        for master in await self._cluster.masters():
+    async def update(
+        self,
+        topic: str,
+        change: Callable[[TopicConfig], TopicConfig],
+        *,
+        cluster: str | None = None,
+        broker_name: str | None = None,
+    ) -> dict[str, TopicConfig]:
+        """Change a topic on every master that has it; return its settings by broker name.
+
+        Args:
+            topic: the topic.
+            change: makes the new settings of the present ones; attributes that it does not name
+                stay as they are.
+            cluster: only on the masters of this cluster.
+            broker_name: only on this broker.
+
+        Raises:
+            RouteNotFoundError: no master asked for has the topic.
+        """
+        changed: dict[str, TopicConfig] = {}
+        masters = await self._cluster.masters(cluster=cluster, broker_name=broker_name)
+        was_ordered = False
+        for master in masters:
+            present = (await self.configs(master.address)).get(topic)
+            if present is not None:
+                changed[master.broker_name] = change(present)
+                was_ordered = was_ordered or present.order
+                await self._put(master, changed[master.broker_name])
+        if not changed:
+            names = ", ".join(master.broker_name for master in masters)
+            raise RouteNotFoundError(f"topic {topic} is not on {names}; create it first")
+        queues = {name: config.write_queue_nums for name, config in changed.items() if config.order}
+        if queues:
+            await self._change_order(topic, queues)
+        elif was_ordered:
+            await self._change_order(topic, dict.fromkeys(changed))
+        return changed
+
+    async def delete(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete a topic from every master and name server; an unknown one is no error.
+
+        With `cluster`, only from the masters of that cluster; the name servers forget it there.
+        """
+        for master in await self._cluster.masters(cluster=cluster):
             code = RequestCode.DELETE_TOPIC_IN_BROKER
             await call(self._instance.remoting, master.address, code, {"topic": topic})
         name_servers = self._instance.name_servers
-        await name_servers.request_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+        fields: dict[str, ExtValue] = {"topic": topic, "clusterName": cluster}
+        await name_servers.request_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
+
+    async def order(self, topic: str) -> dict[str, int]:
+        """Return how many queues of an ordered topic producers use, by broker name."""
+        text = await self._cluster.kv_value(ORDER_NAMESPACE, topic)
+        return decode_order(text or "")
 
     async def route(self, topic: str) -> TopicRouteData:
         """Return which brokers hold the topic, and how many queues of it."""
@@ -111,3 +159,38 @@ class TopicAdmin:
                 raise
             groups.update(decode_group_list(response.body))
         return groups
+
+    async def _put(self, master: BrokerAddress, config: TopicConfig) -> None:
+        fields: dict[str, ExtValue] = {
+            "topic": config.topic_name,
+            "defaultTopic": AUTO_CREATE_TOPIC,
+            "readQueueNums": config.read_queue_nums,
+            "writeQueueNums": config.write_queue_nums,
+            "perm": config.perm,
+            "topicFilterType": config.topic_filter_type,
+            "topicSysFlag": config.topic_sys_flag,
+            "order": config.order,
+            "attributes": ",".join(f"+{k}={v}" for k, v in config.attributes.items()) or None,
+        }
+        code = RequestCode.UPDATE_AND_CREATE_TOPIC
+        await call(self._instance.remoting, master.address, code, fields)
+
+    async def _change_order(self, topic: str, queues: dict[str, int] | dict[str, None]) -> None:
+        """Change the entries of some brokers in what name servers keep; None removes one."""
+        table: dict[str, int | None] = {**await self.order(topic), **queues}
+        text = encode_order({name: nums for name, nums in table.items() if nums is not None})
+        if text:
+            await self._cluster.put_kv(ORDER_NAMESPACE, topic, text)
+        else:
+            await self._cluster.delete_kv(ORDER_NAMESPACE, topic)
+
+
+def encode_order(queues: dict[str, int]) -> str:
+    """Return the queues of an ordered topic as name servers keep them: `broker-a:8;broker-b:8`."""
+    return ";".join(f"{name}:{nums}" for name, nums in sorted(queues.items()))
+
+
+def decode_order(text: str) -> dict[str, int]:
+    """Return what `encode_order` wrote; parts that are not of the form are left out."""
+    parts = (part.rpartition(":") for part in text.split(";"))
+    return {name: int(nums) for name, _, nums in parts if name and nums.isdigit()}

@@ -13,20 +13,25 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.LongSupplier;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.common.filter.ExpressionType;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
 
 /** The commands {@code push}, {@code drain}, {@code stop}, {@code pull} and {@code lite}. */
 final class Consumers {
-    private static final long ROUTE_WAIT_S = 5;
+    private static final long ROUTE_WAIT_S = 15;
+    private static final long REFRESH_NS = 1_000_000_000L;
 
     /** A started push consumer and, for drain, its file and the places it has seen. */
     private static final class Running {
@@ -58,17 +63,19 @@ final class Consumers {
 
     /** Starts a push consumer; each message is an event until {@code stop}. */
     void push(long id, Params params, Reply reply) throws Exception {
-        DefaultMQPushConsumer consumer = start(params, (messages, context) -> {
-            try {
-                for (MessageExt message : messages) {
-                    reply.event("message", Messages.message(message));
-                }
-            } catch (Exception e) {
-                reply.event("error", Map.of("text", e.toString()));
-                return ConsumeConcurrentlyStatus.RECONSUME_LATER;
-            }
-            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+        Listener listener = new Listener(params, reply);
+        DefaultMQPushConsumer consumer = prepared(params);
+        if (params.flag("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) listener::orderly);
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) listener::concurrently);
+        }
+        consumer.start();
+        keep(id, consumer);
+    }
+
+    /** Remembers a consumer for {@code stop} and the other commands that name its number. */
+    void keep(long id, DefaultMQPushConsumer consumer) {
         running.put(id, new Running(consumer, null, Set.of()));
     }
 
@@ -122,9 +129,18 @@ final class Consumers {
         }
     }
 
-    private DefaultMQPushConsumer start(Params params, MessageListenerConcurrently listener)
+    /** Starts a push consumer whose listener serves the messages side by side. */
+    DefaultMQPushConsumer start(Params params, MessageListenerConcurrently listener)
         throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(params.text("group"));
+        DefaultMQPushConsumer consumer = prepared(params);
+        consumer.registerMessageListener(listener);
+        consumer.start();
+        return consumer;
+    }
+
+    private DefaultMQPushConsumer prepared(Params params) throws Exception {
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(params.text("group"), params.flag("trace"), null);
         consumer.setNamesrvAddr(namesrv);
         consumer.setInstanceName(params.text("instance", "push-" + System.nanoTime()));
         // Offsets are stored at the shutdown; without this those of running listeners are missing.
@@ -136,20 +152,67 @@ final class Consumers {
         Messages.setEnum(consumer, "setMessageModel", params.text("model", "CLUSTERING"));
         Messages.setEnum(consumer, "setConsumeFromWhere",
             params.text("from", "CONSUME_FROM_FIRST_OFFSET"));
-        consumer.subscribe(params.text("topic"), params.text("expression", "*"));
-        consumer.registerMessageListener(listener);
-        consumer.start();
+        consumer.setMaxReconsumeTimes(params.number("maxReconsume", -1));
+        consumer.subscribe(params.text("topic"), selector(params));
         return consumer;
     }
 
-    /** Waits until the push consumer {@code handle} owns exactly {@code count} queues. */
+    /** The filter of a command: an SQL expression or tags. */
+    private static MessageSelector selector(Params params) {
+        String sql = params.text("sql", "");
+        return sql.isEmpty() ? MessageSelector.byTag(params.text("expression", "*"))
+            : MessageSelector.bySql(sql);
+    }
+
+    void suspend(Params params) {
+        find(params).push.suspend();
+    }
+
+    void resume(Params params) {
+        find(params).push.resume();
+    }
+
+    /** Does at once what the client's timers do every 20 and 30 s: ask for routes, rebalance. */
+    void refresh(Params params) {
+        var factory = find(params).push.getDefaultMQPushConsumerImpl().getmQClientFactory();
+        factory.updateTopicRouteInfoFromNameServer();
+        factory.rebalanceImmediately();
+    }
+
+    /**
+     * Waits until the push consumer {@code handle} owns exactly {@code count} queues; with
+     * {@code refresh} it does not wait for its timers, which ask for routes every 30 s.
+     */
     void awaitQueues(Params params) throws Exception {
         Running consumer = find(params);
         String topic = params.text("topic");
-        await(params, params.number("count", 1), () ->
-            consumer.push.getDefaultMQPushConsumerImpl().getRebalanceImpl()
+        AtomicLong refreshed = new AtomicLong(System.nanoTime() - REFRESH_NS);
+        await(params, params.number("count", 1), () -> {
+            if (params.flag("refresh") && System.nanoTime() - refreshed.get() >= REFRESH_NS) {
+                refresh(params);
+                refreshed.set(System.nanoTime());
+            }
+            return consumer.push.getDefaultMQPushConsumerImpl().getRebalanceImpl()
                 .getProcessQueueTable().keySet().stream()
-                .filter(queue -> queue.getTopic().equals(topic)).count(), false);
+                .filter(queue -> queue.getTopic().equals(topic)).count();
+        }, false);
+    }
+
+    /** Waits until the queues of the topic have got at least {@code count} messages in all. */
+    void awaitStored(Params params) throws Exception {
+        DefaultMQPullConsumer consumer = pullConsumer();
+        List<MessageQueue> queues = queues(consumer, params.text("topic"));
+        await(params, params.number("count", 1), () -> {
+            long stored = 0;
+            for (MessageQueue queue : queues) {
+                try {
+                    stored += consumer.maxOffset(queue);
+                } catch (MQClientException e) {
+                    throw new IllegalStateException(e);
+                }
+            }
+            return stored;
+        }, true);
     }
 
     private Running find(Params params) {
@@ -180,7 +243,10 @@ final class Consumers {
     void pull(Params params, Reply reply) throws Exception {
         DefaultMQPullConsumer consumer = pullConsumer();
         List<MessageQueue> queues = queues(consumer, params.text("topic"));
-        String expression = params.text("expression", "*");
+        MessageSelector expression = selector(params);
+        if (!ExpressionType.isTagType(expression.getExpressionType())) {
+            awaitVersion(consumer, queues.get(0), params);
+        }
         if (!params.flag("all")) {
             int queueId = params.number("queue", 0);
             queues.removeIf(queue -> queue.getQueueId() != queueId);
@@ -203,6 +269,19 @@ final class Consumers {
                 next = result.getNextBeginOffset();
             }
         }
+    }
+
+    /** The client believes that a broker knows SQL once it has seen a heartbeat answered. */
+    private static void awaitVersion(DefaultMQPullConsumer consumer, MessageQueue queue,
+        Params params) throws Exception {
+        var factory =
+            consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory();
+        factory.updateTopicRouteInfoFromNameServer(queue.getTopic());
+        await(params, 1, () -> {
+            factory.sendHeartbeatToAllBrokerWithLock();
+            return factory.findBrokerAddressInSubscribe(queue.getBrokerName(), 0, false)
+                .getBrokerVersion();
+        }, true);
     }
 
     /** The queues of a topic; one that a send has just created may need a moment to have a route. */

@@ -23,12 +23,18 @@ public final class InteropClient {
     private final Senders senders;
     private final Consumers consumers;
     private final Queries queries;
+    private final Groups groups;
+    private final Requests requests;
+    private final Transactions transactions;
     private final Map<Long, Steady> steady = new ConcurrentHashMap<>();
 
     private InteropClient(String namesrv) {
         senders = new Senders(namesrv);
         consumers = new Consumers(namesrv);
         queries = new Queries(namesrv, senders);
+        groups = new Groups(queries);
+        requests = new Requests(senders, consumers);
+        transactions = new Transactions(namesrv);
     }
 
     public static void main(String[] args) throws Exception {
@@ -39,6 +45,7 @@ public final class InteropClient {
             client.serve();
         }
         client.consumers.shutdown();
+        client.transactions.shutdown();
         client.senders.shutdown();
         client.queries.shutdown();
         // Some threads of the client libraries are not daemons.
@@ -78,8 +85,16 @@ public final class InteropClient {
             case "push" -> consumers.push(id, params, reply);
             case "drain" -> consumers.drain(id, params, reply);
             case "await_queues" -> consumers.awaitQueues(params);
+            case "await_stored" -> consumers.awaitStored(params);
             case "await_places" -> consumers.awaitPlaces(params);
             case "stop" -> consumers.stop(params);
+            case "suspend" -> consumers.suspend(params);
+            case "resume" -> consumers.resume(params);
+            case "refresh" -> consumers.refresh(params);
+            case "transaction" -> transactions.start(id, params, reply);
+            case "transaction_stop" -> transactions.stop(params);
+            case "request" -> requests.request(params, reply);
+            case "answer" -> requests.answer(id, params, reply);
             case "pull" -> consumers.pull(params, reply);
             case "lite" -> consumers.lite(params, reply);
             case "committed" -> consumers.committed(params, reply);
@@ -92,11 +107,18 @@ public final class InteropClient {
             case "cluster" -> queries.cluster(reply);
             case "topics" -> queries.topics(reply);
             case "consume_stats" -> queries.consumeStats(params, reply);
+            case "create_group" -> groups.createGroup(params);
+            case "members" -> groups.members(params, reply);
+            case "reset_offset" -> groups.resetOffset(params, reply);
+            case "clone_offset" -> groups.cloneOffset(params);
+            case "consume_directly" -> groups.consumeDirectly(params, reply);
+            case "running_info" -> groups.runningInfo(params, reply);
+            case "consumer_status" -> groups.consumerStatus(params, reply);
             default -> throw new IllegalArgumentException("unknown command " + command);
         }
     }
 
-    private static Map<String, Object> describe(Throwable failure) {
+    static Map<String, Object> describe(Throwable failure) {
         Map<String, Object> fields = new LinkedHashMap<>();
         fields.put("kind", failure.getClass().getSimpleName());
         fields.put("text", String.valueOf(failure.getMessage()));

@@ -15,7 +15,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 /** Turns the client's values into maps for {@link Reply}. */
 final class Messages {
     /** Bodies up to this length are printed as they are; of longer ones only size and SHA-256. */
-    private static final int PRINTED_BODY_BYTES = 256;
+    private static final int PRINTED_BODY_BYTES = 2048;
 
     private Messages() {
     }
@@ -48,6 +48,7 @@ final class Messages {
         out.put("storeSize", message.getStoreSize());
         out.put("reconsumeTimes", message.getReconsumeTimes());
         out.put("preparedTransactionOffset", message.getPreparedTransactionOffset());
+        out.put("transactionId", message.getTransactionId());
         return out;
     }
 

@@ -4,6 +4,7 @@ import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Set;
 
 /** The parameters of one command: a URL query string with UTF-8 percent escapes. */
 final class Params {
@@ -40,6 +41,12 @@ final class Params {
 
     long longNumber(String name, long otherwise) {
         return values.containsKey(name) ? Long.parseLong(values.get(name)) : otherwise;
+    }
+
+    /** Returns the comma-separated values, none when the parameter is missing or empty. */
+    Set<String> list(String name) {
+        String value = text(name, "");
+        return value.isEmpty() ? Set.of() : Set.of(value.split(","));
     }
 
     boolean flag(String name) {

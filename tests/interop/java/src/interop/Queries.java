@@ -19,7 +19,7 @@ final class Queries {
         this.senders = senders;
     }
 
-    private synchronized DefaultMQAdminExt admin() throws Exception {
+    synchronized DefaultMQAdminExt admin() throws Exception {
         if (admin == null) {
             admin = new DefaultMQAdminExt("interop-admin");
             admin.setNamesrvAddr(namesrv);
@@ -83,6 +83,7 @@ final class Queries {
         TopicConfig config = new TopicConfig(params.text("topic"));
         config.setReadQueueNums(params.number("queues", 4));
         config.setWriteQueueNums(params.number("queues", 4));
+        config.setPerm(params.number("perm", 6));
         for (String address : brokers().values()) {
             admin().createAndUpdateTopicConfig(address, config);
             reply.event("created", Map.of("broker", address));
@@ -121,7 +122,7 @@ final class Queries {
         }
     }
 
-    private Map<String, String> brokers() throws Exception {
+    Map<String, String> brokers() throws Exception {
         Map<String, String> addresses = new TreeMap<>();
         for (var broker : admin().examineBrokerClusterInfo().getBrokerAddrTable().values()) {
             addresses.put(broker.getBrokerName(), broker.selectBrokerAddr());

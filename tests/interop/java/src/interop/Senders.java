@@ -24,7 +24,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class Senders {
     private static final long ASYNC_WAIT_S = 30;
     /** More than the usual 3 s, for 4 MiB on a busy machine. */
-    private static final int SEND_TIMEOUT_MS = 10_000;
+    static final int SEND_TIMEOUT_MS = 10_000;
 
     private final String namesrv;
     private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
@@ -35,8 +35,12 @@ final class Senders {
 
     /** Returns the started producer of a group; one group has one producer in this process. */
     DefaultMQProducer producer(String group) {
+        return producer(group, false);
+    }
+
+    private DefaultMQProducer producer(String group, boolean trace) {
         return producers.computeIfAbsent(group, name -> {
-            DefaultMQProducer producer = new DefaultMQProducer(name);
+            DefaultMQProducer producer = new DefaultMQProducer(name, trace, null);
             producer.setNamesrvAddr(namesrv);
             producer.setInstanceName("send-" + name);
             producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
@@ -56,10 +60,12 @@ final class Senders {
 
     /**
      * Sends {@code count} messages. Body i is the base64 decoded {@code body} or the content of
-     * {@code bodyFile}, followed by "#i" unless {@code exact} is set; "{i}" in the keys becomes i.
+     * {@code bodyFile}, followed by "#i" unless {@code exact} is set; "{i}" in the keys and in the
+     * values of {@code property.NAME} becomes i. {@code level} is a delay level.
      */
     void send(Params params, Reply reply) throws Exception {
-        DefaultMQProducer producer = producer(params.text("group", "interop-producer"));
+        DefaultMQProducer producer =
+            producer(params.text("group", "interop-producer"), params.flag("trace"));
         List<Message> messages = new ArrayList<>();
         for (int i = 0; i < params.number("count", 1); i++) {
             messages.add(message(params, i));
@@ -89,7 +95,7 @@ final class Senders {
         }
     }
 
-    private static Message message(Params params, int i) throws Exception {
+    static Message message(Params params, int i) throws Exception {
         ByteArrayOutputStream body = new ByteArrayOutputStream();
         if (params.text("bodyFile", "").isEmpty()) {
             body.write(Base64.getDecoder().decode(params.text("body")));
@@ -110,13 +116,22 @@ final class Senders {
             message.setKeys(keys.replace("{i}", Integer.toString(i)));
         }
         message.setFlag(params.number("flag", 0));
-        params.startingWith("property.").forEach(message::putUserProperty);
+        if (params.number("level", 0) != 0) {
+            message.setDelayTimeLevel(params.number("level", 0));
+        }
+        params.startingWith("property.").forEach((name, value) ->
+            message.putUserProperty(name, value.replace("{i}", Integer.toString(i))));
         return message;
     }
 
     private static SendResult sendOne(DefaultMQProducer producer, Message message, Params params)
         throws Exception {
         int queueId = params.number("queue", -1);
+        if (!params.text("broker", "").isEmpty()) {
+            // A queue that the route need not have.
+            return producer.send(
+                message, new MessageQueue(message.getTopic(), params.text("broker"), queueId));
+        }
         if (queueId >= 0) {
             return producer.send(message, queue(producer, message.getTopic(), queueId));
         }

@@ -1,0 +1,78 @@
+"""What groups read: 303 QUERY_CONSUME_TIME_SPAN, 345 QUERY_SUBSCRIPTION_BY_CONSUMER.
+
+Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-all-5.3.3.
+"""
+
+import time
+
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.processors.checks import require_topic
+from mailboat.errors import BrokerError
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import RemotingCommand, required_str
+from mailboat.protocol.consumer_bodies import (
+    QueueTimeSpan,
+    encode_group_subscription,
+    encode_time_spans,
+)
+from mailboat.protocol.queue_map import MessageQueueBody
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+
+
+def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
+    """Answer this module's requests."""
+    processor = ConsumerAdminProcessor(controller)
+    dispatcher.register(RequestCode.QUERY_CONSUME_TIME_SPAN, processor.time_span)
+    dispatcher.register(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, processor.subscription)
+
+
+class ConsumerAdminProcessor:
+    """Shows what groups read and how old it is."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        """Look at the groups of `broker`."""
+        self._broker = broker
+
+    def time_span(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return for each queue of a topic the age of what a group has read."""
+        topic = required_str(command, "topic")
+        group = required_str(command, "group")
+        config = require_topic(self._broker, topic)
+        self._require_group(group)
+        spans = [self._span(group, topic, each) for each in range(config.write_queue_nums)]
+        return command.response(ResponseCode.SUCCESS, body=encode_time_spans(spans))
+
+    def subscription(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return what a group's connected members subscribe to in a topic."""
+        topic = required_str(command, "topic")
+        group = required_str(command, "group")
+        self._require_group(group)
+        found = self._broker.consumers.find_subscription(group, topic)
+        body = encode_group_subscription(group, topic, found)
+        return command.response(ResponseCode.SUCCESS, body=body)
+
+    def _span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+        store = self._broker.store
+        low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
+        first_ms = store.earliest_message_time(topic, queue_id)
+        committed = self._broker.offsets.query(group, topic, queue_id)
+        span = QueueTimeSpan(
+            MessageQueueBody(self._broker.settings.broker.broker_name, queue_id, topic),
+            min_time_stamp=first_ms,
+            max_time_stamp=store.store_timestamp(topic, queue_id, high - 1),
+            consume_time_stamp=(
+                store.store_timestamp(topic, queue_id, committed - 1) if committed > 0 else first_ms
+            ),
+        )
+        unread_ms = store.store_timestamp(topic, queue_id, max(committed, low))
+        if committed < high and unread_ms >= 0:
+            span.delay_time = max(int(time.time() * 1000) - unread_ms, 0)
+        return span
+
+    def _require_group(self, group: str) -> None:
+        if self._broker.groups.select(group) is None and not self._broker.offsets.topics_of(group):
+            raise BrokerError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"Group {group} does not exist on this broker",
+            )

@@ -1,0 +1,260 @@
+"""Where a group goes on reading, set by administrators.
+
+    222 INVOKE_BROKER_TO_RESET_OFFSET (and the push 220 RESET_CONSUMER_CLIENT_OFFSET)
+    308 QUERY_CORRECTION_OFFSET        314 CLONE_GROUP_OFFSET
+
+A reset changes the offsets here and is noticed by the group's next pulls; with
+`useServerSideResetOffset=false` the connected members are told to change theirs, as RocketMQ 4
+does it.
+
+Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java and
+broker/client/net/Broker2Client.java (resetOffset) @ rocketmq-all-5.3.3. There 308 deletes the
+offsets of the groups that it is asked to leave out; here it leaves them out.
+"""
+
+import logging
+from typing import Final
+
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.offsets import UNKNOWN_OFFSET
+from mailboat.broker.processors.checks import require_queue, require_topic
+from mailboat.errors import BrokerError
+from mailboat.model.message_queue import MessageQueue
+from mailboat.model.names import retry_topic
+from mailboat.model.sys_flag import PULL_COMMIT_OFFSET
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import (
+    RemotingCommand,
+    optional_bool,
+    optional_int,
+    optional_int32,
+    optional_str,
+    required_bool,
+    required_int,
+    required_str,
+)
+from mailboat.protocol.consumer_bodies import encode_correction_offsets, encode_offset_list
+from mailboat.protocol.queue_map import encode_offset_table
+from mailboat.protocol.send_header import PullFields
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.store.lookup import GetResult, GetStatus
+
+_log = logging.getLogger(__name__)
+
+_TO_THE_END: Final = -1
+_CPP: Final = "CPP"
+_NO_CORRECTION: Final = (1 << 63) - 1
+
+
+def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
+    """Answer this module's requests."""
+    processor = OffsetResetProcessor(controller)
+    dispatcher.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, processor.reset)
+    dispatcher.register(RequestCode.QUERY_CORRECTION_OFFSET, processor.correction_offsets)
+    dispatcher.register(RequestCode.CLONE_GROUP_OFFSET, processor.clone)
+
+
+def take_reset(broker: BrokerContext, fields: PullFields) -> GetResult | None:
+    """Return what a pull finds instead of messages when its queue was reset, None otherwise."""
+    topic, queue_id = fields.topic, fields.queue_id
+    has_commit = fields.sys_flag & PULL_COMMIT_OFFSET
+    target = broker.offsets.take_reset(
+        fields.consumer_group,
+        topic,
+        queue_id,
+        fields.queue_offset,
+        fields.commit_offset if has_commit else None,
+    )
+    if target is None:
+        return None
+    low, high = broker.store.min_offset(topic, queue_id), broker.store.max_offset(topic, queue_id)
+    return GetResult(GetStatus.OFFSET_TOO_SMALL, target, low, high, [], 0, 0)
+
+
+class OffsetResetProcessor:
+    """Changes the offsets of groups."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        """Work on the offsets of `broker`."""
+        self._broker = broker
+
+    async def reset(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Set a group back or forward in a topic, by time or in one queue by offset."""
+        topic = required_str(command, "topic")
+        group = required_str(command, "group")
+        timestamp_ms = required_int(command, "timestamp")
+        is_forced = required_bool(command, "isForce")
+        _log.info(
+            "reset of offsets asked for peer=%s topic=%s group=%s timestamp=%d",
+            connection.peer,
+            topic,
+            group,
+            timestamp_ms,
+        )
+        if self._broker.settings.broker.use_server_side_reset_offset:
+            targets = self._targets(command, topic, group, timestamp_ms)
+            for queue, queue_offset in targets.items():
+                self._broker.offsets.reset(group, topic, queue.queue_id, queue_offset)
+            self._wake_pulls(topic, targets)
+            await self._save(group)
+        else:
+            targets = self._targets_of_members(topic, group, timestamp_ms, is_forced=is_forced)
+            self._push(command, topic, group, targets)
+        return command.response(ResponseCode.SUCCESS, body=encode_offset_table(targets))
+
+    async def clone(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Give a group the offsets of another one, in one topic or in all.
+
+        Its retry topic is left out, and unless it counts as offline, so are topics that its members
+        no longer subscribe to.
+        """
+        source = required_str(command, "srcGroup")
+        target = required_str(command, "destGroup")
+        topic = optional_str(command, "topic")
+        broker = self._broker
+        topics = {topic} if topic else broker.offsets.topics_of(source) - {retry_topic(source)}
+        if topic:
+            require_topic(broker, topic)
+        if not broker.offsets.topics_of(source) and broker.groups.select(source) is None:
+            raise _no_group(source)
+        if broker.groups.find(target) is None:
+            raise _no_group(target)
+        members = broker.consumers.groups.get(source)
+        if not optional_bool(command, "offline") and members is not None and members.subscriptions:
+            topics &= members.subscriptions.keys()
+        for name in sorted(topics):
+            if broker.topics.select(name) is not None:
+                broker.offsets.clone(source, target, name)
+        _log.info("offsets cloned source=%s target=%s topics=%d", source, target, len(topics))
+        await self._save(target)
+        return command.response(ResponseCode.SUCCESS)
+
+    def correction_offsets(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Return how far the slowest group has read each queue of a topic.
+
+        Where that is further than the group to compare with, the answer is the largest int64.
+        """
+        topic = required_str(command, "topic")
+        compared = required_str(command, "compareGroup")
+        left_out = set((optional_str(command, "filterGroups") or "").split(","))
+        require_topic(self._broker, topic)
+        offsets = self._broker.offsets
+        slowest: dict[int, int] = {}
+        for group in offsets.groups_of(topic) - left_out:
+            for queue_id, queue_offset in offsets.queues(group, topic).items():
+                if queue_offset >= self._broker.store.min_offset(topic, queue_id):
+                    known = slowest.get(queue_id, queue_offset)
+                    slowest[queue_id] = min(known, queue_offset)
+        for queue_id, queue_offset in offsets.queues(compared, topic).items():
+            if slowest.get(queue_id, UNKNOWN_OFFSET) > queue_offset:
+                slowest[queue_id] = _NO_CORRECTION
+        return command.response(ResponseCode.SUCCESS, body=encode_correction_offsets(slowest))
+
+    # -- reset on the server ----------------------------------------------------------------------
+
+    def _targets(
+        self, command: RemotingCommand, topic: str, group: str, timestamp_ms: int
+    ) -> dict[MessageQueue, int]:
+        """Return where each queue goes; raise BrokerError for what is not there."""
+        config = require_topic(self._broker, topic)
+        if self._broker.groups.select(group) is None:
+            raise _no_group(group)
+        queue_id = optional_int32(command, "queueId", -1)
+        if queue_id < 0:
+            return {
+                self._queue(topic, each): self._by_time(topic, each, timestamp_ms)
+                for each in range(config.read_queue_nums)
+            }
+        require_queue(self._broker, topic, queue_id)
+        queue_offset = optional_int(command, "offset", -1)
+        if queue_offset == -1:
+            queue_offset = self._by_time(topic, queue_id, timestamp_ms)
+        else:
+            low = self._broker.store.min_offset(topic, queue_id)
+            high = self._broker.store.max_offset(topic, queue_id)
+            if not low <= queue_offset <= high:
+                raise BrokerError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"Target offset {queue_offset} not in consume queue range [{low}-{high}]",
+                )
+        return {self._queue(topic, queue_id): queue_offset}
+
+    def _by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        if timestamp_ms < 0:
+            return self._broker.store.max_offset(topic, queue_id)
+        return self._broker.store.offset_by_time(topic, queue_id, timestamp_ms)
+
+    def _wake_pulls(self, topic: str, queues: dict[MessageQueue, int]) -> None:
+        """Let pulls that wait for messages notice the reset now."""
+        notify = self._broker.store.on_arrival
+        if notify is not None:
+            table = self._broker.store.queues
+            found = (table.get(topic, queue.queue_id) for queue in queues)
+            notify([queue for queue in found if queue is not None])
+
+    # -- reset by the members ---------------------------------------------------------------------
+
+    def _targets_of_members(
+        self, topic: str, group: str, timestamp_ms: int, *, is_forced: bool
+    ) -> dict[MessageQueue, int]:
+        """Return where the members are to go; unless forced, only backwards."""
+        config = require_topic(self._broker, topic)
+        targets = {}
+        for queue_id in range(config.write_queue_nums):
+            committed = self._broker.offsets.query(group, topic, queue_id)
+            if committed == UNKNOWN_OFFSET:
+                raise BrokerError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"The consumer group <{group}> not exist: it has no offset in queue "
+                    f"{queue_id} of topic {topic}",
+                )
+            if timestamp_ms == _TO_THE_END:
+                wanted = self._broker.store.max_offset(topic, queue_id)
+            else:
+                wanted = self._broker.store.offset_by_time(topic, queue_id, timestamp_ms)
+            keeps = not is_forced and wanted >= committed
+            targets[self._queue(topic, queue_id)] = committed if keeps else wanted
+        return targets
+
+    def _push(
+        self, command: RemotingCommand, topic: str, group: str, targets: dict[MessageQueue, int]
+    ) -> None:
+        timestamp = required_str(command, "timestamp")
+        fields = {"topic": topic, "group": group, "timestamp": timestamp, "isForce": "true"}
+        members = self._broker.consumers.groups.get(group)
+        if members is None:
+            raise BrokerError(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
+                f"Timestamp: {timestamp}",
+            )
+        for member in members.members:
+            is_cpp = _CPP in (member.language, command.language)
+            body = encode_offset_list(targets) if is_cpp else encode_offset_table(targets)
+            code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+            member.connection.send_oneway(RemotingCommand.request(code, fields, body))
+
+    # -- both -------------------------------------------------------------------------------------
+
+    def _queue(self, topic: str, queue_id: int) -> MessageQueue:
+        return MessageQueue(topic, self._broker.settings.broker.broker_name, queue_id)
+
+    async def _save(self, group: str) -> None:
+        try:
+            await self._broker.offsets.persist()
+        except OSError as error:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the offsets of group {group} are changed, but that could not be saved "
+                f"({error.strerror or error}) and would be lost with a restart; saving is tried "
+                "again every few seconds",
+            ) from error
+
+
+def _no_group(group: str) -> BrokerError:
+    return BrokerError(
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist on this broker"
+    )

@@ -1,0 +1,93 @@
+"""Locks of queues for consumers in order: 41 LOCK_BATCH_MQ, 42 UNLOCK_BATCH_MQ.
+
+A queue that this broker does not have is not locked, which a client takes for a queue that another
+member holds.
+
+Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java (lockBatchMQ, unlockBatchMQ)
+@ rocketmq-all-5.3.3.
+"""
+
+import logging
+
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.processors.checks import require_queue
+from mailboat.errors import BrokerError
+from mailboat.model.message_queue import MessageQueue
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.lock_batch import LockBatch, decode_lock_batch, encode_locked
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+
+_log = logging.getLogger(__name__)
+
+
+def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
+    """Answer this module's requests."""
+    processor = OrderProcessor(controller)
+    dispatcher.register(RequestCode.LOCK_BATCH_MQ, processor.lock)
+    dispatcher.register(RequestCode.UNLOCK_BATCH_MQ, processor.unlock)
+
+
+class OrderProcessor:
+    """Locks queues for the members of a group."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        """Work on the locks of `broker`."""
+        self._broker = broker
+
+    async def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Lock queues for a member; return those that it holds now.
+
+        A new holder is durable before it hears of it, so that a restart does not forget it.
+        """
+        batch = _read(command)
+        group = batch.consumer_group
+        if self._broker.groups.find(group) is None:
+            raise BrokerError(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f"subscription group [{group}] does not exist",
+            )
+        queues = [queue for queue in sorted(batch.queues) if self._is_known(group, queue)]
+        locked = self._broker.queue_locks.lock(group, batch.client_id, queues)
+        await self._save()
+        return command.response(ResponseCode.SUCCESS, body=encode_locked(locked))
+
+    async def unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Give a member's queues back; what it does not hold is no error."""
+        batch = _read(command)
+        self._broker.queue_locks.unlock(batch.consumer_group, batch.client_id, batch.queues)
+        # A restart would give them to the member again, and nobody else for 30 s.
+        await self._save()
+        return command.response(ResponseCode.SUCCESS)
+
+    async def _save(self) -> None:
+        try:
+            await self._broker.queue_locks.persist()
+        except OSError as error:
+            # A full disk must not keep consumers out: they are what drains it.
+            _log.warning("locks of queues are not saved yet: %s", error)
+
+    def _is_known(self, group: str, queue: MessageQueue) -> bool:
+        try:
+            require_queue(self._broker, queue.topic, queue.queue_id)
+        except BrokerError as error:
+            _log.debug("queue not locked group=%s queue=%s: %s", group, queue, error.remark)
+            return False
+        return self._broker.topics.select(queue.topic) is not None
+
+
+def _read(command: RemotingCommand) -> LockBatch:
+    """Return what a member wants.
+
+    Raises:
+        BrokerError: INVALID_PARAMETER, it does not say who it is.
+        RemoteProtocolError: the body is none.
+    """
+    batch = decode_lock_batch(command.body)
+    if not batch.consumer_group or not batch.client_id:
+        raise BrokerError(
+            ResponseCode.INVALID_PARAMETER,
+            "the request to lock queues needs a consumerGroup and a clientId",
+        )
+    return batch

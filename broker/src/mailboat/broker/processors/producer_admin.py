@@ -1,0 +1,48 @@
+"""Every connected producer: 328 GET_ALL_PRODUCER_INFO.
+
+Source: apache/rocketmq broker/client/ProducerManager.java (getProducerTable) @ rocketmq-all-5.3.3.
+"""
+
+import time
+
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.membership import ClientInfo
+from mailboat.protocol.admin_bodies import ProducerInfo, encode_producer_table
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+
+
+def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
+    """Answer this module's request."""
+    processor = ProducerAdminProcessor(controller)
+    dispatcher.register(RequestCode.GET_ALL_PRODUCER_INFO, processor.all_producers)
+
+
+class ProducerAdminProcessor:
+    """Shows the members of all producer groups."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        """Look at the producers of `broker`."""
+        self._broker = broker
+
+    def all_producers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return the members of every producer group with the time of their last heartbeat."""
+        # Heartbeats are kept by the monotonic clock, tools subtract from the wall clock.
+        start_s = time.time() - time.monotonic()
+        table = {
+            group: [_info(member, start_s) for member in members]
+            for group, members in sorted(self._broker.producers.groups.items())
+        }
+        return command.response(ResponseCode.SUCCESS, body=encode_producer_table(table))
+
+
+def _info(member: ClientInfo, start_s: float) -> ProducerInfo:
+    return ProducerInfo(
+        member.client_id,
+        f"/{member.connection.peer}",
+        member.language,
+        member.version,
+        int((start_s + member.last_heartbeat) * 1000),
+    )

@@ -1,0 +1,236 @@
+"""Replies: 324 SEND_REPLY_MESSAGE and 325, handed on as 326 PUSH_REPLY_MESSAGE_TO_CLIENT.
+
+A reply goes straight to the client that waits for it, which has to be a connected producer of this
+broker. The answer tells the replier whether it arrived. What is stored besides is for the record.
+
+Source: apache/rocketmq broker/processor/ReplyMessageProcessor.java @ rocketmq-all-5.3.3.
+"""
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.membership import ClientInfo
+from mailboat.broker.stored_message import stored_form
+from mailboat.errors import (
+    BrokerError,
+    ConnectionLostError,
+    IllegalMessageError,
+    LocalProtocolError,
+    RequestTimeoutError,
+)
+from mailboat.model.message_id import encode_offset_message_id
+from mailboat.model.names import SEND_FORBIDDEN_TOPICS, check_topic
+from mailboat.model.properties import PropertyName, decode_properties
+from mailboat.model.tags import tags_code
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import ExtValue, RemotingCommand
+from mailboat.protocol.send_header import SendFields, send_request
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.store.message_inner import MessageInner, PutStatus
+
+_log = logging.getLogger(__name__)
+
+_PUSH_TIMEOUT_S: Final = 10.0
+_NOT_STORED: Final = "0"
+
+
+def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
+    """Answer this module's requests."""
+    processor = ReplyMessageProcessor(controller)
+    dispatcher.register(RequestCode.SEND_REPLY_MESSAGE, processor.reply)
+    dispatcher.register(RequestCode.SEND_REPLY_MESSAGE_V2, processor.reply)
+
+
+class ReplyMessageProcessor:
+    """Hands replies on to the clients that wait for them."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        """Work for one broker."""
+        self._broker = broker
+
+    async def reply(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Push a reply to the client named by REPLY_TO_CLIENT, store it, tell how that went."""
+        config = self._broker.settings.broker
+        ext_fields: dict[str, ExtValue] = {
+            "MSG_REGION": config.region_id,
+            "TRACE_ON": config.trace_on,
+        }
+        fields = send_request(command).fields
+        try:
+            queue_id = self._check(fields)
+        except BrokerError as error:
+            return command.response(error.code, error.remark, ext_fields)
+        properties = decode_properties(fields.properties)
+        properties[PropertyName.MESSAGE_REGION] = config.region_id
+        properties[PropertyName.TRACE_ON] = "true" if config.trace_on else "false"
+        code, remark = ResponseCode.SUCCESS, None
+        try:
+            await self._push(connection, fields, properties, command.body)
+        except BrokerError as error:
+            code, remark = error.code, error.remark
+        ext_fields |= {"msgId": _NOT_STORED, "queueId": queue_id, "queueOffset": 0}
+        if config.store_reply_message_enable:
+            message = _message(connection, fields, queue_id, properties, command.body)
+            is_durable = await self._store(message)
+            if message.status == PutStatus.PUT_OK:
+                store_host = self._broker.store.commit_log.store_host
+                ext_fields["msgId"] = encode_offset_message_id(store_host, message.physical_offset)
+                ext_fields["queueOffset"] = message.queue_offset
+            if code == ResponseCode.SUCCESS and not is_durable:
+                code = ResponseCode.FLUSH_DISK_TIMEOUT
+        return command.response(code, remark, ext_fields)
+
+    def _check(self, fields: SendFields) -> int:
+        """Return the queue for a reply; raise BrokerError where there is none."""
+        topic = fields.topic
+        try:
+            check_topic(topic)
+        except IllegalMessageError as error:
+            raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+        if topic in SEND_FORBIDDEN_TOPICS:
+            raise BrokerError(
+                ResponseCode.NO_PERMISSION, f"sending to the system topic {topic} is forbidden"
+            )
+        config = self._broker.topics.select(topic) or self._broker.topics.create_in_send(
+            topic, fields.default_topic, fields.default_topic_queue_nums
+        )
+        if config is None:
+            raise BrokerError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic}] not exist, apply first please! It is not on this broker and "
+                f"{fields.default_topic} does not allow to create it.",
+            )
+        queues = max(config.read_queue_nums, config.write_queue_nums)
+        if fields.queue_id >= queues:
+            raise BrokerError(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{fields.queue_id}] is illegal, topic {topic} has the queues 0 "
+                f"to {queues - 1}",
+            )
+        if fields.queue_id < 0:
+            return random.randrange(max(config.write_queue_nums, 1))
+        return fields.queue_id
+
+    async def _push(
+        self,
+        connection: Connection,
+        fields: SendFields,
+        properties: Mapping[str, str],
+        body: bytes,
+    ) -> None:
+        """Hand a reply to its client and wait until it has taken it; raise BrokerError if not."""
+        client_id = properties.get(PropertyName.REPLY_TO_CLIENT)
+        if client_id is None:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"reply message properties[{PropertyName.REPLY_TO_CLIENT}] is null",
+            )
+        client = self._broker.producers.find_client(client_id)
+        if client is None:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"push reply message fail, channel of <{client_id}> not found.",
+            )
+        request = self._push_request(connection, fields, properties, body)
+        problem = await _deliver(client, request)
+        if problem is not None:
+            _log.info("reply not taken client=%s: %s", client_id, problem)
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR, f"push reply message to {client_id} fail: {problem}"
+            )
+
+    def _push_request(
+        self,
+        connection: Connection,
+        fields: SendFields,
+        properties: Mapping[str, str],
+        body: bytes,
+    ) -> RemotingCommand:
+        now_ms = int(time.time() * 1000)
+        told = {**properties, PropertyName.PUSH_REPLY_TIME: str(now_ms)}
+        return RemotingCommand.request(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            {
+                "producerGroup": fields.producer_group,
+                "topic": fields.topic,
+                "defaultTopic": fields.default_topic,
+                "defaultTopicQueueNums": fields.default_topic_queue_nums,
+                "queueId": fields.queue_id,
+                "sysFlag": fields.sys_flag,
+                "bornTimestamp": fields.born_timestamp_ms,
+                "flag": fields.message_flag,
+                "properties": stored_form(told).decode(),
+                "reconsumeTimes": fields.reconsume_times,
+                "unitMode": fields.unit_mode,
+                "bornHost": connection.peer,
+                "storeHost": self._broker.address,
+                "storeTimestamp": now_ms,
+            },
+            body,
+        )
+
+    async def _store(self, message: MessageInner) -> bool:
+        """Store a reply; tell whether it is as durable as the broker's setting asks.
+
+        A reply that cannot be stored has reached its client all the same: that is no failure.
+        """
+        store = self._broker.store
+        if not 0 < len(message.body) <= self._broker.settings.store.max_message_size:
+            return True
+        store.put_messages([message])
+        if message.status != PutStatus.PUT_OK:
+            self._broker.stats.record_put_failed()
+            _log.info("reply not stored topic=%s status=%d", message.topic, message.status)
+            return True
+        self._broker.stats.record_put(message.topic, 1, message.size_bytes)
+        if not store.is_sync_flush or not message.wait_store_ok:
+            return True
+        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def done(ok: bool) -> None:
+            if not flushed.done():
+                flushed.set_result(ok)
+
+        self._broker.flush.wait(store.commit_log.end, done)
+        return await flushed
+
+
+async def _deliver(client: ClientInfo, request: RemotingCommand) -> str | None:
+    """Hand a reply to a client; return what went wrong."""
+    try:
+        answer = await client.connection.request(request, _PUSH_TIMEOUT_S)
+    except (RequestTimeoutError, ConnectionLostError, LocalProtocolError) as error:
+        return str(error)
+    if answer.code != ResponseCode.SUCCESS:
+        return f"it answered CODE: {answer.code}  DESC: {answer.remark}"
+    return None
+
+
+def _message(
+    connection: Connection,
+    fields: SendFields,
+    queue_id: int,
+    properties: Mapping[str, str],
+    body: bytes,
+) -> MessageInner:
+    return MessageInner(
+        fields.topic,
+        queue_id,
+        body,
+        stored_form(properties),
+        tags_code(properties.get(PropertyName.TAGS)),
+        properties.get(PropertyName.UNIQ_KEY),
+        properties.get(PropertyName.KEYS),
+        fields.message_flag,
+        fields.sys_flag,
+        fields.born_timestamp_ms,
+        connection.peer_host,
+        fields.reconsume_times,
+        wait_store_ok=properties.get(PropertyName.WAIT) != "false",
+    )

@@ -1,0 +1,106 @@
+"""What was sent and read how fast: 315 VIEW_BROKER_STATS_DATA, 317 GET_BROKER_CONSUME_STATS.
+
+Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java (ViewBrokerStatsData,
+fetchAllConsumeStatsInBroker) and store/stats/BrokerStatsManager.java @ rocketmq-all-5.3.3.
+"""
+
+import asyncio
+from typing import Final
+
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.processors.group_admin import consume_stats
+from mailboat.broker.stats import FlowCounter, Span
+from mailboat.errors import BrokerError
+from mailboat.protocol.admin_bodies import (
+    BrokerStatsData,
+    StatsItem,
+    encode_broker_stats,
+    encode_consume_stats_list,
+)
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import RemotingCommand, required_bool, required_str
+from mailboat.protocol.stats_bodies import ConsumeStats
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import Dispatcher
+
+_OF_TOPIC: Final = ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
+_OF_GROUP: Final = ("GROUP_GET_NUMS", "GROUP_GET_SIZE")
+
+
+def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
+    """Answer this module's requests."""
+    processor = StatsAdminProcessor(controller)
+    dispatcher.register(RequestCode.VIEW_BROKER_STATS_DATA, processor.broker_stats)
+    dispatcher.register(RequestCode.GET_BROKER_CONSUME_STATS, processor.all_consume_stats)
+
+
+class StatsAdminProcessor:
+    """Shows counters of topics and groups."""
+
+    def __init__(self, broker: BrokerContext) -> None:
+        """Look at the counters of `broker`."""
+        self._broker = broker
+
+    def broker_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Return one counter over the last minute, hour and day."""
+        name, key = required_str(command, "statsName"), required_str(command, "statsKey")
+        flow = self._flow(name, key)
+        if flow is None:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The stats <{name}> <{key}> not exist: it counts from the first message on, and "
+                f"the names are {', '.join(_OF_TOPIC + _OF_GROUP)}",
+            )
+        now = self._broker.stats.now()
+        of_size = name.endswith("SIZE")
+        stats = BrokerStatsData(
+            stats_minute=_item(flow, "minute", now, of_size=of_size),
+            stats_hour=_item(flow, "hour", now, of_size=of_size),
+            stats_day=_item(flow, "day", now, of_size=of_size),
+        )
+        return command.response(ResponseCode.SUCCESS, body=encode_broker_stats(stats))
+
+    async def all_consume_stats(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Return how far every group has read, topic by topic."""
+        only_ordered = required_bool(command, "isOrder")
+        stats: dict[str, list[ConsumeStats]] = {}
+        for group in sorted(self._broker.groups.table):
+            stats[group] = self._of_group(group, only_ordered=only_ordered)
+            # A broker of a thousand groups must not stop for all of them at once.
+            await asyncio.sleep(0)
+        return command.response(
+            ResponseCode.SUCCESS, body=encode_consume_stats_list(self._broker.address, stats)
+        )
+
+    def _flow(self, name: str, key: str) -> FlowCounter | None:
+        if name in _OF_TOPIC:
+            return self._broker.stats.topic_flows().get(key)
+        if name in _OF_GROUP:
+            topic, _, group = key.rpartition("@")
+            return self._broker.stats.group_flows().get((topic, group))
+        return None
+
+    def _of_group(self, group: str, *, only_ordered: bool) -> list[ConsumeStats]:
+        broker = self._broker
+        members = broker.consumers.groups.get(group)
+        topics = broker.offsets.topics_of(group)
+        if members is not None and members.subscriptions:
+            topics &= members.subscriptions.keys()
+        found = []
+        for topic in sorted(topics):
+            config = broker.topics.select(topic)
+            if config is not None and (config.order or not only_ordered):
+                found.append(consume_stats(broker, group, [config], config.write_queue_nums))
+        return found
+
+
+def _item(flow: FlowCounter, span: Span, now: float, *, of_size: bool) -> StatsItem:
+    counted = flow.counted(span, now)
+    total = counted.size_bytes if of_size else counted.messages
+    return StatsItem(
+        total,
+        total / counted.seconds if counted.seconds > 0 else 0.0,
+        total / counted.messages if counted.messages else 0.0,
+    )

@@ -1,0 +1,191 @@
+"""Which member of a group may consume a queue in order: the locks of orderly consumers.
+
+A member that consumes in order locks a queue before it reads it, renews the lock every 20 s and
+takes the lock for lost 30 s after the last answer. Here a lock lasts 60 s: a member that died keeps
+its queues until then. It is not taken away earlier when its connection ends, since the member may
+live, still consume what it has fetched, and come back on another connection.
+
+RocketMQ forgets the locks when a broker restarts: the queue of a member that still consumes can be
+given to another one, which breaks the order. Here every new holder is in `mailboat/queueLocks.json`
+before it is told so; after a restart a lock goes to its old holder at once, and to another member
+only after the 30 s in which the old one may still believe in it.
+
+Source: apache/rocketmq broker/client/rebalance/RebalanceLockManager.java @ rocketmq-all-5.3.3.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from mailboat.broker.json_file import JsonFile, StateSaver, to_pretty_json
+from mailboat.disk import Disk
+from mailboat.model.message_queue import MessageQueue
+
+_log = logging.getLogger(__name__)
+
+LOCK_LIFE_S: Final = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
+CLIENT_LOCK_LIFE_S: Final = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime
+
+_FORMAT_VERSION: Final = 1
+
+_Place = tuple[str, int]
+
+
+class _Lock(msgspec.Struct, gc=False):
+    """Who holds a queue, and until when on the monotonic clock."""
+
+    client_id: str
+    expires_s: float
+
+
+class _Holder(msgspec.Struct, rename="camel", gc=False):
+    topic: str
+    queue_id: int
+    client_id: str
+
+
+class _File(msgspec.Struct, rename="camel"):
+    format_version: int
+    groups: dict[str, list[_Holder]] = {}
+
+
+class QueueLockManager:
+    """The locks of all groups; bounded by the queues that callers let be locked."""
+
+    def __init__(
+        self, disk: Disk, own_dir: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start without locks; `load` reads the holders of an earlier run."""
+        self._file = JsonFile(disk, f"{own_dir}/queueLocks.json")
+        self._saver = StateSaver(self._file, self._encode_file)
+        self._clock = clock
+        self._groups: dict[str, dict[_Place, _Lock]] = {}
+
+    def load(self) -> None:
+        """Give the queues back to those who held them, for as long as they may believe in it.
+
+        Raises:
+            DamagedStoreError: neither the file nor its previous version can be read.
+        """
+        loaded = self._file.load(_decode_file)
+        if loaded is None:
+            return
+        expires_s = self._clock() + CLIENT_LOCK_LIFE_S
+        for group, holders in loaded.groups.items():
+            self._groups[group] = {
+                (holder.topic, holder.queue_id): _Lock(holder.client_id, expires_s)
+                for holder in holders
+            }
+
+    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues for a member, or renew its locks; return those that it holds now.
+
+        A new holder must not be told before `persist` has returned.
+        """
+        now_s = self._clock()
+        locks = self._groups.setdefault(group, {})
+        held = set()
+        for queue in queues:
+            place = (queue.topic, queue.queue_id)
+            lock = locks.get(place)
+            if lock is None or (lock.client_id != client_id and lock.expires_s < now_s):
+                _log_holder(logging.INFO, "locked", group, queue, client_id, lock)
+                locks[place] = _Lock(client_id, now_s + LOCK_LIFE_S)
+                self._saver.mark_changed()
+            elif lock.client_id == client_id:
+                lock.expires_s = now_s + LOCK_LIFE_S
+            else:
+                _log_holder(logging.DEBUG, "lock refused", group, queue, client_id, lock)
+                continue
+            held.add(queue)
+        if not locks:
+            del self._groups[group]
+        return held
+
+    def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Let other members lock queues; what the member does not hold is left as it is."""
+        locks = self._groups.get(group)
+        if locks is None:
+            return
+        for queue in queues:
+            place = (queue.topic, queue.queue_id)
+            lock = locks.get(place)
+            if lock is not None and lock.client_id == client_id:
+                _log_holder(logging.INFO, "unlocked", group, queue, client_id, lock)
+                del locks[place]
+                self._saver.mark_changed()
+        if not locks:
+            del self._groups[group]
+
+    def has_live_locks(self, group: str) -> bool:
+        """Tell whether a member of a group consumes in order."""
+        now_s = self._clock()
+        return any(lock.expires_s >= now_s for lock in self._groups.get(group, {}).values())
+
+    def holder(self, group: str, topic: str, queue_id: int) -> str | None:
+        """Return the id of the member that holds a queue."""
+        lock = self._groups.get(group, {}).get((topic, queue_id))
+        return None if lock is None or lock.expires_s < self._clock() else lock.client_id
+
+    def expire(self) -> None:
+        """Forget the locks that nobody renewed."""
+        now_s = self._clock()
+        for group, locks in list(self._groups.items()):
+            for place in [place for place, lock in locks.items() if lock.expires_s < now_s]:
+                del locks[place]
+                self._saver.mark_changed()
+            if not locks:
+                del self._groups[group]
+
+    async def persist(self) -> None:
+        """Make the holders durable; does nothing while they are unchanged.
+
+        Raises:
+            OSError: the disk refused; the next call tries again.
+        """
+        await self._saver.save()
+
+    def persist_blocking(self) -> None:
+        """Make the holders durable on this thread.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self._saver.save_blocking()
+
+    def _encode_file(self) -> bytes:
+        groups = {
+            group: [
+                _Holder(topic, queue_id, lock.client_id)
+                for (topic, queue_id), lock in sorted(locks.items())
+            ]
+            for group, locks in sorted(self._groups.items())
+        }
+        return to_pretty_json(msgspec.json.encode(_File(_FORMAT_VERSION, groups)))
+
+
+def _decode_file(content: bytes) -> _File:
+    loaded = msgspec.json.decode(content, type=_File)
+    if loaded.format_version > _FORMAT_VERSION:
+        raise ValueError(
+            f"format {loaded.format_version} of a newer mailboat, this one knows {_FORMAT_VERSION}"
+        )
+    return loaded
+
+
+def _log_holder(
+    level: int, event: str, group: str, queue: MessageQueue, client_id: str, lock: _Lock | None
+) -> None:
+    _log.log(
+        level,
+        "queue %s group=%s topic=%s queue=%d client=%s holder=%s",
+        event,
+        group,
+        queue.topic,
+        queue.queue_id,
+        client_id,
+        "-" if lock is None else lock.client_id,
+    )

@@ -1,0 +1,114 @@
+"""The rounds in which producers are asked about half messages that nobody has ended.
+
+A round goes through all open half messages, oldest first. One that is older than
+`transactionTimeOut`, or than the CHECK_IMMUNITY_TIME_IN_SECONDS of its own, is asked about: one
+question to one member of its producer group, in turn. A question counts also where no member is
+connected, as in RocketMQ. After `transactionCheckMax` of them, or once older than
+`fileReservedTime`, a half message is given up: a copy goes to TRANS_CHECK_MAX_TIME_TOPIC, from
+where an operator may resume it (323).
+
+Unlike in RocketMQ a half message stays where it is between two rounds, and the count of its checks
+lives in memory; so it has one place for good, the log does not grow, and a restart begins to count
+anew. Its offset in the half topic holds back the group's committed offset, and with it the segment
+that it lies in.
+
+Source: apache/rocketmq broker/transaction/queue/TransactionalMessageServiceImpl.java (check) and
+DefaultTransactionalMessageCheckListener.java @ rocketmq-all-5.3.3.
+"""
+
+import logging
+from collections.abc import Iterator
+from typing import Final
+
+from mailboat.broker.transactions.check_request import Askers, check_request
+from mailboat.broker.transactions.ledger import HalfLedger
+from mailboat.broker.transactions.parts import TransactionCounters, TransactionsBroker
+from mailboat.broker.transactions.records import given_up_message, immunity_s, stored_checks
+from mailboat.errors import BrokerError
+from mailboat.model.message import MessageExt
+from mailboat.store.message_inner import PutStatus
+
+_log = logging.getLogger(__name__)
+
+_HOUR_S: Final = 3600.0
+
+
+class CheckRounds:
+    """Looks after the open half messages of one broker."""
+
+    def __init__(
+        self, broker: TransactionsBroker, ledger: HalfLedger, counters: TransactionCounters
+    ) -> None:
+        """Ask the producers that are connected to one broker."""
+        self._broker = broker
+        self._ledger = ledger
+        self._counters = counters
+        self._askers = Askers(broker.producers)
+
+    def round(self) -> Iterator[None]:
+        """Look at every open half message once; yields after each slice of work."""
+        window, now = self._ledger.window, self._ledger.now
+        limit = window.end
+        offset = window.start
+        while offset < limit:
+            offset = window.next_open(offset, limit)
+            if offset < limit and window.is_open(offset):
+                try:
+                    if not window.is_waiting(offset, now):
+                        self._look_at(offset)
+                except OSError as error:
+                    _log.warning("open half messages cannot be looked at: %s", error)
+                    return
+                offset += 1
+            yield
+
+    def _look_at(self, queue_offset: int) -> None:
+        ledger, window = self._ledger, self._ledger.window
+        half = ledger.half(queue_offset)
+        if half is None:
+            _log.warning("half message not readable queue_offset=%d: it is lost", queue_offset)
+            self._counters.lost += 1
+            ledger.close([queue_offset])
+            return
+        asked = window.checks(queue_offset)
+        if not asked and ledger.was_cut_off(half):
+            ledger.close([queue_offset])
+            return
+        settings = self._broker.settings
+        checks = stored_checks(half) + asked
+        age_s = ledger.age_s(half)
+        reserved_s = settings.store.file_reserved_time * _HOUR_S
+        if checks >= settings.broker.transaction_check_max or age_s > reserved_s:
+            self._give_up(half, checks)
+            return
+        immune_s = immunity_s(half, settings.broker.transaction_time_out / 1000)
+        if age_s <= immune_s:
+            window.wait_until(queue_offset, ledger.now + min(immune_s, reserved_s) - age_s)
+            return
+        window.count_check(queue_offset)
+        self._ask(half, checks + 1)
+
+    def _ask(self, half: MessageExt, checks: int) -> None:
+        connection = self._askers.choose(half)
+        if connection is None:
+            self._counters.checks_unsent += 1
+            return
+        name = self._broker.settings.broker.broker_name
+        connection.send_oneway(check_request(half, checks, name))
+        self._counters.checks_sent += 1
+
+    def _give_up(self, half: MessageExt, checks: int) -> None:
+        """Keep a half message where operators look for it; on a full disk the next round tries."""
+        try:
+            self._broker.topics.create_check_max_time_topic()
+        except BrokerError as error:
+            _log.warning("a half message cannot be given up yet: %s", error.remark)
+            return
+        message = given_up_message(half, checks)
+        self._broker.store.put_messages([message])
+        if message.status != PutStatus.PUT_OK:
+            self._broker.stats.record_put_failed()
+            return
+        self._broker.stats.record_put(message.topic, 1, message.size_bytes)
+        self._counters.given_up += 1
+        self._ledger.close([half.queue_offset])

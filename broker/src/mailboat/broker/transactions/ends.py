@@ -1,0 +1,314 @@
+"""Ends of transactions: a commit stores the real message, a rollback only that there was one.
+
+The ends that one round of the event loop has read are stored together, in an order that a kill at
+any point does no harm to: first the messages of commits, then one op record for all. An end is
+acknowledged once both are stored, and durable with SYNC_FLUSH. A rollback without its op record is
+refused: the producer is asked again.
+
+Each half message ends once, however many requests say so: what has ended is answered, not stored
+again.
+
+Source: apache/rocketmq broker/processor/EndTransactionProcessor.java @ rocketmq-all-5.3.3. RocketMQ
+delivers twice when two requests commit one half message, or one was asked about and stored again.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from mailboat.broker.flush_service import FlushService
+from mailboat.broker.transactions.ledger import HalfLedger
+from mailboat.broker.transactions.parts import TransactionCounters, TransactionsBroker
+from mailboat.broker.transactions.records import (
+    IMMUNITY,
+    committed_message,
+    immunity_s,
+    real_queue_id,
+    real_topic,
+    stored_checks,
+)
+from mailboat.errors import BrokerError, MailboatError
+from mailboat.model.message import MessageExt
+from mailboat.model.names import HALF_TOPIC
+from mailboat.model.properties import PropertyName
+from mailboat.protocol.codes import ResponseCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import answer_error, encode_answer
+from mailboat.store.message_inner import MessageInner, PutStatus
+
+_log = logging.getLogger(__name__)
+
+WAITING_MAX: Final = 10_000
+"""Ends that wait, mostly while the store is looked through after a start; further ones are answered
+SYSTEM_BUSY, and their producers asked later."""
+
+_TOGETHER_MAX: Final = 32
+_REMEMBERED: Final = 4_096
+
+
+class EndRequest(NamedTuple):
+    """One END_TRANSACTION."""
+
+    connection: Connection
+    command: RemotingCommand
+    producer_group: str
+    queue_offset: int
+    physical_offset: int
+    is_commit: bool
+    from_check: bool
+
+
+@dataclass(slots=True)
+class _End:
+    """One half message that ends in this round, and everybody who asked for it."""
+
+    half: MessageExt
+    is_commit: bool
+    message: MessageInner | None
+    requests: list[EndRequest] = field(default_factory=list)
+
+
+class TransactionEnds:
+    """Takes the ends of one broker's transactions."""
+
+    def __init__(
+        self,
+        broker: TransactionsBroker,
+        flush: FlushService,
+        ledger: HalfLedger,
+        counters: TransactionCounters,
+    ) -> None:
+        """Store to one broker."""
+        self._broker = broker
+        self._flush = flush
+        self._ledger = ledger
+        self._counters = counters
+        self._gathered: list[EndRequest] = []
+        self._remembered: dict[int, bool] = {}
+
+    def take(self, request: EndRequest) -> None:
+        """Store an end with the others of this round, and answer then.
+
+        Raises:
+            BrokerError: too many wait.
+        """
+        if len(self._gathered) >= WAITING_MAX:
+            raise BrokerError(
+                ResponseCode.SYSTEM_BUSY,
+                "[OVERLOAD]too many ends of transactions wait, try again later",
+            )
+        if not self._gathered and self._ledger.is_ready:
+            asyncio.get_running_loop().call_soon(self.store_gathered)
+        self._gathered.append(request)
+
+    def store_gathered(self) -> None:
+        """Store what has gathered, in bounded batches; the rest takes the next round."""
+        if not self._ledger.is_ready or not self._broker.store.is_open:
+            return
+        requests = self._gathered[:_TOGETHER_MAX]
+        del self._gathered[:_TOGETHER_MAX]
+        if self._gathered:
+            asyncio.get_running_loop().call_soon(self.store_gathered)
+        ends: dict[int, _End] = {}
+        for request in requests:
+            try:
+                self._add(request, ends)
+            except (MailboatError, OSError) as error:
+                self._answer(request, error)
+        if ends:
+            self._store(list(ends.values()))
+
+    # -- what a request says --------------------------------------------------------------------
+
+    def _add(self, request: EndRequest, ends: dict[int, _End]) -> None:
+        """Add a request to the ends of this round, or answer it where it changes nothing."""
+        half = self._half(request)
+        offset = half.queue_offset
+        known = ends.get(offset)
+        if known is not None:
+            if known.is_commit != request.is_commit:
+                raise _ended_otherwise(half)
+            known.requests.append(request)
+            return
+        ledger = self._ledger
+        ledger.window.extend(offset + 1)
+        if not ledger.window.is_open(offset):
+            if self._ended_by_commit(half) != request.is_commit:
+                raise _ended_otherwise(half)
+            self._answer(request)
+        elif ledger.was_cut_off(half):
+            ledger.close([offset])
+            if not request.is_commit:
+                raise _ended_otherwise(half)
+            self._answer(request)
+        else:
+            self._refuse_late(request, half)
+            message = self._real_message(half) if request.is_commit else None
+            ends[offset] = _End(half, request.is_commit, message, [request])
+
+    def _half(self, request: EndRequest) -> MessageExt:
+        """Return the half message that a request names; the sentences begin with RocketMQ's."""
+        half = self._ledger.at(request.physical_offset)
+        if half is None:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                "Find prepared transaction message failed: there is none at commitLogOffset "
+                f"{request.physical_offset}, or it has expired",
+            )
+        if half.topic != HALF_TOPIC:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                "Find prepared transaction message failed: the message at commitLogOffset "
+                f"{request.physical_offset} is none",
+            )
+        if half.properties.get(PropertyName.PRODUCER_GROUP) != request.producer_group:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                "The producer group wrong: the message was not prepared by "
+                f"{request.producer_group}",
+            )
+        if half.queue_offset != request.queue_offset:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"The transaction state table offset wrong: tranStateTableOffset is "
+                f"{request.queue_offset}, the message at commitLogOffset "
+                f"{request.physical_offset} has another",
+            )
+        return half
+
+    def _ended_by_commit(self, half: MessageExt) -> bool:
+        known = self._remembered.get(half.queue_offset)
+        return self._ledger.was_delivered(half) if known is None else known
+
+    def _refuse_late(self, request: EndRequest, half: MessageExt) -> None:
+        """Leave a transaction with an immunity time of its own to the checks once that is over."""
+        if request.from_check or IMMUNITY not in half.properties:
+            return
+        timeout_s = self._broker.settings.broker.transaction_time_out / 1000
+        if self._ledger.age_s(half) > max(immunity_s(half, timeout_s), timeout_s):
+            raise BrokerError(
+                ResponseCode.ILLEGAL_OPERATION,
+                f"the end comes after the {IMMUNITY} of its message; the producer will be asked",
+            )
+
+    def _real_message(self, half: MessageExt) -> MessageInner:
+        topic, queue_id = real_topic(half), real_queue_id(half)
+        config = self._broker.topics.select(topic)
+        if config is None:
+            raise BrokerError(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"topic[{topic}] not exist: it was deleted after the message was prepared. The "
+                "transaction stays open; create the topic to let it be committed.",
+            )
+        if queue_id >= config.read_queue_nums > 0:
+            # The topic has fewer queues now: nobody reads the one that was asked for.
+            queue_id %= config.read_queue_nums
+        checks = stored_checks(half) + self._ledger.window.checks(half.queue_offset)
+        return committed_message(half, queue_id, checks)
+
+    # -- storing --------------------------------------------------------------------------------
+
+    def _store(self, ends: list[_End]) -> None:
+        messages = [end.message for end in ends if end.message is not None]
+        if messages:
+            self._broker.store.put_messages(messages)
+        stored: list[_End] = []
+        for end in ends:
+            if end.message is None or end.message.status == PutStatus.PUT_OK:
+                stored.append(end)
+            else:
+                self._answer_all(end, self._failure(end.message))
+        done: list[_End] = []
+        op_stored = self._ledger.write_ops([end.half.queue_offset for end in stored])
+        for end in stored:
+            if end.is_commit or end.half.queue_offset in op_stored:
+                done.append(end)
+            else:
+                is_unknown = self._broker.store.commit_log.failure is not None
+                self._answer_all(end, _unknown() if is_unknown else self._unavailable())
+        self._ended(done, op_stored)
+        self._acknowledge(done)
+
+    def _ended(self, ends: list[_End], op_stored: set[int]) -> None:
+        """Note what has ended; a commit that has no op record yet gets one later."""
+        self._ledger.close_written([end.half.queue_offset for end in ends], op_stored)
+        for end in ends:
+            self._remembered[end.half.queue_offset] = end.is_commit
+            if end.message is None:
+                self._counters.rolled_back += 1
+            else:
+                self._counters.committed += 1
+                self._broker.stats.record_put(end.message.topic, 1, end.message.size_bytes)
+        while len(self._remembered) > _REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]
+
+    def _failure(self, message: MessageInner) -> BrokerError:
+        self._broker.stats.record_put_failed()
+        if message.status == PutStatus.FLUSH_DISK_TIMEOUT:
+            return _unknown()
+        if message.status == PutStatus.MESSAGE_ILLEGAL:
+            return BrokerError(
+                ResponseCode.MESSAGE_ILLEGAL,
+                "the message is illegal: it was prepared under other limits and does not fit the "
+                "present ones; the transaction stays open",
+            )
+        return self._unavailable()
+
+    def _unavailable(self) -> BrokerError:
+        store = self._broker.store
+        reason = store.refusal() or store.commit_log.no_room or "it is closing"
+        return BrokerError(
+            ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {reason}"
+        )
+
+    # -- answers --------------------------------------------------------------------------------
+
+    def _acknowledge(self, ends: list[_End]) -> None:
+        if not self._broker.store.is_sync_flush:
+            for end in ends:
+                self._answer_all(end)
+            return
+
+        def flushed(ok: bool) -> None:
+            for end in ends:
+                self._answer_all(end, None if ok else _unknown())
+
+        self._flush.wait(self._broker.store.commit_log.end, flushed)
+
+    def _answer_all(self, end: _End, error: Exception | None = None) -> None:
+        for request in end.requests:
+            self._answer(request, error)
+
+    def _answer(self, request: EndRequest, error: Exception | None = None) -> None:
+        command = request.command
+        if error is not None:
+            _log.debug(
+                "end of a transaction refused peer=%s group=%s queue_offset=%d: %s",
+                request.connection.peer,
+                request.producer_group,
+                request.queue_offset,
+                error,
+            )
+            answer = answer_error(command, error)
+        else:
+            answer = command.response(ResponseCode.SUCCESS)
+        data = encode_answer(command, answer)
+        if data is not None:
+            request.connection.write(data)
+
+
+def _ended_otherwise(half: MessageExt) -> BrokerError:
+    return BrokerError(
+        ResponseCode.SYSTEM_ERROR,
+        f"the transaction of the half message at queue offset {half.queue_offset} has ended in "
+        "another way already, or was given up",
+    )
+
+
+def _unknown() -> BrokerError:
+    return BrokerError(
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        "it is unknown whether the end of the transaction is on the disk",
+    )

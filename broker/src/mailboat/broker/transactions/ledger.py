@@ -1,0 +1,229 @@
+"""The half messages of a store: which are open, how old they are, and how their end is recorded.
+
+Nothing is kept but the log and the offsets of CID_RMQ_SYS_TRANS. A half message is open unless an
+op record names it; at the start those above the committed offsets are read once (`rebuild`). An
+end that a crash cut off between the committed message and its op record shows in the index: the
+message carries the physical offset of its half message.
+
+Source: apache/rocketmq broker/transaction/queue/TransactionalMessageServiceImpl.java and
+TransactionalMessageBridge.java @ rocketmq-all-5.3.3.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from mailboat.broker.transactions.half_window import ArrivalTimes, HalfWindow, OpProgress
+from mailboat.broker.transactions.parts import TransactionsBroker
+from mailboat.broker.transactions.records import (
+    TRANSACTIONS_GROUP,
+    ended_offsets,
+    op_messages,
+    real_topic,
+)
+from mailboat.disk import Disk
+from mailboat.errors import CorruptRecordError
+from mailboat.model.message import MessageExt
+from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC
+from mailboat.model.record import decode_record, iterate_records
+from mailboat.model.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from mailboat.store.lookup import GetStatus
+from mailboat.store.message_inner import PutStatus
+
+_log = logging.getLogger(__name__)
+
+_OPS_A_READ: Final = 16
+_READ_BYTES: Final = 256 * 1024
+# Messages with one unique key: more than a producer's retries can make.
+_SAME_KEY_MAX: Final = 64
+_FOREVER_MS: Final = (1 << 63) - 1
+
+
+class _Progress(NamedTuple):
+    """Offsets to commit once the log is flushed up to an end."""
+
+    log_end: int
+    half_offset: int
+    op_offset: int
+
+
+class HalfLedger:
+    """The open half messages of one broker."""
+
+    def __init__(self, broker: TransactionsBroker, disk: Disk) -> None:
+        """Know nothing yet; `rebuild` reads the store."""
+        self._broker = broker
+        self._disk = disk
+        self._begin_s = disk.monotonic()
+        self._unwritten: list[int] = []
+        self._committed = _Progress(0, 0, 0)
+        self._progress: _Progress | None = None
+        self.window = HalfWindow(0, 0)
+        self.arrivals = ArrivalTimes(0)
+        self.ops = OpProgress(0)
+        self.rebuilt_end = 0
+        """Half messages below were there at the start."""
+
+        self.is_ready = False
+        """Whether it is known which half messages are open."""
+
+    @property
+    def now(self) -> float:
+        """Seconds since this object was made, whatever the wall clock does."""
+        return self._disk.monotonic() - self._begin_s
+
+    # -- at the start ---------------------------------------------------------------------------
+
+    def rebuild(self) -> Iterator[None]:
+        """Find out which half messages are open; yields after each slice of work."""
+        self.rebuilt_end = self._broker.store.max_offset(HALF_TOPIC, 0)
+        self.window = HalfWindow(self._first(HALF_TOPIC), self.rebuilt_end)
+        self.arrivals = ArrivalTimes(self.rebuilt_end)
+        self.ops = OpProgress(self._first(OP_HALF_TOPIC))
+        self._committed = _Progress(0, self.window.start, self.ops.start)
+        op_offset = self.ops.start
+        while op_offset < self._broker.store.max_offset(OP_HALF_TOPIC, 0):
+            op_offset = self._read_ops(op_offset)
+            yield
+        self.is_ready = True
+        if self.window.open_count:
+            _log.info(
+                "open half messages: %d from queue_offset=%d on",
+                self.window.open_count,
+                self.window.start,
+            )
+
+    def _first(self, topic: str) -> int:
+        store = self._broker.store
+        committed = self._broker.offsets.query(TRANSACTIONS_GROUP, topic, 0)
+        # A power cut may have taken back what the committed offset had counted.
+        low, high = store.min_offset(topic, 0), store.max_offset(topic, 0)
+        return min(max(committed, low), high)
+
+    def _read_ops(self, op_offset: int) -> int:
+        """Read some op records from an offset on; return where to go on."""
+        result = self._broker.store.get_message(
+            OP_HALF_TOPIC, 0, op_offset, _OPS_A_READ, _READ_BYTES
+        )
+        if result.status == GetStatus.OFFSET_TOO_SMALL:
+            return max(result.next_offset, op_offset + 1)
+        if result.status != GetStatus.FOUND:
+            _log.warning("op record not readable queue_offset=%d: its ends are unknown", op_offset)
+            return max(result.next_offset, op_offset + 1)
+        for record in iterate_records(b"".join(result.slices), verify=False):
+            ended = ended_offsets(record)
+            self.ops.note(record.queue_offset, max(ended, default=-1))
+            for half_offset in ended:
+                self.window.close(half_offset)
+        return result.next_offset
+
+    # -- half messages --------------------------------------------------------------------------
+
+    def at(self, physical_offset: int) -> MessageExt | None:
+        """Return the message stored at a physical offset, None when none can be read there."""
+        record = self._broker.store.look_message_by_offset(physical_offset)
+        if record is None:
+            return None
+        try:
+            return decode_record(record, verify=False)[0]
+        except CorruptRecordError:
+            return None
+
+    def half(self, queue_offset: int) -> MessageExt | None:
+        """Return a half message by its queue offset, None when it can no longer be read."""
+        position = self._broker.store.physical_position(HALF_TOPIC, 0, queue_offset)
+        half = None if position is None else self.at(position)
+        if half is None or (half.topic, half.queue_offset) != (HALF_TOPIC, queue_offset):
+            return None
+        return half
+
+    def age_s(self, half: MessageExt) -> float:
+        """Return how long a half message has been stored.
+
+        What came since the start is timed by the monotonic clock; of the others only the wall clock
+        can tell, and one that was set back makes none younger than this process.
+        """
+        now = self.now
+        if half.queue_offset >= self.rebuilt_end:
+            return now - self.arrivals.seconds(half.queue_offset, now)
+        return max(now, (self._disk.wall_ms() - half.store_timestamp_ms) / 1000)
+
+    def was_delivered(self, half: MessageExt) -> bool:
+        """Tell whether the message that consumers get of a half message is stored and visible."""
+        key = half.unique_key
+        if not key:
+            return False
+        found = self._broker.store.query_message(
+            real_topic(half), key, _SAME_KEY_MAX, half.store_timestamp_ms, _FOREVER_MS
+        )
+        for record in found.records:
+            message = decode_record(record, verify=False)[0]
+            is_commit = message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+            if is_commit and message.prepared_transaction_offset == half.physical_offset:
+                return True
+        return False
+
+    def was_cut_off(self, half: MessageExt) -> bool:
+        """Tell whether the process ended between the message of an open half and its op record."""
+        return half.queue_offset < self.rebuilt_end and self.was_delivered(half)
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    def write_ops(self, half_offsets: Iterable[int]) -> set[int]:
+        """Store that half messages have ended; return those for which that succeeded."""
+        store = self._broker.store
+        size_max = self._broker.settings.broker.transaction_op_msg_max_size
+        host = store.commit_log.store_host
+        pairs = list(op_messages(half_offsets, size_max, self._disk.wall_ms(), host))
+        if not pairs:
+            return set()
+        store.put_messages([record for _, record in pairs])
+        stored: set[int] = set()
+        for named, record in pairs:
+            if record.status == PutStatus.PUT_OK:
+                self.ops.note(record.queue_offset, max(named))
+                stored.update(named)
+        return stored
+
+    def close(self, half_offsets: list[int]) -> None:
+        """Take half messages for ended, and store that, now or as soon as it can be stored."""
+        self.close_written(half_offsets, self.write_ops(half_offsets))
+
+    def close_written(self, half_offsets: list[int], written: set[int]) -> None:
+        """Take half messages for ended; those without an op record yet get one later."""
+        self._unwritten += [offset for offset in half_offsets if offset not in written]
+        for offset in half_offsets:
+            self.window.close(offset)
+
+    def tick(self) -> int:
+        """Do what is due now and then; return how many half messages went with the log."""
+        store = self._broker.store
+        end = store.max_offset(HALF_TOPIC, 0)
+        self.window.extend(end)
+        self.arrivals.note(end, self.now)
+        lost = self.window.close_before(store.min_offset(HALF_TOPIC, 0))
+        if self._unwritten:
+            offsets, self._unwritten = self._unwritten, []
+            self.close(offsets)
+        if end:
+            self._commit_progress()
+        return lost
+
+    def _commit_progress(self) -> None:
+        """Commit how far a restart need not look again, once the ends that say so are flushed.
+
+        The offsets are saved durably, the log may trail: an end that a power cut took back must be
+        asked for again. The first commit makes CID_RMQ_SYS_TRANS a group whose unread messages
+        retention keeps.
+        """
+        start = self.window.start
+        self.arrivals.forget_before(start)
+        op_start = self.ops.advance(start)
+        store = self._broker.store
+        if self._progress is None:
+            self._progress = _Progress(store.commit_log.end, start, op_start)
+        if self._progress.log_end <= store.flushed_offset:
+            self._committed, self._progress = self._progress, None
+        offsets = self._broker.offsets
+        offsets.commit(TRANSACTIONS_GROUP, HALF_TOPIC, 0, self._committed.half_offset)
+        offsets.commit(TRANSACTIONS_GROUP, OP_HALF_TOPIC, 0, self._committed.op_offset)

@@ -1,0 +1,126 @@
+"""Sending what is ready: to a chosen queue, or to one broker after the other until one takes it.
+
+Source: apache/rocketmq client/impl/producer/DefaultMQProducerImpl.java (sendDefaultImpl).
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from mailboat.client.instance import ClientInstance
+from mailboat.client.latency_fault import LatencyFaults
+from mailboat.client.outgoing import Outgoing
+from mailboat.client.queue_selection import QueueSelection
+from mailboat.client.send_result import SendResult, read_send_result
+from mailboat.errors import BrokerError, MailboatError, RemotingError, RequestTimeoutError
+from mailboat.model.message_queue import MessageQueue
+from mailboat.protocol.codes import ResponseCode
+
+logger = logging.getLogger(__name__)
+
+RETRIES: Final = 2
+RETRIED_CODES: Final = frozenset(
+    {
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+
+
+class Sender:
+    """Sends prepared messages over the connections of one client."""
+
+    __slots__ = ("_faults", "_instance", "_retries", "_selection")
+
+    def __init__(
+        self,
+        instance: ClientInstance,
+        *,
+        retries: int = RETRIES,
+        faults: LatencyFaults | None = None,
+    ) -> None:
+        """Send over `instance`, trying a failed send `retries` times more."""
+        self._instance = instance
+        self._retries = retries
+        self._faults = faults
+        self._selection = QueueSelection(faults)
+
+    async def send_oneway(self, topic: str, outgoing: Outgoing, queue: MessageQueue | None) -> None:
+        """Send without an answer; raises as `Producer.send_oneway`."""
+        routes = self._instance.routes
+        if queue is None:
+            queue = self._selection.select(topic, await routes.write_queues(topic))
+        address = await routes.master_address(queue)
+        await self._instance.remoting.oneway(address, outgoing.to_command(queue, oneway=True))
+
+    async def send(
+        self, topic: str, outgoing: Outgoing, queue: MessageQueue | None, timeout_s: float
+    ) -> SendResult:
+        """Try until a broker takes the message, tries or time are used up, or trying is useless.
+
+        Raises:
+            RouteNotFoundError, NoWritableQueueError: there is no queue to send to.
+            BrokerError: the broker refused; nothing is stored.
+            RemotingError: no answer, so the message may or may not be stored.
+        """
+        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        if queue is not None:
+            return await self._try_send(queue, outgoing, deadline_s)
+        last_broker: str | None = None
+        failure: MailboatError | None = None
+        for _ in range(1 + self._retries):
+            if failure is not None and asyncio.get_running_loop().time() >= deadline_s:
+                break
+            queues = await self._instance.routes.write_queues(topic)
+            chosen = self._selection.select(topic, queues, last_broker)
+            last_broker = chosen.broker_name
+            try:
+                return await self._try_send(chosen, outgoing, deadline_s)
+            except BrokerError as error:
+                if error.code not in RETRIED_CODES:
+                    raise
+                failure = error
+            except RemotingError as error:
+                failure = error
+                await self._refresh_route(topic, deadline_s)
+            logger.debug("send topic=%s queue=%s failed: %s", topic, chosen, failure)
+        assert failure is not None
+        raise failure
+
+    async def _try_send(
+        self, queue: MessageQueue, outgoing: Outgoing, deadline_s: float
+    ) -> SendResult:
+        loop = asyncio.get_running_loop()
+        address = await self._instance.routes.master_address(queue)
+        started_s = loop.time()
+        if started_s >= deadline_s:
+            raise RequestTimeoutError(f"no time was left to send to {queue}")
+        try:
+            response = await self._instance.remoting.request(
+                address, outgoing.to_command(queue), deadline_s - started_s
+            )
+            result = read_send_result(response, queue, outgoing.message_id)
+        except (RemotingError, BrokerError):
+            self._record_latency(queue, started_s, failed=True)
+            raise
+        self._record_latency(queue, started_s, failed=False)
+        return result
+
+    def _record_latency(self, queue: MessageQueue, started_s: float, *, failed: bool) -> None:
+        if self._faults is not None:
+            latency_ms = (asyncio.get_running_loop().time() - started_s) * 1000
+            self._faults.record(queue.broker_name, latency_ms, failed=failed)
+
+    async def _refresh_route(self, topic: str, deadline_s: float) -> None:
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self._instance.routes.refresh(topic)
+        except (MailboatError, TimeoutError) as error:
+            # The old route stays; the next try shows whether it is any good.
+            logger.debug("route refresh topic=%s: %s", topic, error)

@@ -1,0 +1,199 @@
+"""Bodies that only administrators send or read: 18, 225, 315, 317, 321, 328, 353, 907.
+
+Source: apache/rocketmq remoting/protocol/body/{CreateTopicListRequestBody,SubscriptionGroupList,
+BrokerStatsData,ConsumeStatsList,QueryConsumeQueueResponseBody,ProducerTableInfo,GroupForbidden,
+HARuntimeInfo}.java
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from mailboat.model.subscription import SubscriptionData, SubscriptionGroupConfig
+from mailboat.model.topic import TopicConfig
+from mailboat.protocol.bodies import decode_body, encode_body
+from mailboat.protocol.group_table import GroupConfigBody
+from mailboat.protocol.heartbeat import SubscriptionDataBody
+from mailboat.protocol.stats_bodies import ConsumeStats, encode_consume_stats
+from mailboat.protocol.topic_table import TopicConfigBody
+
+
+class StatsItem(msgspec.Struct, gc=False):
+    """What one counter counted over a span; `avgpt` is its average per request."""
+
+    sum: int = 0
+    tps: float = 0.0
+    avgpt: float = 0.0
+
+
+class BrokerStatsData(msgspec.Struct, rename="camel"):
+    """One counter over the last minute, hour and day (315)."""
+
+    stats_minute: StatsItem
+    stats_hour: StatsItem
+    stats_day: StatsItem
+
+
+class ProducerInfo(msgspec.Struct, gc=False):
+    """One client of a producer group; `remote_ip` is "/ip:port", as Java prints an address."""
+
+    client_id: str = msgspec.field(name="clientId")
+    remote_ip: str = msgspec.field(name="remoteIP")
+    language: str = "OTHER"
+    version: int = 0
+    last_update_timestamp: int = msgspec.field(default=0, name="lastUpdateTimestamp")
+
+
+class ConsumeQueueData(msgspec.Struct, rename="camel", gc=False, omit_defaults=True):
+    """One unit of a ConsumeQueue; "physic" is RocketMQ's word."""
+
+    physic_offset: int
+    physic_size: int
+    tags_code: int
+    eval: bool = False
+    msg: str | None = None
+
+
+class ConsumeQueueContent(msgspec.Struct, rename="camel", omit_defaults=True):
+    """Units of a ConsumeQueue, and what a group asks of them (321)."""
+
+    max_queue_index: int
+    min_queue_index: int
+    queue_data: list[ConsumeQueueData]
+    filter_data: str | None = None
+    subscription_data: SubscriptionDataBody | None = None
+
+
+class GroupForbidden(msgspec.Struct):
+    """Whether a group may read a topic (353)."""
+
+    group: str
+    topic: str
+    readable: bool
+
+
+class _TopicListBody(msgspec.Struct, rename="camel"):
+    topic_config_list: list[TopicConfigBody]
+
+
+class _GroupListBody(msgspec.Struct, rename="camel"):
+    group_config_list: list[GroupConfigBody]
+
+
+class _ProducerTable(msgspec.Struct):
+    data: dict[str, list[ProducerInfo]]
+
+
+_topic_list: Final = msgspec.json.Decoder(_TopicListBody, strict=False)
+_group_list: Final = msgspec.json.Decoder(_GroupListBody, strict=False)
+
+
+def encode_topic_configs(configs: list[TopicConfig]) -> bytes:
+    """Write topics to be made or changed (18)."""
+    return encode_body(
+        {
+            "topicConfigList": [
+                msgspec.convert(config, TopicConfigBody, from_attributes=True) for config in configs
+            ]
+        }
+    )
+
+
+def decode_topic_configs(body: bytes) -> list[TopicConfig]:
+    """Read topics to be made or changed (18); their attributes carry a sign: `{"+name": value}`.
+
+    Raises:
+        RemoteProtocolError: the body is not such a list.
+    """
+    fields = decode_body(body, _topic_list).topic_config_list
+    return [msgspec.convert(item, TopicConfig, from_attributes=True) for item in fields]
+
+
+def encode_group_configs(configs: list[SubscriptionGroupConfig]) -> bytes:
+    """Write groups to be made or changed (225)."""
+    return encode_body(
+        {
+            "groupConfigList": [
+                msgspec.convert(config, GroupConfigBody, from_attributes=True) for config in configs
+            ]
+        }
+    )
+
+
+def decode_group_configs(body: bytes) -> list[SubscriptionGroupConfig]:
+    """Read groups to be made or changed (225).
+
+    Raises:
+        RemoteProtocolError: the body is not such a list.
+    """
+    fields = decode_body(body, _group_list).group_config_list
+    return [msgspec.convert(item, SubscriptionGroupConfig, from_attributes=True) for item in fields]
+
+
+def encode_broker_stats(stats: BrokerStatsData) -> bytes:
+    """Write one counter (315)."""
+    return encode_body(stats)
+
+
+def encode_producer_table(table: Mapping[str, list[ProducerInfo]]) -> bytes:
+    """Write the clients of every producer group (328)."""
+    return encode_body(_ProducerTable(dict(table)))
+
+
+def encode_consume_queue(
+    content: ConsumeQueueContent, subscription: SubscriptionData | None = None
+) -> bytes:
+    """Write units of a ConsumeQueue (321), with the subscription of the group that asks."""
+    if subscription is not None:
+        content.subscription_data = msgspec.convert(
+            subscription, SubscriptionDataBody, from_attributes=True
+        )
+    return encode_body(content)
+
+
+def encode_consume_stats_list(broker_addr: str, stats: Mapping[str, list[ConsumeStats]]) -> bytes:
+    """Write the progress of every group, topic by topic (317)."""
+    groups = b",".join(
+        b"{" + encode_body(group) + b":[" + b",".join(map(encode_consume_stats, topics)) + b"]}"
+        for group, topics in stats.items()
+    )
+    wrappers = [
+        wrapper
+        for topics in stats.values()
+        for topic in topics
+        for wrapper in topic.offset_table.values()
+    ]
+    behind = sum(item.broker_offset - item.consumer_offset for item in wrappers)
+    in_flight = sum(item.pull_offset - item.consumer_offset for item in wrappers)
+    return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}' % (
+        encode_body(broker_addr),
+        groups,
+        behind,
+        in_flight,
+    )
+
+
+def encode_group_forbidden(forbidden: GroupForbidden) -> bytes:
+    """Write whether a group may read a topic (353)."""
+    return encode_body(forbidden)
+
+
+def encode_master_ha_status(max_physical_offset: int) -> bytes:
+    """Write the replication status of a master without slaves (907)."""
+    return encode_body(
+        {
+            "master": True,
+            "masterCommitLogMaxOffset": max_physical_offset,
+            "inSyncSlaveNums": 0,
+            "haConnectionInfo": [],
+            "haClientRuntimeInfo": {
+                "activated": False,
+                "lastReadTimestamp": 0,
+                "lastWriteTimestamp": 0,
+                "masterFlushOffset": 0,
+                "maxOffset": 0,
+                "transferredByteInSecond": 0,
+            },
+        }
+    )

@@ -1,0 +1,164 @@
+"""Promises of mailboat.broker.queue_locks; 60 s and 30 s are RocketMQ's lives of a lock."""
+
+import pytest
+
+from mailboat.broker.json_file import JsonFile
+from mailboat.broker.queue_locks import QueueLockManager
+from mailboat.errors import DamagedStoreError
+from mailboat.model.message_queue import MessageQueue
+from mailboat.testing.simulated_disk import SimulatedDisk
+
+OWN = "/store/mailboat"
+FIRST, SECOND = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        """Start at a thousand seconds."""
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+def manager(clock: Clock, disk: SimulatedDisk | None = None) -> QueueLockManager:
+    """Return the locks that a disk holds."""
+    locks = QueueLockManager(disk or SimulatedDisk(), OWN, clock=clock)
+    locks.load()
+    return locks
+
+
+def test_a_queue_has_one_holder() -> None:
+    """Of two members of a group one gets the queue, and only what it asked for."""
+    locks = manager(Clock())
+    assert locks.lock("G", "a", [FIRST]) == {FIRST}
+    assert locks.lock("G", "b", [FIRST, SECOND]) == {SECOND}
+    assert locks.lock("G", "a", [FIRST, SECOND]) == {FIRST}
+    assert locks.holder("G", "T", 0) == "a"
+    assert locks.holder("G", "T", 1) == "b"
+
+
+def test_groups_do_not_meet() -> None:
+    """Each group locks for itself."""
+    locks = manager(Clock())
+    assert locks.lock("G", "a", [FIRST]) == {FIRST}
+    assert locks.lock("H", "b", [FIRST]) == {FIRST}
+
+
+def test_a_lock_that_nobody_renews_ends_after_sixty_seconds() -> None:
+    """A dead member keeps its queues for the life of a lock, not longer."""
+    clock = Clock()
+    locks = manager(clock)
+    locks.lock("G", "a", [FIRST])
+    clock.now += 60
+    assert locks.lock("G", "b", [FIRST]) == set()
+    clock.now += 0.001
+    assert locks.holder("G", "T", 0) is None
+    assert locks.lock("G", "b", [FIRST]) == {FIRST}
+    assert locks.lock("G", "a", [FIRST]) == set()
+
+
+def test_renewing_prolongs_a_lock() -> None:
+    """A member that asks every 20 s keeps its queue for good."""
+    clock = Clock()
+    locks = manager(clock)
+    for _ in range(10):
+        assert locks.lock("G", "a", [FIRST]) == {FIRST}
+        clock.now += 20
+    assert locks.lock("G", "b", [FIRST]) == set()
+
+
+def test_unlocking_hands_a_queue_over() -> None:
+    """Only the holder can give a queue back; it is free at once."""
+    locks = manager(Clock())
+    locks.lock("G", "a", [FIRST])
+    locks.unlock("G", "b", [FIRST])
+    locks.unlock("H", "a", [FIRST])
+    assert locks.lock("G", "b", [FIRST]) == set()
+    locks.unlock("G", "a", [FIRST, SECOND])
+    assert locks.lock("G", "b", [FIRST]) == {FIRST}
+
+
+def test_a_group_with_live_locks_is_known() -> None:
+    """Locks count until they expire or are given back."""
+    clock = Clock()
+    locks = manager(clock)
+    assert not locks.has_live_locks("G")
+    locks.lock("G", "a", [FIRST])
+    assert locks.has_live_locks("G")
+    assert not locks.has_live_locks("H")
+    clock.now += 60.001
+    assert not locks.has_live_locks("G")
+    locks.lock("G", "a", [FIRST])
+    locks.unlock("G", "a", [FIRST])
+    assert not locks.has_live_locks("G")
+
+
+async def test_expired_locks_leave_nothing_behind() -> None:
+    """Neither memory nor the file keeps what nobody renewed."""
+    clock = Clock()
+    disk = SimulatedDisk()
+    locks = manager(clock, disk)
+    locks.lock("G", "a", [FIRST])
+    clock.now += 30
+    locks.lock("G", "a", [SECOND])
+    await locks.persist()
+    clock.now += 31
+    locks.expire()
+    await locks.persist()
+    again = manager(clock, disk)
+    assert again.holder("G", "T", 0) is None
+    assert again.holder("G", "T", 1) == "a"
+
+
+async def test_a_restart_gives_a_queue_to_its_holder_only() -> None:
+    """The old holder may consume for 30 s more; nobody else gets the queue before."""
+    clock = Clock()
+    disk = SimulatedDisk()
+    locks = manager(clock, disk)
+    locks.lock("G", "a", [FIRST, SECOND])
+    await locks.persist()
+    locks = manager(clock, disk)
+    clock.now += 30
+    assert locks.has_live_locks("G")
+    assert locks.lock("G", "b", [FIRST, SECOND]) == set()
+    assert locks.lock("G", "a", [FIRST]) == {FIRST}
+    clock.now += 0.001
+    assert locks.lock("G", "b", [FIRST, SECOND]) == {SECOND}
+
+
+async def test_renewing_writes_nothing() -> None:
+    """Only a new holder is worth a write: renewals come every 20 s from every member."""
+    disk = SimulatedDisk()
+    locks = manager(Clock(), disk)
+    locks.lock("G", "a", [FIRST])
+    await locks.persist()
+    changes = disk.changes
+    locks.lock("G", "a", [FIRST])
+    locks.lock("G", "b", [FIRST])
+    await locks.persist()
+    assert disk.changes == changes
+
+
+def test_unlocked_queues_are_not_restored() -> None:
+    """After an orderly end of a member a restart makes nobody wait for it."""
+    clock = Clock()
+    disk = SimulatedDisk()
+    locks = manager(clock, disk)
+    locks.lock("G", "a", [FIRST])
+    locks.persist_blocking()
+    locks.unlock("G", "a", [FIRST])
+    locks.persist_blocking()
+    assert manager(clock, disk).lock("G", "b", [FIRST]) == {FIRST}
+
+
+@pytest.mark.parametrize("content", [b'{"groups":{}}', b'{"formatVersion":2}', b"[]"])
+def test_a_file_that_is_not_understood_is_refused(content: bytes) -> None:
+    """Starting without locks could give one queue to two members."""
+    disk = SimulatedDisk()
+    JsonFile(disk, f"{OWN}/queueLocks.json").save(content)
+    with pytest.raises(DamagedStoreError, match="queueLocks"):
+        manager(Clock(), disk)
