@@ -142,9 +142,15 @@ class PushConsumer:
         self._started_ms = 0
         self.on_assignment: list[AssignmentListener] = self._queues.on_assignment
         """Called when queues came to this member or went away."""
-        processors = ConsumerStatusProcessors(group, self.status, self._queues.move)
-        processors.register(self._instance.handle)
-        directly = ConsumeDirectlyProcessor(group, self._handlers, consume_timeout_s, order=order)
+        self._answer_brokers(consume_timeout_s)
+
+    def _answer_brokers(self, consume_timeout_s: float) -> None:
+        """Answer what administrators ask members of a group, through the brokers."""
+        status = ConsumerStatusProcessors(self.group, self.status, self._queues.move)
+        status.register(self._instance.handle)
+        directly = ConsumeDirectlyProcessor(
+            self.group, self._handlers, consume_timeout_s, order=self._order
+        )
         self._instance.handle(RequestCode.CONSUME_MESSAGE_DIRECTLY, directly.process)
 
     async def __aenter__(self) -> Self:
