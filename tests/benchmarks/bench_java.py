@@ -87,6 +87,7 @@ class JavaRocketMQ:
             "fileReservedTime": 48,
             "flushDiskType": flush,
             "autoCreateTopicEnable": "true",
+            "enablePropertyFilter": "true",
             "brokerIP1": "127.0.0.1",
             "listenPort": port,
             "haListenPort": port + 1,

@@ -173,6 +173,13 @@ def _pull(session: Session) -> tuple[float, dict[str, Any]]:
         return _run_load(session, broker, "pull", connections=16, topic=_PULL_TOPIC)
 
 
+def _pull_sql(session: Session) -> tuple[float, dict[str, Any]]:
+    with session.broker() as broker:
+        session.fill_pull_topic(broker)
+        sql = "TAGS = 'TagA' AND KEYS IS NOT NULL"
+        return _run_load(session, broker, "pull", connections=16, topic=_PULL_TOPIC, sql=sql)
+
+
 def _sync_flush(session: Session) -> tuple[float, dict[str, Any]]:
     with session.fresh_broker("sync", Variant(sync_flush=True)) as broker:
         broker.start()
@@ -269,6 +276,27 @@ ROWS = (
         _load("batch", connections=16, batch=32),
     ),
     Row("pull", "pull of 32, 16 connections", "msg/s", _at_least(700_000, 1.5), _pull),
+    Row(
+        "pull-sql",
+        "the same with an SQL92 condition",
+        "msg/s",
+        Goal(at_least=True),
+        _pull_sql,
+    ),
+    Row(
+        "delayed",
+        "delayed sends (1 s), 64 connections",
+        "msg/s",
+        Goal(at_least=True),
+        _load("send", connections=64, delay=1),
+    ),
+    Row(
+        "transactions",
+        "half message and commit, 64 connections",
+        "msg/s",
+        Goal(at_least=True),
+        _load("transaction", connections=64),
+    ),
     Row(
         "sync-flush",
         "SYNC_FLUSH, 64 senders",

@@ -2,11 +2,15 @@
  * loadgen: one-threaded load generator for brokers that speak RocketMQ's remoting protocol.
  *
  *   loadgen send       closed loop of code 310, --connections x --depth requests outstanding
+ *   loadgen transaction  the same, each message a half message (310) that is then committed (37)
  *   loadgen batch      closed loop of code 320, --batch messages a request
  *   loadgen pull       closed loop of code 11 over all that the queues hold, --pull-max a request
  *   loadgen timetable  --rate sends a second by the clock and a long-polling consumer of all queues
  *   loadgen idle       --connections with one heartbeat each, held until stdin ends
  *   loadgen first      connects and sends every 2 ms until one message is accepted
+ *
+ * `--delay LEVEL` sends delayed messages; `--sql TEXT` pulls with a condition, which must hold for
+ * every message.
  *
  * It prints one line of JSON. Requests look like a Java client's: JSON headers, the 14 short fields
  * of SEND_MESSAGE_V2, KEYS, UNIQ_KEY, TAGS and WAIT; opaque, bornTimestamp and keys change in each.
@@ -35,19 +39,20 @@ enum { MAX_BATCH = 1024, MAX_QUEUES = 1024, MAX_FRAME = 16 << 20, MAX_CODE = 409
 enum { STAMP_DIGITS = 19, SEQUENCE_DIGITS = 12, OPAQUE_DIGITS = 10, BORN_DIGITS = 13 };
 enum { RECORD_MIN = 91, DRAIN_S = 5, HEARTBEATS_S = 60, SUSPEND_MS = 15000 };
 enum { SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320, PULL_MESSAGE = 11, HEART_BEAT = 34 };
+enum { END_TRANSACTION = 37, TRANSACTION_PREPARED = 4, TRANSACTION_COMMIT = 8 };
 enum { GET_MAX_OFFSET = 30, GET_MIN_OFFSET = 31, PULL_NOT_FOUND = 19 };
 
 /* Opaques have ten digits from the first to the last, so that a header's length never changes. */
 enum { FIRST_OPAQUE = 1000000000 };
 
-static const char *mode, *topic = "bench";
+static const char *mode, *topic = "bench", *sql;
 static struct {
     double port, queues, connections, depth, batch, pull_max, body, rate;
-    double server_pid, warmup, seconds, count; /* count: send so many messages and stop */
+    double delay, server_pid, warmup, seconds, count; /* count: send so many messages and stop */
 } option = {.queues = 16, .connections = 1, .depth = 1, .batch = 32, .pull_max = 32, .body = 1024,
             .rate = 1000, .warmup = 1, .seconds = 5};
 static int queue_count, messages_per_send;
-static bool batching;
+static bool batching, transacting;
 
 static void *grow(void *memory, size_t bytes) {
     memory = realloc(memory, bytes);
@@ -140,8 +145,15 @@ static size_t find(const char *text, const char *marker) {
 
 /* Prints a message's properties; `set` and `end` separate them (raw, or escaped for JSON). */
 static void print_properties(char *text, size_t capacity, const char *set, const char *end) {
-    snprintf(text, capacity, "KEYS%s%sk:000000000000%sUNIQ_KEY%s7F00%s000000000000%sWAIT%strue%s"
-             "TAGS%sTagA", set, run_id, end, set, run_id, end, set, end, set);
+    int used = snprintf(
+        text, capacity, "KEYS%s%sk:000000000000%sUNIQ_KEY%s7F00%s000000000000%sWAIT%strue%s"
+        "TAGS%sTagA", set, run_id, end, set, run_id, end, set, end, set);
+    if (option.delay)
+        used += snprintf(text + used, capacity - (size_t)used, "%sDELAY%s%d", end, set,
+                         (int)option.delay);
+    if (transacting)
+        snprintf(text + used, capacity - (size_t)used, "%sTRAN_MSG%strue%sPGROUP%sbench_producer",
+                 end, set, end, set);
 }
 
 static void find_keys(struct template *template, const char *text, size_t base) {
@@ -155,12 +167,12 @@ static void build_header(struct template *header, int queue) {
     size_t length = (size_t)snprintf(
         json, sizeof json,
         "{\"code\":%d,\"extFields\":{\"a\":\"bench_producer\",\"b\":\"%s\",\"c\":\"TBW102\","
-        "\"d\":\"4\",\"e\":\"%d\",\"f\":\"0\",\"g\":\"1000000000000\",\"h\":\"0\",\"i\":\"%s\","
+        "\"d\":\"4\",\"e\":\"%d\",\"f\":\"%d\",\"g\":\"1000000000000\",\"h\":\"0\",\"i\":\"%s\","
         "\"j\":\"0\",\"k\":\"false\",\"l\":\"0\",\"m\":\"%s\",\"n\":\"broker-a\"},\"flag\":0,"
         "\"language\":\"JAVA\",\"opaque\":1000000000,\"serializeTypeCurrentRPC\":\"JSON\","
         "\"version\":409}",
-        batching ? SEND_BATCH_MESSAGE : SEND_MESSAGE_V2, topic, queue, properties,
-        batching ? "true" : "false");
+        batching ? SEND_BATCH_MESSAGE : SEND_MESSAGE_V2, topic, queue,
+        transacting ? TRANSACTION_PREPARED : 0, properties, batching ? "true" : "false");
     header->length = length + 8;
     header->bytes = grow(NULL, header->length);
     put_be32(header->bytes, 4 + length + body.length);
@@ -219,7 +231,7 @@ static void patch(struct template *header, int32_t opaque, int64_t stamp) {
 /* ---- answers --------------------------------------------------------------------------------- */
 
 struct answer {
-    int64_t code, opaque, flag, offset, next_begin_offset;
+    int64_t code, opaque, flag, offset, next_begin_offset, queue_offset, physical_offset;
     const char *remark, *body; /* the remark goes up to the next quote */
     size_t body_length;
 };
@@ -227,13 +239,16 @@ struct answer {
 /* Keeps a field that somebody needs; depth 1 are the command's own, depth 2 the extFields. */
 static void take_field(struct answer *answer, int depth, const char *key, const char *value) {
     static const char *const names[] = {"code\"", "opaque\"", "flag\"", "offset\"",
-                                        "nextBeginOffset\""};
+                                        "nextBeginOffset\"", "queueOffset\""};
     int64_t *fields[] = {&answer->code, &answer->opaque, &answer->flag, &answer->offset,
-                         &answer->next_begin_offset};
-    for (int i = 0; i < 5; i++)
+                         &answer->next_begin_offset, &answer->queue_offset};
+    for (int i = 0; i < 6; i++)
         if (depth == (i < 3 ? 1 : 2) && !strncmp(key, names[i], strlen(names[i])))
             *fields[i] = strtoll(value, NULL, 10);
     if (depth == 1 && !strncmp(key, "remark\"", 7)) answer->remark = value;
+    size_t id_digits = strcspn(value, "\"");
+    if (depth == 2 && !strncmp(key, "msgId\"", 6) && id_digits >= 16) /* host, then offset */
+        answer->physical_offset = strtoll(value + id_digits - 16, NULL, 16);
 }
 
 static const char *string_end(const char *at, const char *end) {
@@ -261,7 +276,7 @@ static void parse_header(const char *at, const char *end, struct answer *answer)
 /* Splits one complete frame; `length` is what its first four bytes say. */
 static struct answer parse_frame(const char *frame, size_t length) {
     struct answer answer = {.code = -1, .opaque = -1, .offset = -1, .next_begin_offset = -1,
-                            .remark = ""};
+                            .queue_offset = -1, .physical_offset = -1, .remark = ""};
     size_t header_length = be32(frame + 4) & 0xFFFFFF;
     if (frame[4]) errx(2, "answer with serialization type %d to a JSON request", frame[4]);
     if (header_length + 4 > length) errx(2, "answer whose header is longer than the frame");
@@ -280,6 +295,7 @@ enum kind { SENDER, PULLER, TAIL, IDLER };
 struct slot {
     int64_t started_ns;
     int32_t opaque, generation, queue; /* opaque is 0 while no answer is awaited */
+    bool ending; /* the half message is stored and its commit is awaited */
 };
 
 static struct connection {
@@ -380,11 +396,11 @@ static size_t print_pull(char *frame, int32_t opaque, int queue, const struct co
     bool tail = c->kind == TAIL;
     snprintf(fields, sizeof fields,
              "\"commitOffset\":\"%" PRId64 "\",\"consumerGroup\":\"bench_consumer\","
-             "\"expressionType\":\"TAG\",\"maxMsgNums\":\"%d\",\"queueId\":\"%d\","
-             "\"queueOffset\":\"%" PRId64 "\",\"subVersion\":\"0\",\"subscription\":\"*\","
+             "\"expressionType\":\"%s\",\"maxMsgNums\":\"%d\",\"queueId\":\"%d\","
+             "\"queueOffset\":\"%" PRId64 "\",\"subVersion\":\"0\",\"subscription\":\"%s\","
              "\"suspendTimeoutMillis\":\"%d\",\"sysFlag\":\"%d\",\"topic\":\"%s\"",
-             tail ? c->cursors[queue] : 0, (int)option.pull_max, queue, c->cursors[queue],
-             SUSPEND_MS, tail ? 7 : 4, topic);
+             tail ? c->cursors[queue] : 0, sql ? "SQL92" : "TAG", (int)option.pull_max, queue,
+             c->cursors[queue], sql ? sql : "*", SUSPEND_MS, tail ? 7 : 4, topic);
     return print_frame(frame, opaque, PULL_MESSAGE, fields, "");
 }
 
@@ -455,6 +471,22 @@ static int take_pull(struct connection *c, int queue, const struct answer *answe
     return messages;
 }
 
+/* Commits the half message that an answer is about; its slot waits for the answer to that. */
+static void end_transaction(struct connection *c, struct slot *slot, const struct answer *half) {
+    char frame[2048], fields[768];
+    if (half->queue_offset < 0 || half->physical_offset < 0) errx(2, "half message without a place");
+    snprintf(fields, sizeof fields,
+             "\"commitLogOffset\":\"%" PRId64 "\",\"commitOrRollback\":\"%d\","
+             "\"fromTransactionCheck\":\"false\",\"msgId\":\"%s\",\"producerGroup\":"
+             "\"bench_producer\",\"topic\":\"%s\",\"tranStateTableOffset\":\"%" PRId64 "\","
+             "\"transactionId\":\"%s\"",
+             half->physical_offset, TRANSACTION_COMMIT, run_id, topic, half->queue_offset, run_id);
+    slot->opaque = (int32_t)half->opaque;
+    slot->ending = true;
+    run.outstanding++;
+    enqueue(c, frame, print_frame(frame, slot->opaque, END_TRANSACTION, fields, ""), NULL, 0);
+}
+
 static bool may_issue(void) {
     return !run.stopped && !(option.count && run.issued >= (int64_t)option.count);
 }
@@ -466,6 +498,11 @@ static void take_answer(struct connection *c, const struct answer *answer, int64
         errx(2, "answer with opaque %" PRId64 ", which nobody asked for", answer->opaque);
     slot->opaque = 0;
     run.outstanding -= c->kind != TAIL;
+    if (transacting && !slot->ending && answer->code == 0) {
+        end_transaction(c, slot, answer);
+        return;
+    }
+    slot->ending = false;
     int messages = c->kind == SENDER && answer->code == 0 ? messages_per_send : 0;
     run.acknowledged += messages;
     if (c->cursors) messages = take_pull(c, slot->queue, answer, now);
@@ -609,7 +646,7 @@ static void report(const struct meters *start, const struct meters *end) {
     puts("}}");
 }
 
-/* send, batch, pull and timetable: warm up, measure, wait for the last answers. */
+/* send, transaction, batch, pull and timetable: warm up, measure, wait for the last answers. */
 static void measure(void) {
     open_connections();
     if (!option.count) serve(later_ns(option.warmup), false);
@@ -670,13 +707,16 @@ static void parse_options(int count, char **words) {
         {"--body", &option.body, 20, 4 << 20},    {"--rate", &option.rate, 1, 1e6},
         {"--warmup", &option.warmup, 0, 1e6},     {"--seconds", &option.seconds, 0.1, 1e6},
         {"--count", &option.count, 1, 1e12},      {"--server-pid", &option.server_pid, 1, 1e9},
+        {"--delay", &option.delay, 1, 18},
     };
     if (count < 2 || count % 2) errx(2, "usage: loadgen MODE --port PORT [--option value ...]");
     mode = words[1];
     for (int i = 2, n; i < count; i += 2) {
-        for (n = 11; n >= 0 && strcmp(words[i], numbers[n].name);) n--;
-        if (n < 0 && strcmp(words[i], "--topic")) errx(2, "no option %s", words[i]);
-        if (n < 0) topic = words[i + 1];
+        for (n = 12; n >= 0 && strcmp(words[i], numbers[n].name);) n--;
+        bool is_sql = n < 0 && !strcmp(words[i], "--sql");
+        if (n < 0 && !is_sql && strcmp(words[i], "--topic")) errx(2, "no option %s", words[i]);
+        if (is_sql) sql = words[i + 1];
+        else if (n < 0) topic = words[i + 1];
         if (n < 0) continue;
         *numbers[n].value = atof(words[i + 1]);
         if (*numbers[n].value < numbers[n].least || *numbers[n].value > numbers[n].most)
@@ -686,6 +726,7 @@ static void parse_options(int count, char **words) {
     if (strlen(topic) > 127) errx(2, "--topic must have at most 127 characters");
     queue_count = (int)option.queues;
     batching = is_mode("batch");
+    transacting = is_mode("transaction");
     messages_per_send = batching ? (int)option.batch : 1;
 }
 
@@ -693,7 +734,8 @@ int main(int count, char **words) {
     parse_options(count, words);
     if (is_mode("first")) wait_for_first_send();
     else if (is_mode("idle")) hold_idle();
-    else if (batching || is_mode("send") || is_mode("pull") || is_mode("timetable")) measure();
+    else if (batching || is_mode("send") || transacting || is_mode("pull") || is_mode("timetable"))
+        measure();
     else errx(2, "no mode %s", mode);
     return 0;
 }

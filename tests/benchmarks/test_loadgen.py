@@ -36,6 +36,9 @@ class FakeBroker:
         self.keys: set[str] = set()
         self.clients: set[str] = set()
         self.bodies: list[list[bytes]] = [[] for _ in range(QUEUES)]
+        self.extra_properties: Fields = {}
+        self.halves: set[int] = set()
+        self.subscriptions: set[tuple[str, str]] = set()
         self.arrival = asyncio.Condition()
         self.connections: set[asyncio.Task[None]] = set()
 
@@ -88,7 +91,21 @@ class FakeBroker:
         match header["code"]:
             case 310 | 320 as code:
                 await self.take_send(fields, body, batch=code == 320)
-                return {"queueId": fields["e"], "msgId": "0" * 32, "queueOffset": "0"}, b""
+                place = self.messages
+                if "TRAN_MSG" in self.extra_properties:
+                    assert fields["f"] == "4"
+                    self.halves.add(place)
+                answer = {"msgId": f"{place:032X}", "queueOffset": str(place + 1000)}
+                return {"queueId": fields["e"]} | answer, b""
+            case 37:
+                place = int(fields["commitLogOffset"])
+                self.halves.remove(place)
+                assert int(fields["tranStateTableOffset"]) == place + 1000
+                assert (fields["commitOrRollback"], fields["producerGroup"]) == (
+                    "8",
+                    "bench_producer",
+                )
+                return {}, b""
             case 30 | 31 as code:
                 return {"offset": str(0 if code == 31 else STORED_PER_QUEUE)}, b""
             case 11:
@@ -119,7 +136,8 @@ class FakeBroker:
     def take_message(self, queue: int, properties: str, body: bytes) -> None:
         """Check a message, whose two keys must be new."""
         values = dict(item.split("\x01") for item in properties.split("\x02"))
-        assert list(values) == ["KEYS", "UNIQ_KEY", "WAIT", "TAGS"]
+        assert list(values)[:4] == ["KEYS", "UNIQ_KEY", "WAIT", "TAGS"]
+        assert dict(list(values.items())[4:]) == self.extra_properties
         assert len(bytes.fromhex(values["UNIQ_KEY"])) == 16
         keys = {values["UNIQ_KEY"], values["KEYS"]}
         assert len(keys) == 2
@@ -131,6 +149,7 @@ class FakeBroker:
     async def take_pull(self, fields: Fields) -> tuple[Fields, bytes]:
         """Return stored records; a pull that may suspend waits for what is sent."""
         queue, queue_offset = int(fields["queueId"]), int(fields["queueOffset"])
+        self.subscriptions.add((fields["expressionType"], fields["subscription"]))
         count = int(fields["maxMsgNums"])
         if int(fields["sysFlag"]) & 2:
             start = queue_offset - STORED_PER_QUEUE
@@ -265,6 +284,33 @@ async def test_pull_loops_over_what_each_queue_holds(program: str) -> None:
     assert report["requests"] > 10
     assert report["messages"] == pytest.approx(report["requests"] * 10 / 3, abs=20)
     assert set(broker.codes) == {11, 30, 31}
+
+
+async def test_pulls_with_a_condition(program: str) -> None:
+    """The text goes out as it is, as an SQL92 subscription."""
+    async with fake_broker() as (broker, port):
+        options = ["--sql", "TAGS = 'TagA'", "--warmup", 0, "--seconds", 0.2]
+        report = await measure(program, "pull", port, *options)
+    assert report["messages"] > 10
+    assert broker.subscriptions == {("SQL92", "TAGS = 'TagA'")}
+
+
+async def test_delayed_messages_carry_their_level(program: str) -> None:
+    """Every message has the level, and nothing else changes."""
+    async with fake_broker() as (broker, port):
+        broker.extra_properties = {"DELAY": "2"}
+        report = await measure(program, "send", port, "--delay", 2, "--count", 30)
+    assert report["messages"] == broker.messages == 30
+
+
+async def test_a_transaction_is_a_half_message_and_its_commit(program: str) -> None:
+    """Each half message is committed at the place that its answer named, and counts then."""
+    async with fake_broker() as (broker, port):
+        broker.extra_properties = {"TRAN_MSG": "true", "PGROUP": "bench_producer"}
+        options = ["--connections", 2, "--depth", 3, "--count", 60]
+        report = await measure(program, "transaction", port, *options)
+    assert (broker.codes[310], broker.codes[37], broker.halves) == (60, 60, set())
+    assert report["messages"] == report["requests"] == 60
 
 
 async def test_ends_at_a_gap_between_pulled_messages(program: str) -> None:
