@@ -453,6 +453,24 @@ async def test_a_transaction_that_nobody_ends_is_given_up_and_can_be_resumed(
         assert [message.unique_key for message in await producer.read()] == [half.key]
 
 
+async def test_checks_follow_settings_that_change(tmp_path: Path) -> None:
+    """When and how often is asked can be changed while a transaction is open."""
+    async with _running(tmp_path) as (broker, producer):
+        await producer.join()
+        half = await producer.prepare()
+        broker.change_config(
+            {
+                "transactionTimeOut": "40",
+                "transactionCheckInterval": "40",
+                "transactionCheckMax": "1",
+            }
+        )
+        question, _ = await producer.asked()
+        assert question.key == half.key
+        await _until(lambda: _holds(producer, GIVEN_UP))
+        assert producer.questions.empty()
+
+
 async def _holds(producer: Producer, topic: str) -> bool:
     return bool(await producer.read(topic, 0))
 

@@ -120,12 +120,13 @@ class TransactionalMessageService:
         await self._finish(ledger.rebuild(), progress, _REBUILD_PAUSE_S)
         self._ends.store_gathered()
         loop = asyncio.get_running_loop()
-        next_round = loop.time() + self._interval_s
+        last_round = loop.time()
         while True:
             self.counters.lost += ledger.tick()
-            if loop.time() >= next_round:
+            # The interval may have changed since the last round.
+            if loop.time() >= last_round + self._interval_s:
                 await self._finish(self._checks.round(), progress, _ROUND_PAUSE_S)
-                next_round = loop.time() + self._interval_s
+                last_round = loop.time()
             progress.beat()
             await asyncio.sleep(self._tick_s)
 
