@@ -8,13 +8,13 @@ Source: apache/rocketmq broker/processor/ReplyMessageProcessor.java @ rocketmq-a
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Mapping
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo
+from mailboat.broker.processors.send_rules import chosen_queue_id
 from mailboat.broker.stored_message import stored_form
 from mailboat.errors import (
     BrokerError,
@@ -106,16 +106,7 @@ class ReplyMessageProcessor:
                 f"topic[{topic}] not exist, apply first please! It is not on this broker and "
                 f"{fields.default_topic} does not allow to create it.",
             )
-        queues = max(config.read_queue_nums, config.write_queue_nums)
-        if fields.queue_id >= queues:
-            raise BrokerError(
-                ResponseCode.INVALID_PARAMETER,
-                f"request queueId[{fields.queue_id}] is illegal, topic {topic} has the queues 0 "
-                f"to {queues - 1}",
-            )
-        if fields.queue_id < 0:
-            return random.randrange(max(config.write_queue_nums, 1))
-        return fields.queue_id
+        return chosen_queue_id(fields, config)
 
     async def _push(
         self,

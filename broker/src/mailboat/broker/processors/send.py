@@ -8,7 +8,6 @@ Source: apache/rocketmq broker/processor/SendMessageProcessor.java and
 AbstractSendMessageProcessor.java (msgCheck) @ rocketmq-all-5.3.3.
 """
 
-import random
 from collections import defaultdict
 from typing import Final, NamedTuple
 
@@ -22,6 +21,7 @@ from mailboat.broker.processors.send_rules import (
     SERVER_OWNED,
     UNSUPPORTED,
     TagsCodes,
+    chosen_queue_id,
 )
 from mailboat.config import MessageStoreConfig
 from mailboat.errors import BrokerError, IllegalMessageError
@@ -314,7 +314,7 @@ class SendMessageProcessor:
     def _check_request(self, request: SendRequest, body: bytes) -> tuple[TopicConfig, int]:
         """Return the topic and the queue for a request; raise BrokerError where there are none."""
         config = self._topic(request)
-        queue_id = _queue_id(request.fields, config)
+        queue_id = chosen_queue_id(request.fields, config)
         if not body:
             raise BrokerError(
                 ResponseCode.MESSAGE_ILLEGAL, "the message is illegal: its body is empty"
@@ -613,19 +613,6 @@ def _command(request: SendRequest) -> RemotingCommand:
     command.opaque = request.opaque
     command.serialize_type = request.serialize_type
     return command
-
-
-def _queue_id(fields: SendFields, config: TopicConfig) -> int:
-    queues = max(config.read_queue_nums, config.write_queue_nums)
-    if fields.queue_id >= queues:
-        raise BrokerError(
-            ResponseCode.INVALID_PARAMETER,
-            f"request queueId[{fields.queue_id}] is illegal, topic {config.topic_name} has the "
-            f"queues 0 to {queues - 1}",
-        )
-    if fields.queue_id < 0:
-        return random.randrange(max(config.write_queue_nums, 1))
-    return fields.queue_id
 
 
 def _clean(properties: dict[str, str]) -> bytes:

@@ -3,10 +3,15 @@
 Source: apache/rocketmq broker/processor/AbstractSendMessageProcessor.java (msgCheck).
 """
 
+import random
 from typing import Final
 
+from mailboat.errors import BrokerError
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName
 from mailboat.model.tags import tags_code
+from mailboat.model.topic import TopicConfig
+from mailboat.protocol.codes import ResponseCode
+from mailboat.protocol.send_header import SendFields
 
 # The checksum property, and the separator that it may need, go on top.
 MAX_STORED_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 21
@@ -40,3 +45,21 @@ class TagsCodes(dict[str, int]):
             self.clear()
         code = self[tag] = tags_code(tag)
         return code
+
+
+def chosen_queue_id(fields: SendFields, config: TopicConfig) -> int:
+    """Return the queue for a send: the one it names, or any where it names none.
+
+    Raises:
+        BrokerError: the topic has no such queue.
+    """
+    queues = max(config.read_queue_nums, config.write_queue_nums)
+    if fields.queue_id >= queues:
+        raise BrokerError(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{fields.queue_id}] is illegal, topic {config.topic_name} has the "
+            f"queues 0 to {queues - 1}",
+        )
+    if fields.queue_id < 0:
+        return random.randrange(max(config.write_queue_nums, 1))
+    return fields.queue_id
