@@ -14,17 +14,15 @@ from typing import Final
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo
-from mailboat.broker.processors.send_rules import chosen_queue_id
+from mailboat.broker.processors.send_rules import chosen_queue_id, created_topic, refuse_topic
 from mailboat.broker.stored_message import stored_form
 from mailboat.errors import (
     BrokerError,
     ConnectionLostError,
-    IllegalMessageError,
     LocalProtocolError,
     RequestTimeoutError,
 )
 from mailboat.model.message_id import encode_offset_message_id
-from mailboat.model.names import SEND_FORBIDDEN_TOPICS, check_topic
 from mailboat.model.properties import PropertyName, decode_properties
 from mailboat.model.tags import tags_code
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -88,24 +86,9 @@ class ReplyMessageProcessor:
 
     def _check(self, fields: SendFields) -> int:
         """Return the queue for a reply; raise BrokerError where there is none."""
-        topic = fields.topic
-        try:
-            check_topic(topic)
-        except IllegalMessageError as error:
-            raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        if topic in SEND_FORBIDDEN_TOPICS:
-            raise BrokerError(
-                ResponseCode.NO_PERMISSION, f"sending to the system topic {topic} is forbidden"
-            )
-        config = self._broker.topics.select(topic) or self._broker.topics.create_in_send(
-            topic, fields.default_topic, fields.default_topic_queue_nums
-        )
-        if config is None:
-            raise BrokerError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{topic}] not exist, apply first please! It is not on this broker and "
-                f"{fields.default_topic} does not allow to create it.",
-            )
+        refuse_topic(fields.topic)
+        topics = self._broker.topics
+        config = topics.select(fields.topic) or created_topic(topics, fields)
         return chosen_queue_id(fields, config)
 
     async def _push(

@@ -22,6 +22,8 @@ from mailboat.broker.processors.send_rules import (
     UNSUPPORTED,
     TagsCodes,
     chosen_queue_id,
+    created_topic,
+    refuse_topic,
 )
 from mailboat.config import MessageStoreConfig
 from mailboat.errors import BrokerError, IllegalMessageError
@@ -32,7 +34,6 @@ from mailboat.model.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SEND_FORBIDDEN_TOPICS,
-    check_topic,
 )
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName, decode_properties
 from mailboat.model.rows import pack_rows
@@ -330,29 +331,14 @@ class SendMessageProcessor:
     def _topic(self, request: SendRequest) -> TopicConfig:
         fields = request.fields
         topic = fields.topic
-        try:
-            check_topic(topic)
-        except IllegalMessageError as error:
-            raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        if topic in SEND_FORBIDDEN_TOPICS:
-            raise BrokerError(
-                ResponseCode.NO_PERMISSION, f"sending to the system topic {topic} is forbidden"
-            )
+        refuse_topic(topic)
         config = self._topics.get(topic)
         if config is None and topic.startswith(RETRY_PREFIX):
             retry = self._broker.retry
             retry.retry_queue(retry.group(topic.removeprefix(RETRY_PREFIX)))
             config = self._topics.get(topic)
         if config is None:
-            config = self._broker.topics.create_in_send(
-                topic, fields.default_topic, fields.default_topic_queue_nums
-            )
-        if config is None:
-            raise BrokerError(
-                ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{topic}] not exist, apply first please! It is not on this broker and "
-                f"{fields.default_topic} does not allow to create it.",
-            )
+            config = created_topic(self._broker.topics, fields)
         permission = self._broker.settings.broker.broker_permission
         if not permission & Perm.WRITE and config.order:
             raise BrokerError(

@@ -6,7 +6,9 @@ Source: apache/rocketmq broker/processor/AbstractSendMessageProcessor.java (msgC
 import random
 from typing import Final
 
-from mailboat.errors import BrokerError
+from mailboat.broker.topics import TopicConfigManager
+from mailboat.errors import BrokerError, IllegalMessageError
+from mailboat.model.names import SEND_FORBIDDEN_TOPICS, check_topic
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName
 from mailboat.model.tags import tags_code
 from mailboat.model.topic import TopicConfig
@@ -45,6 +47,36 @@ class TagsCodes(dict[str, int]):
             self.clear()
         code = self[tag] = tags_code(tag)
         return code
+
+
+def refuse_topic(topic: str) -> None:
+    """Raise BrokerError for a topic that clients may not send to, whether it exists or not."""
+    try:
+        check_topic(topic)
+    except IllegalMessageError as error:
+        raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+    if topic in SEND_FORBIDDEN_TOPICS:
+        raise BrokerError(
+            ResponseCode.NO_PERMISSION, f"sending to the system topic {topic} is forbidden"
+        )
+
+
+def created_topic(topics: TopicConfigManager, fields: SendFields) -> TopicConfig:
+    """Create the topic of a send that is not there.
+
+    Raises:
+        BrokerError: the default topic that the send names does not allow it.
+    """
+    config = topics.create_in_send(
+        fields.topic, fields.default_topic, fields.default_topic_queue_nums
+    )
+    if config is None:
+        raise BrokerError(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"topic[{fields.topic}] not exist, apply first please! It is not on this broker and "
+            f"{fields.default_topic} does not allow to create it.",
+        )
+    return config
 
 
 def chosen_queue_id(fields: SendFields, config: TopicConfig) -> int:
