@@ -142,7 +142,11 @@ class Session:
         self._step("topicList cluster", "-c")
 
     def _offsets(self) -> None:
-        self._step("skipAccumulatedMessage", "-g", GROUP, "-t", TOPIC)
+        # A Java broker refuses to reset a group that has not committed every queue yet; its
+        # consumption statistics show such an empty queue like a committed one.
+        self._until(
+            "skipAccumulatedMessage", "-g", GROUP, "-t", TOPIC, accept=lambda it: not it.failed
+        )
         self._step("resetOffsetByTime", "-g", GROUP, "-t", TOPIC, "-s", "now")
         self._step("cloneGroupOffset", "-s", GROUP, "-d", "Made", "-t", TOPIC)
         self._step("cloneGroupOffset unknown", "-s", GROUP, "-d", "NoSuchGroup", "-t", TOPIC)
