@@ -1,7 +1,7 @@
 """Stock clients in child processes, driven by the tests through text lines.
 
-`java/src/interop/InteropClient.java` and `go/main.go` are the other ends. One JVM serves many
-tests, since the start of a JVM costs more than most of them.
+`java/src/interop/InteropClient.java`, `go/main.go`, `cpp/driver.py` and `js/driver.js` are the
+other ends. One JVM serves many tests, since the start of a JVM costs more than most of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from interop_jars import client_classpath, go_driver
+from interop_jars import client_classpath, cpp_driver, cpp_package, go_driver, js_driver
 from interop_process import LineProcess
 
 Event = dict[str, Any]
@@ -134,6 +134,34 @@ class GoClient(DrivenClient):
         super().__init__(
             [str(go_driver()), namesrv], home / "client-go.out", env={"HOME": str(home)}
         )
+
+
+class CppClient(DrivenClient):
+    """One process with a producer and consumers of the C++ client, by its Python wrapper."""
+
+    def __init__(self, namesrv: str, home: Path) -> None:
+        """Start the driver.
+
+        Args:
+            namesrv: address of the name server.
+            home: folder of the output, the logs and the offsets of broadcasting members.
+        """
+        env = {"HOME": str(home), "PYTHONPATH": str(cpp_package())}
+        super().__init__([*cpp_driver(), namesrv], home / "client-cpp.out", env=env)
+
+
+class JsClient(DrivenClient):
+    """One process with a producer and consumers of the JavaScript client `ali-ons`."""
+
+    def __init__(self, namesrv: str, home: Path) -> None:
+        """Start the driver.
+
+        Args:
+            namesrv: address of the name server.
+            home: folder of the output and of the offsets of broadcasting members.
+        """
+        command = ["node", str(js_driver()), namesrv, str(home)]
+        super().__init__(command, home / "client-js.out", env={"HOME": str(home)})
 
 
 class JavaClient(DrivenClient):

@@ -1,7 +1,7 @@
-"""The jars of the real RocketMQ and the compiled clients, kept in `.cache/interop`.
+"""The jars of the real RocketMQ and the stock clients, kept in `.cache/interop`.
 
-Maven resolves and copies the jars once; a stamp file over everything that went in says whether a
-folder can be used again. Nothing here is committed.
+Maven, Go, pip and npm fetch and build them once; a stamp file over everything that went in says
+whether a folder can be used again. Nothing here is committed.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import fcntl
 import hashlib
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 JAVA_DIR = Path(__file__).parent / "java"
 GO_DIR = Path(__file__).parent / "go"
+CPP_DIR = Path(__file__).parent / "cpp"
+JS_DIR = Path(__file__).parent / "js"
 MQADMIN_DIR = Path(__file__).parent / "mqadmin"
 CACHE_DIR = Path(__file__).parents[2] / ".cache" / "interop"
 
@@ -23,11 +26,14 @@ CLIENT_LINES = ("4.9.8", "5.5.0")
 # The broker and the name server of 4.9.8 were not published as jars.
 SERVER_LINES = ("4.9.7", "5.5.0")
 
+# The wheel holds the C++ library of Linux on x86-64.
+CPP_PACKAGE = "rocketmq==0.4.4"
+
 _BUILD_TIMEOUT_S = 900
 
 
 class InteropUnavailableError(Exception):
-    """Java, Maven, Go or the package index is missing; the text says which and what to do."""
+    """A program, such as Maven, or a package index is missing; the text says what to do."""
 
 
 def server_classpath(line: str) -> str:
@@ -70,6 +76,37 @@ def go_driver() -> Path:
         if folder is not None:
             _run(["go", "-C", str(GO_DIR), "build", "-o", str(folder / "driver"), "."], needs=needs)
     return target / "driver"
+
+
+def cpp_driver() -> list[str]:
+    """Return the command that runs the driver of the C++ client; it needs `PYTHONPATH`."""
+    return [sys.executable, str(CPP_DIR / "driver.py")]
+
+
+def cpp_package() -> Path:
+    """Return the folder of the package with the C++ client."""
+    target = CACHE_DIR / "cpp-package"
+    with _filled(target, _digest([CPP_PACKAGE, sys.version])) as folder:
+        if folder is not None:
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+            command += ["--only-binary", ":all:", "--target", str(folder), CPP_PACKAGE]
+            _run(command, needs="pip and Linux on x86-64")
+    return target
+
+
+def js_driver() -> Path:
+    """Return the driver of the JavaScript client, with the client beside it."""
+    needs = "Node.js 18 or newer with npm"
+    _require("node", needs)
+    sources = [JS_DIR / "package.json", JS_DIR / "driver.js"]
+    target = CACHE_DIR / "js-driver"
+    with _filled(target, _digest([path.read_text() for path in sources])) as folder:
+        if folder is not None:
+            for path in sources:
+                shutil.copy(path, folder)
+            command = ["npm", "--prefix", str(folder), "install", "--no-package-lock"]
+            _run([*command, "--no-audit", "--no-fund", "--loglevel=error"], needs=needs)
+    return target / "driver.js"
 
 
 def _jars(side: str, line: str) -> Path:

@@ -3,6 +3,7 @@
 Source: apache/rocketmq remoting/protocol/heartbeat/*.java, body/CheckClientRequestBody.java
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +19,18 @@ BROADCASTING: Final = "BROADCASTING"
 CONSUME_FROM_LAST_OFFSET: Final = "CONSUME_FROM_LAST_OFFSET"
 CONSUME_FROM_FIRST_OFFSET: Final = "CONSUME_FROM_FIRST_OFFSET"
 CONSUME_FROM_TIMESTAMP: Final = "CONSUME_FROM_TIMESTAMP"
+
+# The C++ client writes the places of Java's constants, which Java reads like their names.
+_CONSUME_TYPES: Final = (CONSUME_ACTIVELY, CONSUME_PASSIVELY, "CONSUME_POP")
+_MESSAGE_MODELS: Final = (BROADCASTING, CLUSTERING, "LITE_SELECTIVE")
+_CONSUME_FROM_WHERES: Final = (
+    CONSUME_FROM_LAST_OFFSET,
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST",
+    "CONSUME_FROM_MIN_OFFSET",
+    "CONSUME_FROM_MAX_OFFSET",
+    CONSUME_FROM_FIRST_OFFSET,
+    CONSUME_FROM_TIMESTAMP,
+)
 
 
 @dataclass(slots=True)
@@ -75,11 +88,25 @@ class _ProducerBody(msgspec.Struct, rename="camel", gc=False):
 
 class _ConsumerBody(msgspec.Struct, rename="camel", gc=False):
     group_name: str
-    consume_type: str = CONSUME_PASSIVELY
-    message_model: str = CLUSTERING
-    consume_from_where: str = CONSUME_FROM_LAST_OFFSET
+    consume_type: str | int = CONSUME_PASSIVELY
+    message_model: str | int = CLUSTERING
+    consume_from_where: str | int = CONSUME_FROM_LAST_OFFSET
     subscription_data_set: list[SubscriptionDataBody] = []
     unit_mode: bool = False
+
+    def __post_init__(self) -> None:
+        self.consume_type = _constant(self.consume_type, _CONSUME_TYPES)
+        self.message_model = _constant(self.message_model, _MESSAGE_MODELS)
+        self.consume_from_where = _constant(self.consume_from_where, _CONSUME_FROM_WHERES)
+
+
+def _constant(value: str | int, names: Sequence[str]) -> str:
+    """Return the name of a constant that is given by its name or by its place."""
+    if isinstance(value, str):
+        return value
+    if not 0 <= value < len(names):
+        raise ValueError(f"there is no constant {value}; they are {', '.join(names)}")
+    return names[value]
 
 
 class _HeartbeatBody(msgspec.Struct, rename="camel", gc=False):

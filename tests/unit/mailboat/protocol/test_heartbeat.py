@@ -52,6 +52,24 @@ def test_null_sets_are_empty() -> None:
     assert HeartbeatData("id") == decode_heartbeat(b'{"clientID":"id"}')
 
 
+def test_constants_may_be_numbers() -> None:
+    """The C++ client writes the places of Java's constants; this is what 2.0 sends."""
+    body = (
+        b'{"clientID":"1@DEFAULT","consumerDataSet":[{"consumeFromWhere":4,"consumeType":1,'
+        b'"groupName":"G","messageModel":0,"subscriptionDataSet":[{"codeSet":[0,0],'
+        b'"subString":"red||blue","subVersion":"1795261062134","tagsSet":["red","blue"],'
+        b'"topic":"T"}]}]}\n'
+    )
+    (consumer,) = decode_heartbeat(body).consumer_data_set
+    assert consumer.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
+    assert consumer.consume_type == "CONSUME_PASSIVELY"
+    assert consumer.message_model == "BROADCASTING"
+    (subscription,) = consumer.subscription_data_set
+    assert (subscription.tags_set, subscription.sub_version) == ({"red", "blue"}, 1795261062134)
+    with pytest.raises(RemoteProtocolError, match="there is no constant 6"):
+        decode_heartbeat(body.replace(b'Where":4', b'Where":6'))
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"{}", b"[]", b'{"clientID":7}', b'{"clientID":"i","consumerDataSet":[{}]}', b"\xff"],
