@@ -292,6 +292,7 @@ def test_lite_pull_by_subscription_continues_where_it_committed(
 ) -> None:
     """A lite pull consumer gets everything once; its successor starts at the commit."""
     group = f"G-{topic}"
+    java_client.call("create_topic", topic=topic, queues=4)
     _send(java_client, topic, body=b"old", count=50)
     messages = java_client.call("lite", topic=topic, group=group, count=50)
     assert _received(messages) == _digests(b"old", 50)
@@ -313,6 +314,7 @@ def test_lite_pull_by_assignment_starts_where_it_seeks(java_client: JavaClient, 
 
 def test_messages_are_found_by_id_and_keys(java_client: JavaClient, topic: str) -> None:
     """A message is found by its offset id, its unique id and each of its keys."""
+    java_client.call("create_topic", topic=topic, queues=4)
     sent = _send(java_client, topic, count=6, keys="order-{i} all")
     for i, result in enumerate(sent):
         (by_id,) = java_client.call("view", topic=topic, msgId=result["offsetMsgId"])
@@ -330,6 +332,7 @@ def test_messages_are_found_by_id_and_keys(java_client: JavaClient, topic: str) 
 
 def test_an_unknown_key_is_not_found(java_client: JavaClient, topic: str) -> None:
     """A query for a key that no message has is answered with NO_MESSAGE, 208."""
+    java_client.call("create_topic", topic=topic, queues=4)
     _send(java_client, topic, keys="present")
     with pytest.raises(JavaClientError) as caught:
         java_client.call("query_key", topic=topic, key="absent")
