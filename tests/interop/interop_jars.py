@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,8 @@ JS_DIR = Path(__file__).parent / "js"
 MQADMIN_DIR = Path(__file__).parent / "mqadmin"
 CACHE_DIR = Path(__file__).parents[2] / ".cache" / "interop"
 
-CLIENT_LINES = ("4.9.8", "5.5.0")
+# Others from 4.9.0 on may be named: MAILBOAT_TEST_CLIENT_LINES="4.9.4 5.1.4".
+CLIENT_LINES = tuple(os.environ.get("MAILBOAT_TEST_CLIENT_LINES", "4.9.8 5.5.0").split())
 # The broker and the name server of 4.9.8 were not published as jars.
 SERVER_LINES = ("4.9.7", "5.5.0")
 

@@ -119,7 +119,7 @@ final class Consumers {
 
     private static void await(Params params, long wanted, LongSupplier count, boolean orMore)
         throws Exception {
-        long deadline = System.nanoTime() + params.longNumber("timeout", 15) * 1_000_000_000L;
+        long deadline = System.nanoTime() + params.longNumber("timeout", 30) * 1_000_000_000L;
         for (long now = count.getAsLong(); now != wanted && !(orMore && now > wanted);
             now = count.getAsLong()) {
             if (System.nanoTime() > deadline) {
