@@ -192,6 +192,28 @@ async def test_ending_a_name_server_closes_its_connections(client: Peer) -> None
     await peer.client.close()
 
 
+async def test_a_standalone_name_server_keeps_order_configurations(tmp_path: Path) -> None:
+    """The queues of an ordered topic are known again after a restart."""
+    overrides = {
+        "storePathRootDir": str(tmp_path),
+        "namesrvListenPort": "0",
+        "namesrvBindAddress": "127.0.0.1",
+    }
+    settings = load_settings("standalone", overrides=overrides)
+    key: dict[str, ExtValue] = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"}
+    for fields in (key | {"value": "broker-a:4"}, None):
+        controller = NamesrvController(settings)
+        await controller.start()
+        peer = Peer(controller)
+        if fields is not None:
+            assert (await peer.ask(RequestCode.PUT_KV_CONFIG, fields)).code == 0
+        answer = await peer.ask(RequestCode.GET_KV_CONFIG, key)
+        assert answer.ext_fields["value"] == "broker-a:4"
+        await peer.client.close()
+        await controller.shutdown()
+    assert (tmp_path / "namesrv" / "kvConfig.json").exists()
+
+
 async def test_a_broker_registers_at_every_name_server(tmp_path: Path) -> None:
     """Each of two name servers gives the same route for a topic of either of two brokers."""
     async with Cluster(tmp_path, brokers=2, name_servers=2) as cluster:

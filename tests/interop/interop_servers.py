@@ -65,11 +65,14 @@ class JavaServer:
         return self._process.process.poll() is None
 
 
-def start_java_namesrv(line: str, home: Path) -> JavaServer:
+def start_java_namesrv(
+    line: str, home: Path, *, config: Mapping[str, object] | None = None
+) -> JavaServer:
     """Start a name server of the release line and wait until it serves."""
     port = _free_ports(0)
-    config = _prepare(home, {"listenPort": port, "bindAddress": "127.0.0.1"})
-    return _start(line, "org.apache.rocketmq.namesrv.NamesrvStartup", config, port, "namesrv")
+    settings = {"listenPort": port, "bindAddress": "127.0.0.1"} | dict(config or {})
+    path = _prepare(home, settings)
+    return _start(line, "org.apache.rocketmq.namesrv.NamesrvStartup", path, port, "namesrv")
 
 
 def start_java_broker(

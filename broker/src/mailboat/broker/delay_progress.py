@@ -17,9 +17,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from mailboat.broker.json_file import JsonFile, StateSaver, to_pretty_json
+from mailboat.broker.state_saver import StateSaver
 from mailboat.config.store import check_delay_levels
 from mailboat.disk import Disk
+from mailboat.disk.json_file import JsonFile, to_pretty_json
 from mailboat.model.data_version import DataVersion
 from mailboat.model.delay_level import DelayLevels, level_of
 from mailboat.protocol.delay_offsets import (

@@ -8,8 +8,9 @@ Source: apache/rocketmq broker/subscription/SubscriptionGroupManager.java @ rock
 
 import logging
 
-from mailboat.broker.json_file import JsonFile, StateSaver, to_pretty_json
+from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import Disk
+from mailboat.disk.json_file import JsonFile, to_pretty_json
 from mailboat.errors import IllegalMessageError
 from mailboat.model.data_version import DataVersion
 from mailboat.model.names import SYSTEM_GROUPS, check_group

@@ -16,8 +16,9 @@ from typing import Final
 
 import msgspec
 
-from mailboat.broker.json_file import JsonFile, StateSaver, to_pretty_json
+from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import Disk
+from mailboat.disk.json_file import JsonFile, to_pretty_json
 from mailboat.model.data_version import DataVersion
 from mailboat.protocol.bodies import decode_body, encode_body
 from mailboat.protocol.stats_bodies import (

@@ -20,8 +20,9 @@ from typing import Final
 
 import msgspec
 
-from mailboat.broker.json_file import JsonFile, StateSaver, to_pretty_json
+from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import Disk
+from mailboat.disk.json_file import JsonFile, to_pretty_json
 from mailboat.model.message_queue import MessageQueue
 
 _log = logging.getLogger(__name__)

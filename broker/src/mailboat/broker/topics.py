@@ -11,9 +11,10 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from mailboat.broker.json_file import JsonFile, StateSaver, to_pretty_json
+from mailboat.broker.state_saver import StateSaver
 from mailboat.config import BrokerConfig
 from mailboat.disk import Disk
+from mailboat.disk.json_file import JsonFile, to_pretty_json
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.data_version import DataVersion
 from mailboat.model.names import (

@@ -14,7 +14,8 @@ from mailboat.cli.server import port_option, run_server, server_options
 def command(**flags: Any) -> int:
     """Run a name server.
 
-    It keeps nothing on disk: brokers tell it everything again when it restarts. Order of settings:
-    default, file, environment (MAILBOAT_LISTEN_PORT=...), flags, -o. SIGTERM ends it in order.
+    Brokers tell it everything again when it restarts; only the queues of ordered topics need a file
+    for that (-o kvConfigPath=FILE). Order of settings: default, file, environment
+    (MAILBOAT_LISTEN_PORT=...), flags, -o. SIGTERM ends it in order.
     """
     return run_server("namesrv", flags)

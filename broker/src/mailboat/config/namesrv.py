@@ -22,6 +22,12 @@ class NamesrvConfig:
     http_port: int = setting(8_079, minimum=-1, maximum=65_535)
     """Port of metrics and probes. Default 8079; 0 takes a free one, -1 none. Ours."""
 
+    kv_config_path: str = setting("")
+    """File of the key-value table with the order configurations, such as
+    /var/lib/mailboat/kvConfig.json; its folder is made. Default: none, the table then lives as long
+    as the process; in `standalone` namesrv/kvConfig.json below storePathRootDir. RocketMQ:
+    ~/namesrv/kvConfig.json."""
+
     scan_not_active_broker_interval: int = setting(10_000, minimum=10, maximum=3_600_000)
     """Milliseconds between two searches for silent brokers. Default 10000 (RocketMQ 5: 5000)."""
 

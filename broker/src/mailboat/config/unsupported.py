@@ -150,7 +150,7 @@ waitTimeMillsInSendQueue waitTimeMillsInTransactionQueue
 _NAMESRV: Final = """
 clientRequestThreadPoolNums clientRequestThreadPoolQueueCapacity clusterTest configStorePath
 defaultThreadPoolNums defaultThreadPoolQueueCapacity enableAllTopicList enableControllerInNamesrv
-enableTopicList kvConfigPath needWaitForService notifyMinBrokerIdChanged productEnvName
+enableTopicList needWaitForService notifyMinBrokerIdChanged productEnvName
 supportActingMaster unRegisterBrokerQueueCapacity waitSecondsForService
 """
 

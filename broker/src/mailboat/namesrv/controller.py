@@ -5,11 +5,14 @@ Source: apache/rocketmq namesrv/NamesrvController.java @ rocketmq-all-5.3.3
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
 
 from mailboat.config import Settings
+from mailboat.disk.json_file import JsonFile
+from mailboat.disk.real import RealDisk
 from mailboat.namesrv.kv_config import KvConfigManager
 from mailboat.namesrv.processor import NamesrvProcessor
 from mailboat.namesrv.route_info import RouteInfoManager
@@ -22,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class NamesrvController:
-    """Starts and stops a name server; everything it knows is gone with the process.
+    """Starts and stops a name server; all but the key-value table is gone with the process.
 
     Brokers register again within their period (30 s at most) after a restart, and at once when they
     see the connection close.
@@ -37,7 +40,7 @@ class NamesrvController:
             expired_timeout_s=config.broker_expired_timeout / 1000,
             delete_unlisted_topics=config.delete_topic_with_broker_registration,
         )
-        self.kv_config = KvConfigManager()
+        self.kv_config = KvConfigManager(_kv_config_file(settings))
         self._dispatcher = Dispatcher()
         self._dispatcher.on_connection_closed.append(self.routes.connection_closed)
         NamesrvProcessor(settings, routes=self.routes, kv_config=self.kv_config).register(
@@ -59,11 +62,13 @@ class NamesrvController:
         return self._server.connection_count
 
     async def start(self) -> None:
-        """Listen.
+        """Read the key-value table and listen.
 
         Raises:
-            OSError: the address cannot be listened on.
+            DamagedStoreError: the file of the table is damaged.
+            OSError: it cannot be read, or the address cannot be listened on.
         """
+        self.kv_config.load()
         await self._server.start(self._config.bind_address, self._config.listen_port)
         self._scan = asyncio.get_running_loop().create_task(self._scan_forever())
 
@@ -88,3 +93,13 @@ class NamesrvController:
             for connection in self.routes.drop_silent():
                 if isinstance(connection, Connection):
                     connection.close()
+
+
+def _kv_config_file(settings: Settings) -> JsonFile | None:
+    """Return the file of the key-value table; beside a broker it has a place of its own."""
+    path = settings.namesrv.kv_config_path
+    if not path:
+        if settings.role != "standalone":
+            return None
+        path = f"{settings.store.store_path_root_dir}/namesrv/kvConfig.json"
+    return JsonFile(RealDisk(), os.path.abspath(os.path.expanduser(path)))

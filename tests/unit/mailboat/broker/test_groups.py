@@ -5,8 +5,8 @@ import json
 import pytest
 
 from mailboat.broker.groups import SubscriptionGroupManager
-from mailboat.broker.json_file import JsonFile
 from mailboat.disk import read_file
+from mailboat.disk.json_file import JsonFile
 from mailboat.errors import IllegalMessageError
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.testing.simulated_disk import SimulatedDisk

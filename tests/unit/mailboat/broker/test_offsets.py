@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from mailboat.broker.json_file import JsonFile
 from mailboat.broker.offsets import ConsumerOffsetManager
 from mailboat.disk import read_file
+from mailboat.disk.json_file import JsonFile
 from mailboat.errors import DamagedStoreError
 from mailboat.testing.simulated_disk import SimulatedDisk
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from mailboat.broker.json_file import JsonFile
 from mailboat.broker.queue_locks import QueueLockManager
+from mailboat.disk.json_file import JsonFile
 from mailboat.errors import DamagedStoreError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.testing.simulated_disk import SimulatedDisk

@@ -6,10 +6,10 @@ from random import Random
 
 import pytest
 
-from mailboat.broker.json_file import JsonFile
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.config import BrokerConfig
 from mailboat.disk import Disk, read_file
+from mailboat.disk.json_file import JsonFile
 from mailboat.errors import BrokerError, DamagedStoreError, IllegalMessageError
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import ResponseCode

@@ -1,19 +1,17 @@
-"""RocketMQ's small JSON state files, replaced whole and never half.
+"""Small JSON state files, replaced whole and never half.
 
-A table (topics, groups, consumer offsets) lies in one file under `config/`, the version before it
-in `<file>.bak`, both in RocketMQ's format, so that a Java broker opens them and we open its. A new
-version is written beside the old one, synced, renamed over it, and the folder is synced: a crash
-leaves one of the two, whole. An unchanged table is not written.
+A table (topics, groups, consumer offsets, key-value configuration) lies in one file, the version
+before it in `<file>.bak`, both in RocketMQ's format, so that a Java server opens them and we open
+its. A new version is written beside the old one, synced, renamed over it, and the folder is synced:
+a crash leaves one of the two, whole. An unchanged table is not written.
 
 Source: apache/rocketmq common/ConfigManager.java @ rocketmq-all-5.3.3, which has a moment in which
 only the `.bak` exists.
 """
 
-import asyncio
 import errno
 import hashlib
 import logging
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -96,71 +94,6 @@ class JsonFile:
         replace_file(self._disk, self._path, content, previous=previous)
         self._digest = digest
         self._current_is_good = True
-
-
-class StateSaver:
-    """Writes a changing table to its file: one write at a time, and the newest state wins.
-
-    The owner calls `mark_changed` on each change and one of the saves when it should be durable.
-    Callers of `save` that come while a write is under way share the next one.
-    """
-
-    __slots__ = ("_changes", "_encode", "_file", "_pending", "_saved", "_turn", "_write_lock")
-
-    def __init__(self, file: JsonFile, encode: Callable[[], bytes]) -> None:
-        """Save what `encode` returns; it runs on the event loop and sees the table at rest."""
-        self._file = file
-        self._encode = encode
-        self._changes = 0
-        self._saved = 0
-        self._pending: asyncio.Task[None] | None = None
-        self._turn = asyncio.Lock()
-        self._write_lock = threading.Lock()
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether something is not in the file yet."""
-        return self._changes != self._saved
-
-    def mark_changed(self) -> None:
-        """Note that the table differs from the file."""
-        self._changes += 1
-
-    def save_blocking(self) -> None:
-        """Save now, on this thread: for what must be durable before the caller goes on.
-
-        Raises:
-            OSError: the disk refused; the table still counts as changed.
-        """
-        if self.is_changed:
-            self._write(self._changes, self._encode())
-
-    async def save(self) -> None:
-        """Save without blocking the event loop; returns once all changes so far are durable.
-
-        Raises:
-            OSError: the disk refused; the table still counts as changed.
-        """
-        if not self.is_changed:
-            return
-        if self._pending is None:
-            self._pending = asyncio.get_running_loop().create_task(self._save_in_turn())
-        # One caller's cancellation must not cancel the write that others wait for.
-        await asyncio.shield(self._pending)
-
-    async def _save_in_turn(self) -> None:
-        async with self._turn:
-            # From here on a new change needs another write, so later callers start another task.
-            self._pending = None
-            if self.is_changed:
-                await asyncio.to_thread(self._write, self._changes, self._encode())
-
-    def _write(self, changes: int, content: bytes) -> None:
-        with self._write_lock:
-            # A blocking save may have overtaken the thread that carries an older state.
-            if changes > self._saved:
-                self._file.save(content)
-                self._saved = changes
 
 
 def to_pretty_json(compact: bytes) -> bytes:
