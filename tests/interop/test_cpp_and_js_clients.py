@@ -255,3 +255,15 @@ def test_pulls(cpp: DrivenClient, made_topic: str) -> None:
     _send(cpp, made_topic, "m", count=50)
     events = cpp.call("pull", topic=made_topic, group=f"G-{made_topic}")
     assert sorted(bodies(events)) == sorted(f"m#{i}" for i in range(50))
+
+
+def test_a_reset_reaches_the_consumer(cpp: DrivenClient, made_topic: str, namesrv: str) -> None:
+    """A running consumer is set back by a push, whose body is another one for C++."""
+    _send(cpp, made_topic, "m", count=8)
+    consumer = _push(cpp, made_topic)
+    consumer.wait_messages(8)
+    command = [sys.executable, "-m", "mailboat.cli", "offset", "reset", f"G-{made_topic}"]
+    command += [made_topic, "--to", "first", "--namesrv", namesrv]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    messages = consumer.wait_messages(16)
+    assert sorted(bodies(messages)) == sorted([f"m#{i}" for i in range(8)] * 2)
