@@ -163,6 +163,7 @@ NEWER_FIELDS = {
     "consumeMessageOrderly",
     "consumeTimeoutMinute",
     "dataVersion",
+    "enableActingMaster",
     "groupSysFlag",
     "mqPopTable",
     "pullOffset",

@@ -24,6 +24,8 @@ class BrokerData(msgspec.Struct, rename="camel"):
     cluster: str
     broker_name: str
     broker_addrs: dict[int, str] = {}
+    enable_acting_master: bool = False
+    """RocketMQ 5's; no slave acts for a master here. The Rust client reads no route without it."""
 
 
 class QueueData(msgspec.Struct, rename="camel"):

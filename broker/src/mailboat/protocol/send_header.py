@@ -173,7 +173,10 @@ _decode_long_send: Final = msgspec.json.Decoder(_LongSendRequest, strict=False).
 _decode_pull: Final = msgspec.json.Decoder(PullRequest, strict=False).decode
 _decode_code: Final = msgspec.json.Decoder(_CodeOnly, strict=False).decode
 
-_RESPONSE_END: Final = b'},"flag":1,"language":"PYTHON","opaque":%%d,"version":%d}' % VERSION
+_RESPONSE_END: Final = (
+    b'},"flag":1,"language":"PYTHON","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
+    % VERSION
+)
 _SEND_RESPONSE: Final = (
     b'{"code":%d,"extFields":{"MSG_REGION":"DefaultRegion","TRACE_ON":"true","msgId":"%b",'
     b'"queueId":"%d","queueOffset":"%d"' + _RESPONSE_END

@@ -117,6 +117,7 @@ def test_a_route_is_compact_json_with_quoted_ids(server: NameServer) -> None:
                 "brokerAddrs": {"0": "10.0.0.1:10911"},
                 "brokerName": "broker-a",
                 "cluster": "DefaultCluster",
+                "enableActingMaster": False,
             }
         ],
         "filterServerTable": {},
@@ -236,6 +237,7 @@ def test_the_cluster_is_shown(server: NameServer) -> None:
                 "brokerAddrs": {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"},
                 "brokerName": "broker-a",
                 "cluster": "DefaultCluster",
+                "enableActingMaster": False,
             }
         },
         "clusterAddrTable": {"DefaultCluster": ["broker-a"]},

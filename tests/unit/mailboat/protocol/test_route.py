@@ -17,14 +17,18 @@ from mailboat.protocol.route import (
 
 
 def test_route_is_written_the_way_every_client_reads() -> None:
-    """Compact, broker ids quoted, the filter server table there, no order configuration."""
+    """Compact, broker ids quoted, the filter server table there, no order configuration.
+
+    The Rust client refuses a route whose brokers do not say that no slave acts for its master.
+    """
     route = TopicRouteData(
         [QueueData("broker-a", 4, 4, 6)], [BrokerData("C", "broker-a", {0: "1.2.3.4:10911"})]
     )
     expected = (
         b'{"queueDatas":[{"brokerName":"broker-a","readQueueNums":4,"writeQueueNums":4,'
         b'"perm":6,"topicSysFlag":0}],"brokerDatas":[{"cluster":"C","brokerName":"broker-a",'
-        b'"brokerAddrs":{"0":"1.2.3.4:10911"}}],"filterServerTable":{}}'
+        b'"brokerAddrs":{"0":"1.2.3.4:10911"},"enableActingMaster":false}],'
+        b'"filterServerTable":{}}'
     )
     assert expected == encode_topic_route(route)
     assert route == decode_topic_route(expected)

@@ -261,6 +261,32 @@ def test_send_response_reads_as_a_command() -> None:
     } == response.ext_fields
 
 
+def test_templates_have_every_key_of_javas_answers() -> None:
+    """The Rust client closes the connection on an answer without one of them."""
+    send = encode_send_response(1, b"7F000001000051AF0000000000000000", 0, 0)
+    pull = encode_pull_response_header(
+        1,
+        0,
+        next_begin_offset=1,
+        min_offset=0,
+        max_offset=1,
+        body_size=0,
+        suggest_which_broker_id=0,
+    )
+    for data in (send, pull):
+        ((_, header, _),) = FrameDecoder().feed(data)
+        fields = json.loads(bytes(header))
+        del fields["extFields"]
+        assert fields == {
+            "code": 0,
+            "flag": 1,
+            "language": "PYTHON",
+            "opaque": 1,
+            "serializeTypeCurrentRPC": "JSON",
+            "version": 479,
+        }
+
+
 def test_pull_response_header_announces_its_body() -> None:
     """The header and the body that follows make one frame with all four mandatory fields."""
     data = encode_pull_response_header(
