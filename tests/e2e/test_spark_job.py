@@ -77,7 +77,9 @@ def _lag(namespace: Namespace) -> int:
     """Return how many messages the group has not read, as the broker sees it."""
     service = f"services/{BROKER}-g0:http/proxy"
     path = f"/api/v1/namespaces/{namespace.name}/{service}/api/v1/groups/{GROUP}"
-    return int(json.loads(kubectl("get", "--raw", path))["lag"])
+    topics = json.loads(kubectl("get", "--raw", path))["topics"]
+    # A group that has pulled and not stored an offset yet is known, and has no topics.
+    return next((int(topic["lag"]) for topic in topics if topic["topic"] == TOPIC), MESSAGES)
 
 
 def _count(namespace: Namespace) -> dict[str, int]:
