@@ -8,6 +8,7 @@ import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -372,10 +373,13 @@ final class Consumers {
             int wanted = params.number("count", 1);
             long deadline = System.nanoTime() + params.longNumber("timeout", 20) * 1_000_000_000L;
             int received = 0;
+            Set<String> places = new HashSet<>();
             while (received < wanted && System.nanoTime() < deadline) {
                 for (MessageExt message : consumer.poll(500)) {
-                    // The stock client may hand out what it had pulled before it was told to seek.
-                    if (message.getQueueOffset() >= seek) {
+                    // The stock client may hand out what it had pulled before it was told to seek,
+                    // and then some of it again.
+                    String place = message.getQueueId() + " " + message.getQueueOffset();
+                    if (seek < 0 || message.getQueueOffset() >= seek && places.add(place)) {
                         reply.event("message", Messages.message(message));
                         received++;
                     }
