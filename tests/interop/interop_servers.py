@@ -137,7 +137,11 @@ def _prepare(home: Path, settings: Mapping[str, object]) -> Path:
 
 def _start(line: str, main_class: str, config: Path, port: int, name: str) -> JavaServer:
     home = config.parent.parent
-    command = ["java", *_JVM, f"-Duser.home={home}", "-cp", server_classpath(line)]
+    # A killed JVM leaves what it unpacked there.
+    unpacked = home / "tmp"
+    unpacked.mkdir(exist_ok=True)
+    command = ["java", *_JVM, f"-Duser.home={home}", f"-Djava.io.tmpdir={unpacked}"]
+    command += ["-cp", server_classpath(line)]
     process = LineProcess(
         [*command, main_class, "-c", str(config)],
         home / f"{name}.out",
