@@ -250,7 +250,6 @@ async def test_the_metrics_have_the_documented_names(api: Api) -> None:
     assert values["store_write_state,open"] == 1
     assert values["store_write_state,rejecting"] == 0
     assert values["store_level_active,expire"] == 0
-    assert "store_cleaner_last_run_timestamp_seconds" not in values
     api.broker.store.clean()
     api.broker.change_config({"diskSpaceCleanForciblyRatio": "97"})
     await asyncio.sleep(1.1)

@@ -65,14 +65,15 @@ def broker_on(
 
     @contextlib.asynccontextmanager
     async def start(size_bytes: int, **options: str) -> AsyncIterator[SmallBroker]:
-        cluster = Cluster(volume(size_bytes), options={**OPTIONS, **options})
+        path = volume(size_bytes)
+        cluster = Cluster(path, options={**OPTIONS, **options})
         async with cluster, aiohttp.ClientSession() as session:
             addresses = cluster.namesrv_addresses
             async with (
                 Producer("p", namesrv=addresses) as producer,
                 PullConsumer(GROUP, namesrv=addresses) as consumer,
             ):
-                yield SmallBroker(cluster, session, producer, consumer)
+                yield SmallBroker(path, cluster, session, producer, consumer)
 
     return start
 
@@ -85,12 +86,14 @@ class SmallBroker:
 
     def __init__(
         self,
+        volume: Path,
         cluster: Cluster,
         session: aiohttp.ClientSession,
         producer: Producer,
         consumer: PullConsumer,
     ) -> None:
         """Begin with nothing sent."""
+        self.volume = volume
         self.cluster = cluster
         self.session = session
         self.producer = producer
@@ -143,9 +146,10 @@ class SmallBroker:
         await until(try_it, within_s)
 
     async def has_room(self) -> bool:
-        """Tell whether what four batches need is free."""
-        volume = (await self.retention())["volume"]
-        return bool(volume["available_bytes"] > 4 * BATCH * BODY_BYTES + 4 * MIB)
+        """Tell whether what four batches need is free; the broker's own number may be a look
+        old."""
+        usage = os.statvfs(self.volume)
+        return usage.f_bavail * usage.f_frsize > 4 * BATCH * BODY_BYTES + 4 * MIB
 
     async def retention(self) -> Any:
         """Return the document of the HTTP API."""
