@@ -228,6 +228,11 @@ async def test_what_was_deleted_unread_is_counted_everywhere(api: Api) -> None:
     assert values["store_unconsumed_deleted_dropped_series_total"] == 0
 
 
+async def test_a_cleaner_that_has_not_run_has_no_time(api: Api) -> None:
+    """Its first round comes with the first file, or after the interval."""
+    assert "store_cleaner_last_run_timestamp_seconds" not in await api.metrics()
+
+
 async def test_the_metrics_have_the_documented_names(api: Api) -> None:
     """Dashboards and the operator rely on them."""
     await api.send(1)

@@ -102,7 +102,6 @@ def _push(client: DrivenClient, topic: str, **params: Any) -> JavaCall:
     ("kind", "mode"), [("cpp", "sync"), ("cpp", "async"), ("js", "sync")], ids="-".join
 )
 def test_sends_come_back_as_sent(
-    start_client: Callable[[str], DrivenClient],
     request: pytest.FixtureRequest,
     made_topic: str,
     kind: str,

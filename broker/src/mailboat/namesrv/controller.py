@@ -5,10 +5,10 @@ Source: apache/rocketmq namesrv/NamesrvController.java @ rocketmq-all-5.3.3
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from mailboat.config import Settings
 from mailboat.disk.json_file import JsonFile
@@ -97,9 +97,10 @@ class NamesrvController:
 
 def _kv_config_file(settings: Settings) -> JsonFile | None:
     """Return the file of the key-value table; beside a broker it has a place of its own."""
-    path = settings.namesrv.kv_config_path
-    if not path:
-        if settings.role != "standalone":
-            return None
-        path = f"{settings.store.store_path_root_dir}/namesrv/kvConfig.json"
-    return JsonFile(RealDisk(), os.path.abspath(os.path.expanduser(path)))
+    if settings.namesrv.kv_config_path:
+        path = Path(settings.namesrv.kv_config_path).expanduser()
+    elif settings.role == "standalone":
+        path = settings.store.root_dir / "namesrv" / "kvConfig.json"
+    else:
+        return None
+    return JsonFile(RealDisk(), str(path.absolute()))

@@ -69,7 +69,7 @@ class KvConfigManager:
         """
         keys = self._table.get(namespace, {})
         if key in keys:
-            self._change(namespace, {name: keys[name] for name in keys if name != key})
+            self._change(namespace, {name: kept for name, kept in keys.items() if name != key})
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
         """Return a copy of all keys of a namespace, or None when nothing was ever put there."""
