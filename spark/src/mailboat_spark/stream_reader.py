@@ -7,7 +7,9 @@ of queue, start and end: Spark logs these before a batch and repeats the batch a
 Order of calls per batch: latestOffset(start), reportLatestOffset, commit(end of the batch before),
 partitions(start, end), read. Spark never calls `commit` for the last batch of an AvailableNow run
 and calls `stop` only sometimes; the `start` of `latestOffset` is always the end of a finished
-batch, so the group's offsets are stored there as well.
+batch, so the group's offsets are stored there as well. Where the group has no offset yet it gets
+the place that the query begins at: a broker counts a group as a reader by its offsets, and a first
+batch may take longer than messages are kept that nobody seems to need.
 
 Stopping a query interrupts its batch. A driver that wants to end between batches makes the file
 that `stopFile` names: from then on no batch begins.
@@ -16,7 +18,7 @@ that `stopFile` names: from then on no batch begins.
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -60,11 +62,10 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._fresh_bounds()
         asked = self._options.starting_offsets
         committed: QueueOffsets = {}
-        if asked.kind == "group":
+        if asked.kind == "group" or self._options.commit_group_offsets:
             committed = self._run_committed(bounds)
         starts = resolve_offsets(asked, bounds, committed, option="startingOffsets")
-        # Not the end of a batch, so nothing to store for the group.
-        self._stored = dict(starts)
+        self._store_beginnings(starts, committed)
         return encode_offsets(starts)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -91,6 +92,9 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_start(starts, bounds)
         # What is gone (and may be, else the check has raised) counts for no limit.
         all_starts = {queue: max(starts.get(queue, 0), bounds[queue].minimum) for queue in ends}
+        new = {queue: all_starts[queue] for queue in ends.keys() - starts.keys()}
+        if self._options.commit_group_offsets and not new.keys() <= self._stored.keys():
+            self._store_beginnings(new, self._run_committed(new))
         limit_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         # Queues whose broker is away for the moment keep their place.
         return encode_offsets({**starts, **admit(all_starts, ends, limit_rows)})
@@ -163,6 +167,14 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise DataLossError(f"{text}; set failOnDataLoss to false to go on without them")
             logger.warning("%s", text)
 
+    def _store_beginnings(self, starts: QueueOffsets, committed: QueueOffsets) -> None:
+        """Store where the query begins in queues that the group has no offset in.
+
+        What a group has stays as it is until the first batch ends: a start is not the end of one.
+        """
+        self._stored |= {queue: starts[queue] for queue in committed}
+        self._store_group_offsets({q: at for q, at in starts.items() if q not in committed})
+
     def _store_group_offsets(self, offsets: QueueOffsets) -> None:
         if not self._options.commit_group_offsets:
             return
@@ -176,9 +188,9 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if client.run(client.client.commit(self._options.group, changed)):
                 self._stored |= changed
 
-    def _run_committed(self, bounds: Mapping[MessageQueue, QueueBounds]) -> QueueOffsets:
+    def _run_committed(self, queues: Iterable[MessageQueue]) -> QueueOffsets:
         client = self._client()
-        return client.run(client.client.committed(self._options.group, bounds, self._deadline_s()))
+        return client.run(client.client.committed(self._options.group, queues, self._deadline_s()))
 
     def _client(self) -> ClientThread:
         return shared_client(self._options.namesrv)
