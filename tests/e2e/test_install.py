@@ -61,6 +61,28 @@ def test_scale_adds_and_removes_a_group_and_keeps_its_volume(namespace: Namespac
     assert namespace.find("pvc", f"data-{BROKER}-g1-0") is not None
 
 
+def test_scale_takes_the_volume_where_that_is_said(namespace: Namespace) -> None:
+    """`whenScaled: Delete`: the group that goes takes its claim along, and no other one."""
+    start_broker(namespace, groups=2, pvcRetention={"whenScaled": "Delete"})
+    namespace.kubectl("scale", f"broker/{BROKER}", "--replicas=1")
+    wait_until(
+        "nothing of the second group",
+        lambda: all(
+            namespace.find(kind, name) is None
+            for kind, name in (
+                ("pod", f"{BROKER}-g1-0"),
+                ("pvc", f"data-{BROKER}-g1-0"),
+                ("statefulset", f"{BROKER}-g1"),
+                ("service", f"{BROKER}-g1"),
+                ("configmap", f"{BROKER}-g1"),
+            )
+        ),
+        60,
+    )
+    assert namespace.find("pvc", f"data-{BROKER}-g0-0") is not None
+    assert f"{BROKER}-g0-0" in namespace.pod_uids()
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_is_accepted(example: Path, namespace: Namespace) -> None:
     """The API server takes each example, with all its rules, unknown fields refused."""

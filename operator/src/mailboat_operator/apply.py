@@ -8,7 +8,7 @@ from mailboat_operator.broker_api import BrokerApi, BrokerRefusedError, http_url
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.crds.quantity import format_quantity
 from mailboat_operator.events import EventPoster
-from mailboat_operator.kinds import BY_NAME, CLAIM, POD, Kind, key_of
+from mailboat_operator.kinds import BY_NAME, CLAIM, POD, STATEFUL_SET, Kind, key_of
 from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError, NotFoundError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import (
@@ -20,6 +20,7 @@ from mailboat_operator.planner.actions import (
     Notify,
     PutTopic,
     ResizeClaim,
+    ScaleAway,
     SetFinalizers,
     Step,
 )
@@ -132,6 +133,8 @@ class Applier:
                 return await self._apply(resource, action)
             case Delete():
                 await self._delete(namespace, action, step.name)
+            case ScaleAway():
+                await self._scale_away(namespace, action)
             case ResizeClaim():
                 await self._resize(namespace, action)
             case ConfigureBroker():
@@ -228,6 +231,23 @@ class Applier:
             self._cache.update(found)
             raise StaleError(f"{kind.kind} {namespace}/{action.name} has changed meanwhile")
         return not metadata.get("deletionTimestamp")
+
+    async def _scale_away(self, namespace: str, action: ScaleAway) -> None:
+        patch = {
+            "metadata": {"uid": action.uid, "resourceVersion": action.resource_version},
+            "spec": {
+                "replicas": 0,
+                "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"},
+            },
+        }
+        answer = await self._api.merge_patch(STATEFUL_SET, namespace, action.name, patch)
+        logger.info(
+            "scaled StatefulSet %s/%s away with its claim: %s",
+            namespace,
+            action.name,
+            action.reason,
+        )
+        self._cache.update(answer)
 
     async def _resize(self, namespace: str, action: ResizeClaim) -> None:
         size = format_quantity(action.size_bytes)

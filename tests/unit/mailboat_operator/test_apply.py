@@ -21,6 +21,7 @@ from mailboat_operator.planner.actions import (
     Delete,
     Notify,
     ResizeClaim,
+    ScaleAway,
     SetFinalizers,
     Step,
 )
@@ -222,6 +223,26 @@ async def test_resize_asks_for_the_size_once(
     text = metrics.exposition().decode()
     assert 'operator_volume_resize_total{result="asked"} 1.0' in text
     assert 'operator_volume_resize_total{result="failed"} 1.0' in text
+
+
+async def test_scaling_away_changes_replicas_and_policy_of_the_very_object(
+    kubernetes: FakeKubernetes, applier: Applier
+) -> None:
+    """No replicas, and whenScaled Delete; the rest of the StatefulSet stays, another is refused."""
+    policy = {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    spec = {"replicas": 1, "serviceName": "s", "persistentVolumeClaimRetentionPolicy": policy}
+    stored = await kubernetes.put("statefulsets", _in_shop(_child("StatefulSet", spec=spec)))
+    uid, version = stored["metadata"]["uid"], stored["metadata"]["resourceVersion"]
+    await _run(applier, ScaleAway("orders-g0", uid, version, "spec.groups is 0"))
+    changed = kubernetes.find("statefulsets", "shop", "orders-g0")
+    assert changed is not None
+    assert changed["spec"] == {
+        "replicas": 0,
+        "serviceName": "s",
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Delete"},
+    }
+    with pytest.raises(ConflictError):
+        await _run(applier, ScaleAway("orders-g0", uid, version, "spec.groups is 0"))
 
 
 async def test_a_failure_ends_the_step_before_it_is_told(

@@ -11,7 +11,9 @@
                     above "force clean"
     forced          above "force clean", only with cleanUnconsumedFilesEnable
 
-A level is left only diskThresholdHysteresisPercent below where it was entered. Room that segments
+A volume above a level is above those before it too, wherever their thresholds are: free bytes and
+percentages stand in another order on a volume of another size, and one that refuses writes must be
+cleaned. A level is left only diskThresholdHysteresisPercent below where it was entered. Room that segments
 have reserved and not written yet counts as free: a send into it takes nothing from the volume.
 Where the next segment does not fit any more, that is as good as being above "force clean".
 
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 
 Reason: TypeAlias = Literal["expired", "consumed", "forced"]
 """Why a segment goes."""
+
+_LEVELS: Final = ("expire", "force_clean", "reject_writes")
 
 REASONS: Final[tuple[Reason, ...]] = ("expired", "consumed", "forced")
 
@@ -206,12 +210,12 @@ class Retention:
             for volume in self._volumes
         ]
         lacks_room = self.usage.available_bytes + freed_bytes < self._wanted_bytes
-        thresholds = self.thresholds
+        hysteresis = self.thresholds.hysteresis_percent
         return Pressure(
             in_window,
-            self.active.expire and self._is_crossed(thresholds.expire, volumes),
+            self.active.expire and self._is_above("expire", volumes, hysteresis),
             lacks_room
-            or (self.active.force_clean and self._is_crossed(thresholds.force_clean, volumes)),
+            or (self.active.force_clean and self._is_above("force_clean", volumes, hysteresis)),
         )
 
     @property
@@ -255,15 +259,11 @@ class Retention:
         return "forced" if self._config.clean_unconsumed_files_enable else None
 
     def _enter_and_leave(self) -> None:
-        thresholds, active = self.thresholds, self.active
-        for name in ("expire", "force_clean", "reject_writes"):
-            threshold: Threshold = getattr(thresholds, name)
+        active = self.active
+        for name in _LEVELS:
             was_active: bool = getattr(active, name)
-            is_active = (
-                self._is_crossed(threshold, self._volumes)
-                if was_active
-                else any(map(threshold.is_crossed, self._volumes))
-            )
+            hysteresis = self.thresholds.hysteresis_percent if was_active else 0
+            is_active = self._is_above(name, self._volumes, hysteresis)
             if is_active != was_active:
                 setattr(active, name, is_active)
                 level = logging.WARNING if name == "reject_writes" and is_active else logging.INFO
@@ -271,9 +271,16 @@ class Retention:
                 log.log(level, "disk %s %s percent=%s", verb, name, self.pressure_percent)
         self.refusal = self._full_sentence() if active.reject_writes else None
 
-    def _is_crossed(self, threshold: Threshold, volumes: list[VolumeUsage]) -> bool:
-        hysteresis = self.thresholds.hysteresis_percent
-        return any(threshold.is_crossed(volume, hysteresis) for volume in volumes)
+    def _is_above(self, level: str, volumes: list[VolumeUsage], hysteresis_percent: int) -> bool:
+        """Tell whether a volume is above a level or a later one."""
+        thresholds: list[Threshold] = [
+            getattr(self.thresholds, name) for name in _LEVELS[_LEVELS.index(level) :]
+        ]
+        return any(
+            threshold.is_crossed(volume, hysteresis_percent)
+            for threshold in thresholds
+            for volume in volumes
+        )
 
     def _full_sentence(self) -> str:
         limit = self.thresholds.reject_writes

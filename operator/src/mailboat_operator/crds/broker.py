@@ -201,6 +201,17 @@ class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
             " messages are deleted",
             field=".storage.autoGrow.whenUsedPercent",
         ),
+        *(
+            Rule(
+                cel=f"!has(self.retention.thresholds.{level}.freeBytes)"
+                f" || quantity(self.retention.thresholds.{level}.freeBytes)"
+                ".compareTo(quantity(self.storage.size)) < 0",
+                message=f"spec.retention.thresholds.{level}.freeBytes must be below"
+                " spec.storage.size, of which never so much is free",
+                field=f".retention.thresholds.{level}.freeBytes",
+            )
+            for level in ("expire", "forceClean", "rejectWrites")
+        ),
     )
 
     name_servers: Annotated[
@@ -270,6 +281,14 @@ class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
                 f"storage.autoGrow.whenUsedPercent ({when_used_percent}) must be below"
                 f" retention.thresholds.forceClean.percent ({force_clean_percent}), so that a"
                 " volume grows before messages are deleted"
+            )
+        thresholds = self.retention.thresholds
+        levels = (thresholds.expire, thresholds.force_clean, thresholds.reject_writes)
+        size_bytes = self.storage.size_bytes
+        if any(level.free_size_bytes >= size_bytes for level in levels):
+            raise ValueError(
+                f"retention.thresholds: freeBytes must be below storage.size ({self.storage.size}),"
+                " of which never so much is free"
             )
 
 

@@ -55,7 +55,6 @@ class Definition:
 _AGE: Final = Column("Age", ".metadata.creationTimestamp", "How old it is.", type="date")
 _READY_COLUMN: Final = Column("Ready", f"{_READY}.status", "Whether all of it serves.")
 _REASON: Final = Column("Reason", f"{_READY}.reason", "Why.", wide=True)
-_VERSION: Final = Column("Version", ".status.version", "Version of mailboat that runs.")
 
 DEFINITIONS: Final = (
     Definition(
@@ -67,7 +66,7 @@ DEFINITIONS: Final = (
         columns=(
             _READY_COLUMN,
             Column("Groups", ".status.ready", "Ready groups of wanted ones."),
-            _VERSION,
+            Column("Version", ".status.version", "Version of mailboat that runs."),
             Column("Disk", ".status.disk", "Use of the fullest volume."),
             Column("Retention", ".status.retention", "Shortest effective retention."),
             _REASON,
@@ -85,7 +84,6 @@ DEFINITIONS: Final = (
         columns=(
             _READY_COLUMN,
             Column("Servers", ".status.ready", "Ready name servers of wanted ones."),
-            _VERSION,
             _REASON,
             _AGE,
         ),

@@ -225,7 +225,6 @@ class NameServerStatus(
         _Name | None, Meta(description="Ready name servers of wanted ones, such as 2/2.")
     ] = None
     selector: Selector = None
-    version: Version = None
     addresses: Annotated[
         tuple[_Name, ...],
         Meta(description="host:port of each, for clients and brokers.", max_length=16),

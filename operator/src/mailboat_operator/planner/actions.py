@@ -35,6 +35,21 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class ScaleAway:
+    """Let a StatefulSet take away its pod and then the pod's claim, with all messages.
+
+    Kubernetes deletes the claim (`persistentVolumeClaimRetentionPolicy.whenScaled`); the operator
+    itself has no right to.
+    """
+
+    name: str
+    uid: str
+    resource_version: str
+    reason: str
+    """For the log: why."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResizeClaim:
     """Ask for another size of a volume."""
 
@@ -90,7 +105,15 @@ class Notify:
 
 
 Action: TypeAlias = (
-    Apply | Delete | ResizeClaim | ConfigureBroker | PutTopic | DeleteTopic | SetFinalizers | Notify
+    Apply
+    | Delete
+    | ScaleAway
+    | ResizeClaim
+    | ConfigureBroker
+    | PutTopic
+    | DeleteTopic
+    | SetFinalizers
+    | Notify
 )
 
 

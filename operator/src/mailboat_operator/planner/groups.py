@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mailboat_operator.crds.broker import Broker
 from mailboat_operator.crds.quantity import parse_quantity
-from mailboat_operator.planner.actions import Action, Delete
+from mailboat_operator.planner.actions import Action, Delete, ScaleAway
 from mailboat_operator.planner.children import ChildPlan, foreign, plan_child
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
 from mailboat_operator.resources.config_map import (
@@ -63,9 +63,10 @@ def plan_leftovers(snapshot: BrokerSnapshot) -> list[tuple[Action, ...]]:
     """Return what takes away each group that the spec has no more.
 
     The StatefulSet goes first and leaves all behind; then its pod, then the rest. So no claim ever
-    goes because of `whenDeleted`, which is about the whole Broker. A claim goes only on
-    `whenScaled: Delete`, and only together with its StatefulSet: a claim that was kept in an
-    earlier life of the Broker is never touched.
+    goes because of `whenDeleted`, which is about the whole Broker. On `whenScaled: Delete` the
+    StatefulSet takes pod and claim away before it goes itself. It can do that to the claim of a
+    running pod only: one whose pod is missing stays, and so does one that was kept in an earlier
+    life of the Broker.
     """
     broker, live = snapshot.resource, snapshot.children
     names = {*live.stateful_sets, *live.services, *live.config_maps}
@@ -193,24 +194,38 @@ def _is_leftover(broker: Broker, name: str) -> bool:
 def _remove_group(snapshot: BrokerSnapshot, name: str) -> tuple[Action, ...]:
     broker, live = snapshot.resource, snapshot.children
     stateful_set, pod = live.stateful_sets.get(name), live.pods.get(pod_name(name))
-    claim = live.claims.get(claim_name(name))
     reason = f"spec.groups is {broker.spec.groups}"
-    actions: list[Action] = []
     if stateful_set is not None:
         if foreign(stateful_set, broker.metadata.uid) is not None:
             return ()
-        if broker.spec.pvc_retention.when_scaled == "Delete" and _is_there(claim):
-            assert claim is not None
-            actions.append(removal(claim, f"{reason}, and pvcRetention.whenScaled is Delete"))
-        if _is_there(stateful_set):
-            actions.append(removal(stateful_set, reason, orphan=True))
-        return tuple(actions)
+        if not _is_there(stateful_set):
+            return ()
+        if broker.spec.pvc_retention.when_scaled == "Delete" and pod is not None:
+            return _scale_away(stateful_set, reason)
+        return (removal(stateful_set, reason, orphan=True),)
     if pod is not None:
         return (removal(pod, reason),) if _is_there(pod) else ()
+    actions: list[Action] = []
     for child in (live.services.get(name), live.config_maps.get(name)):
         if child is not None and _is_there(child) and not foreign(child, broker.metadata.uid):
             actions.append(removal(child, reason))
     return tuple(actions)
+
+
+def _scale_away(stateful_set: Manifest, reason: str) -> tuple[Action, ...]:
+    """Return what begins it; nothing while the pod is on its way out."""
+    metadata, spec = stateful_set["metadata"], stateful_set["spec"]
+    policy = spec.get("persistentVolumeClaimRetentionPolicy") or {}
+    if spec.get("replicas") == 0 and policy.get("whenScaled") == "Delete":
+        return ()
+    return (
+        ScaleAway(
+            metadata["name"],
+            metadata["uid"],
+            metadata["resourceVersion"],
+            f"{reason}, and pvcRetention.whenScaled is Delete",
+        ),
+    )
 
 
 def _is_there(child: Manifest | None) -> bool:

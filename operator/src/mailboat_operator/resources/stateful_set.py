@@ -77,8 +77,8 @@ def broker_stateful_set(
         replicas=1,
         template=pod_template(process, labels, annotations, spec.pod_template),
         more={
-            # What becomes of a group that is scaled away is decided by the operator, because it
-            # removes the StatefulSet and not a replica.
+            # A group that is scaled away loses its StatefulSet and not a replica; the operator sets
+            # whenScaled in that moment only, so that no other change of replicas costs a volume.
             "persistentVolumeClaimRetentionPolicy": {
                 "whenDeleted": spec.pvc_retention.when_deleted,
                 "whenScaled": "Retain",

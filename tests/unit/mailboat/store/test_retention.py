@@ -106,6 +106,19 @@ def test_free_bytes_count_as_well_as_per_cent() -> None:
     assert not look(disk, retention, 77)[2]
 
 
+def test_a_level_implies_those_before_it() -> None:
+    """Free bytes may put a later level first: what refuses writes, or forces, cleans as well."""
+    disk, retention = make(disk_reject_free_bytes=30 * GIB)
+    assert look(disk, retention, 70) == (False, False, False)
+    assert look(disk, retention, 70.1) == (True, True, True)
+    assert reason(retention, age_h=1, is_read=True) == "consumed"
+    pressure = retention.pressure(freed_bytes=4 * GIB)
+    assert (pressure.expire, pressure.force_clean) == (False, False)
+    assert look(disk, retention, 67) == (False, False, False)
+    disk, retention = make(disk_force_clean_free_bytes=30 * GIB)
+    assert look(disk, retention, 70.1) == (True, True, False)
+
+
 def test_room_that_the_log_reserved_is_free_room() -> None:
     """A segment made ahead must not be what refuses the sends that it was made for."""
     disk, retention = make()

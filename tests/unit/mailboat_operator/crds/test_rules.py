@@ -93,7 +93,8 @@ def _mostly(good, bad):
 SIZES = _mostly(["64Gi", "64.5Gi", "1Ti", "68719476736"], ["4Gi", "64G", "0", "x", "4 Gi"])
 SEGMENTS = _mostly(["1Mi", "1Gi", "512Mi", "1.5Gi"], ["2Gi", "1023Ki", "x"])
 PERCENT = _mostly([85, 86], [0, 10, 74, 91, 98])
-LEVEL = _maybe(percent=PERCENT, freeBytes=SIZES)
+FREE = _mostly(["1Gi", "8.5Gi", "9G"], ["64Gi", "0", "x"])
+LEVEL = _maybe(percent=PERCENT, freeBytes=FREE)
 AUTO_GROW = _maybe(
     enabled=st.booleans(),
     whenUsedPercent=_mostly([50, 84], [0, 85, 97]),

@@ -21,6 +21,7 @@ from mailboat_operator.planner.actions import (
     Notify,
     Plan,
     ResizeClaim,
+    ScaleAway,
 )
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Children, Observation
 from mailboat_operator.resources.config_map import live_settings
@@ -147,6 +148,8 @@ class ModelCluster:
                 self._apply_or_fall_back(action)
             case Delete():
                 self._delete(action)
+            case ScaleAway():
+                self._scale_away(action)
             case ConfigureBroker():
                 self.running_config[action.pod] |= action.values
             case ResizeClaim():
@@ -269,6 +272,16 @@ class ModelCluster:
         metadata["resourceVersion"] = self._next()
         live["orphan"] = action.orphan
 
+    def _scale_away(self, action: ScaleAway) -> None:
+        live = self.objects["StatefulSet", action.name]
+        metadata = live["metadata"]
+        if (metadata["uid"], metadata["resourceVersion"]) != (action.uid, action.resource_version):
+            raise RefusedError("another uid or resourceVersion")
+        live["spec"]["replicas"] = 0
+        live["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] = "Delete"
+        metadata["generation"] += 1
+        metadata["resourceVersion"] = self._next()
+
     def _note_restart(self, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]
         self.taken_down.append((name, self.generation))
@@ -281,6 +294,11 @@ class ModelCluster:
             return
         del self.objects[key]
         self.applied.pop(f"{kind}/{name}", None)
+        if kind == "Pod":
+            claim = self.objects.get(("PersistentVolumeClaim", f"data-{name}"))
+            owners = claim["metadata"].get("ownerReferences", []) if claim else []
+            if {"kind": "Pod", "uid": item["metadata"]["uid"]} in owners:
+                del self.objects["PersistentVolumeClaim", f"data-{name}"]
         if kind == "StatefulSet" and not item.get("orphan"):
             for pod, _ in list(self.pods()):
                 if pod.startswith(f"{name}-"):
@@ -303,6 +321,9 @@ class ModelCluster:
         }
         name = f"{metadata['name']}-0"
         claim = ("PersistentVolumeClaim", f"data-{name}")
+        if spec["replicas"] == 0:
+            self._condemn(name, claim, spec["persistentVolumeClaimRetentionPolicy"]["whenScaled"])
+            return
         if claim not in self.objects:
             template = duplicate(spec["volumeClaimTemplates"][0])
             size = template["spec"]["resources"]["requests"]["storage"]
@@ -316,6 +337,16 @@ class ModelCluster:
             self.objects[claim] = template
         if ("Pod", name) not in self.objects:
             self._make_pod(name, spec["template"], revision)
+
+    def _condemn(self, name: str, claim: tuple[str, str], when_scaled: str) -> None:
+        """Take away a pod beyond the replicas, which then owns its claim if that is to go."""
+        pod = self.objects.get(("Pod", name))
+        if pod is None or pod["metadata"].get("deletionTimestamp"):
+            return
+        if when_scaled == "Delete" and claim in self.objects:
+            owner = {"kind": "Pod", "uid": pod["metadata"]["uid"]}
+            self.objects[claim]["metadata"]["ownerReferences"] = [owner]
+        pod["metadata"]["deletionTimestamp"] = self.time()
 
     def _make_pod(self, name: str, template: dict[str, Any], revision: str) -> None:
         pod = duplicate(template)

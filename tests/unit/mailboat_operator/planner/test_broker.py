@@ -513,12 +513,39 @@ def test_scaling_down_takes_the_highest_group_and_keeps_its_volume():
 
 
 def test_scaling_down_removes_the_volume_only_where_that_is_said():
-    """whenScaled: Delete takes the claim of the group that goes."""
+    """whenScaled: Delete takes the claim of the group that goes; the operator deletes none."""
     cluster = cluster_at_rest(groups=2, pvcRetention={"whenScaled": "Delete"})
     cluster.change(groups=1)
     settle(cluster, plan_broker)
     assert not {name for name in cluster.names() if "orders-g1" in name}
     assert "PersistentVolumeClaim/data-orders-g0-0" in cluster.names()
+    deleted = {item.kind for item in cluster.writes if isinstance(item, Delete)}
+    assert "PersistentVolumeClaim" not in deleted
+
+
+def test_whenever_a_group_is_wanted_again_it_comes_back():
+    """Scaled away with its volume and, after any number of steps of that, wanted again."""
+    for steps in range(12):
+        cluster = cluster_at_rest(groups=2, pvcRetention={"whenScaled": "Delete"})
+        cluster.change(groups=1)
+        for _ in range(steps):
+            cluster.carry_out(plan_broker(cluster.snapshot()))
+            cluster.step()
+        cluster.change(groups=2)
+        settle(cluster, plan_broker)
+        assert cluster.status["ready"] == "2/2"
+        assert cluster.objects["StatefulSet", "orders-g1"]["spec"]["replicas"] == 1
+
+
+def test_the_volume_of_a_missing_pod_stays():
+    """Only a pod that is there can take its claim along; without one, nothing waits for it."""
+    cluster = cluster_at_rest(groups=2, pvcRetention={"whenScaled": "Delete"})
+    cluster.change(groups=1)
+    cluster.evict("orders-g1-0")
+    cluster.carry_out(plan_broker(cluster.snapshot()))
+    settle(cluster, plan_broker)
+    left = {name for name in cluster.names() if "orders-g1" in name}
+    assert left == {"PersistentVolumeClaim/data-orders-g1-0"}
 
 
 def test_a_volume_kept_from_an_earlier_life_is_never_removed():
