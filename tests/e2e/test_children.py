@@ -79,6 +79,96 @@ def test_a_broker_made_again_finds_its_data(namespace: Namespace, traffic: Traff
     assert {event["msgId"] for event in received} == {event["msgId"] for event in sent}
 
 
+def test_an_edit_that_apply_cannot_undo_is_undone(namespace: Namespace) -> None:
+    """Settings that exclude each other: the other's is taken away, and the pod stays."""
+    start_broker(namespace)
+    pods = namespace.pod_uids()
+    budget = namespace.list("poddisruptionbudgets", SELECTOR)[0]["metadata"]["name"]
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+    namespace.patch("statefulset", f"{BROKER}-g0", {"spec": {"updateStrategy": rolling}})
+    namespace.patch(
+        "poddisruptionbudget", budget, {"spec": {"maxUnavailable": None, "minAvailable": 0}}
+    )
+
+    def is_undone() -> bool:
+        stateful_set = namespace.find("statefulset", f"{BROKER}-g0")
+        spec = namespace.get("poddisruptionbudget", budget)["spec"]
+        return (
+            stateful_set is not None
+            and stateful_set["spec"]["updateStrategy"] == {"type": "OnDelete"}
+            and "minAvailable" not in spec
+            and "maxUnavailable" in spec
+        )
+
+    wait_until("both as they were", is_undone, 2 * BACK_S)
+    namespace.wait_ready("broker", BROKER)
+    assert namespace.pod_uids() == pods
+
+
+def test_volumes_go_with_the_broker_and_with_nothing_else(namespace: Namespace) -> None:
+    """`whenDeleted: Delete`: the Broker's end costs the volume, a StatefulSet's does not."""
+    start_broker(namespace, pvcRetention={"whenDeleted": "Delete"})
+    claim = f"data-{BROKER}-g0-0"
+
+    def owner() -> str | None:
+        owners = namespace.get("pvc", claim)["metadata"].get("ownerReferences") or [{}]
+        return owners[0].get("kind")
+
+    wait_until("the Broker owns the claim", lambda: owner() == "Broker", BACK_S)
+    uid = namespace.get("pvc", claim)["metadata"]["uid"]
+    namespace.kubectl("delete", "statefulset", f"{BROKER}-g0", "--wait=true", "--timeout=60s")
+    wait_until("the StatefulSet", lambda: namespace.find("statefulset", f"{BROKER}-g0"), 40)
+    namespace.wait_ready("broker", BROKER)
+    assert namespace.get("pvc", claim)["metadata"]["uid"] == uid
+    namespace.kubectl("delete", "broker", BROKER, "--timeout=60s")
+    wait_until("no volume", lambda: namespace.find("pvc", claim) is None, 60)
+
+
+def test_a_pod_whose_claim_is_being_deleted_is_not_restarted(namespace: Namespace) -> None:
+    """Its end would take the messages: a roll waits, and the Broker says what to do."""
+    start_broker(namespace)
+    pods = namespace.pod_uids(SELECTOR)
+    namespace.kubectl("delete", "pvc", f"data-{BROKER}-g0-0", "--wait=false")
+    namespace.wait_condition(
+        "broker", BROKER, "StorageReady", status="False", reason="ClaimDeleted", timeout_s=30
+    )
+    namespace.patch("broker", BROKER, {"spec": {"podTemplate": {"labels": {"team": "mail"}}}})
+    wait_until(
+        "the roll waits",
+        lambda: (
+            "is being deleted" in namespace.condition("broker", BROKER, "Progressing")["message"]
+        ),
+        30,
+    )
+    assert namespace.pod_uids(SELECTOR) == pods
+
+
+def test_what_the_api_server_refuses_is_told(namespace: Namespace) -> None:
+    """A label that is none is told in the server's words; once it is mended, the change goes on."""
+    start_broker(namespace)
+    wrong = {"spec": {"podTemplate": {"labels": {"team": "two words"}}}}
+    namespace.patch("broker", BROKER, wrong)
+    wait_until(
+        "the server's words",
+        lambda: (
+            "two words" in namespace.condition("broker", BROKER, "Progressing")["message"]
+            and namespace.condition("broker", BROKER, "Progressing")["reason"] == "ApplyRefused"
+        ),
+        30,
+    )
+    namespace.patch("broker", BROKER, {"spec": {"podTemplate": {"labels": {"team": "words"}}}})
+    wait_until(
+        "the new label",
+        lambda: [
+            pod
+            for pod in namespace.list("pods", SELECTOR)
+            if pod["metadata"]["labels"].get("team") == "words"
+        ],
+        120,
+    )
+    namespace.wait_ready("broker", BROKER)
+
+
 def test_a_namespace_goes_within_a_minute(namespace: Namespace) -> None:
     """Nothing that the operator made holds the deletion of its namespace."""
     start_broker(namespace)

@@ -63,7 +63,8 @@ def test_scale_adds_and_removes_a_group_and_keeps_its_volume(namespace: Namespac
 
 def test_scale_takes_the_volume_where_that_is_said(namespace: Namespace) -> None:
     """`whenScaled: Delete`: the group that goes takes its claim along, and no other one."""
-    start_broker(namespace, groups=2, pvcRetention={"whenScaled": "Delete"})
+    policies = {"whenScaled": "Delete", "whenDeleted": "Delete"}
+    start_broker(namespace, groups=2, pvcRetention=policies)
     namespace.kubectl("scale", f"broker/{BROKER}", "--replicas=1")
     wait_until(
         "nothing of the second group",

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from mailboat.client import Admin, Message, MessageQueue, Producer, SendResult
+from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.model.topic import TopicConfig
 from mailboat.store.retention import Pressure
 from mailboat.testing.cluster import Cluster
@@ -77,12 +78,30 @@ class LiveCluster:
         self.run(create())
         return [MessageQueue(topic, "broker-a", queue_id) for queue_id in range(queues)]
 
+    def create_group(self, group: str) -> None:
+        """Make a consumer group."""
+
+        async def create() -> None:
+            async with Admin(namesrv=self.namesrv) as admin:
+                await admin.groups.create(SubscriptionGroupConfig(group))
+
+        self.run(create())
+
     def delete_topic(self, topic: str) -> None:
         """Remove a topic and all its messages."""
 
         async def delete() -> None:
             async with Admin(namesrv=self.namesrv) as admin:
                 await admin.topics.delete(topic)
+
+        self.run(delete())
+
+    def delete_topic_unheard(self, topic: str) -> None:
+        """Remove a topic on the broker; for the moment the name server still has its route."""
+        topics = self._cluster.broker().topics
+
+        async def delete() -> None:
+            topics.delete(topic)
 
         self.run(delete())
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+import shutil
 import threading
+import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow.parquet
@@ -11,12 +14,13 @@ import pytest
 from live_cluster import LiveCluster, numbered
 
 from mailboat.client import Message
+from mailboat.errors import ConfigError
 from mailboat_spark.client_thread import close_shared_clients
-from mailboat_spark.job import table
+from mailboat_spark.job import checkpoint, table
 from mailboat_spark.job.fence import CheckpointBusyError, hold
 from mailboat_spark.job.metrics import JobMetrics
 from mailboat_spark.job.options import JobOptions, check_options
-from mailboat_spark.job.progress import JobState
+from mailboat_spark.job.progress import JobState, ended_tasks
 from mailboat_spark.job.runner import JobFailedError, run_query
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -60,6 +64,13 @@ def expected(queues, end):
         for queue in queues
         for n in range(end)
     )
+
+
+def assert_in_step(options):
+    """Check that the table lists exactly the finished batches."""
+    finished = checkpoint.last_finished_batch(options.checkpoint_dir)
+    assert table.newest_batch(options.output) == finished
+    assert checkpoint.last_planned_batch(options.checkpoint_dir) == finished
 
 
 def test_a_topic_becomes_a_table_and_grows(spark, cluster, topic, tmp_path):
@@ -135,6 +146,84 @@ def test_a_new_checkpoint_refuses_a_table(spark, cluster, topic, tmp_path):
     with pytest.raises(table.ForeignTableError, match="the checkpoint has not written"):
         run_to_end(spark, other, tmp_path)
     assert len(rows_of(spark, options.output)) == 5
+
+
+def test_batches_without_rows_are_listed_too(spark, cluster, topic, tmp_path):
+    """What tags leave out still makes batches, and each start finds table and checkpoint equal."""
+    [queue] = cluster.create_topic(topic, 1)
+    options = options_of(cluster, topic, tmp_path, tags="red", max_offsets_per_trigger=4)
+    # Enough for the first compaction of the sink's list, at batch 9.
+    for first in range(0, 36, 12):
+        run_to_end(spark, options, tmp_path)
+        assert_in_step(options)
+        cluster.send(queue, numbered(queue, first, first + 12, tag="blue"))
+    cluster.send(queue, numbered(queue, 36, 37, tag="red"))
+    assert run_to_end(spark, options, tmp_path).rows == 1
+    assert_in_step(options)
+    assert table.newest_batch(options.output) >= 9
+    assert [row[2] for row in rows_of(spark, options.output)] == [36]
+
+
+def test_a_table_below_the_table_survives_a_start(spark, cluster, topic, tmp_path):
+    """Two jobs write to `tables` and `tables/inner`; neither removes what is the other's."""
+    queues = cluster.fill(topic, queues=1, per_queue=20)
+    outer = options_of(cluster, topic, tmp_path, output=tmp_path / "tables")
+    inner = options_of(cluster, topic, tmp_path, output=tmp_path / "tables/inner", name="inner")
+    for _ in range(2):
+        for options in (outer, inner):
+            run_to_end(spark, options, tmp_path)
+    # Spark reads a folder in a table as part of it, so the outer one is asked by its list.
+    assert all(path.is_file() for path in table.committed_files(outer.output))
+    assert rows_of(spark, inner.output) == expected(queues, 20)
+
+
+def test_a_checkpoint_stays_with_its_table(spark, cluster, topic, tmp_path):
+    """Another output, other columns or an older table are refused, and nothing is removed."""
+    queues = cluster.fill(topic, queues=1, per_queue=10)
+    options = options_of(cluster, topic, tmp_path, checkpoint=tmp_path / "checkpoint")
+    run_to_end(spark, options, tmp_path)
+    foreign = tmp_path / "foreign"
+    spark.read.parquet(str(options.output)).write.partitionBy("topic", "date").parquet(str(foreign))
+    before = rows_of(spark, foreign)
+    refused = [
+        ({"output": foreign}, table.ForeignTableError, "holds .*, which the checkpoint has not"),
+        ({"output": tmp_path / "new"}, table.ForeignTableError, "holds no batch, but"),
+        ({"partition_by": ("topic",)}, ConfigError, "which is topic,date; give that"),
+    ]
+    for changes, kind, words in refused:
+        with pytest.raises(kind, match=words):
+            run_to_end(spark, replace(options, **changes), tmp_path)
+    assert rows_of(spark, foreign) == before == expected(queues, 10)
+    cluster.send(queues[0], numbered(queues[0], 10, 15))
+    shutil.copytree(options.output, tmp_path / "backup")
+    run_to_end(spark, options, tmp_path)
+    with pytest.raises(table.ForeignTableError, match=r"ends with batch 0, but .* batch 1"):
+        run_to_end(spark, replace(options, output=tmp_path / "backup"), tmp_path)
+    assert rows_of(spark, options.output) == expected(queues, 15)
+
+
+def test_tasks_that_end_are_seen_while_a_stage_runs(spark, tmp_path):
+    """Spark tells of single tasks before their stage is done: they are the job's sign of life."""
+    gate = tmp_path / "gate"
+
+    def wait_for_gate(number):
+        while number == 2 and not gate.exists():
+            time.sleep(0.05)
+
+    tracker = spark.sparkContext.statusTracker()
+    assert ended_tasks(tracker) == {}
+    numbers = spark.sparkContext.parallelize(range(3), 3)
+    work = threading.Thread(target=numbers.foreach, args=(wait_for_gate,))
+    work.start()
+    try:
+        deadline_s = time.monotonic() + 120
+        while list(ended_tasks(tracker).values()) != [2]:
+            assert time.monotonic() < deadline_s, ended_tasks(tracker)
+            work.join(0.1)
+        assert work.is_alive()
+    finally:
+        gate.touch()
+        work.join()
 
 
 def test_retention_that_overtakes_the_job_is_told(spark, topic, tmp_path):

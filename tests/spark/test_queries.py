@@ -89,7 +89,11 @@ def test_progress_tells_the_lag(spark, cluster, topic, tmp_path):
     frame = reader(spark, cluster, topic, maxOffsetsPerTrigger="30").load()
     query = run_to_parquet(frame, tmp_path)
     source = query.recentProgress[0]["sources"][0]
-    assert json.loads(source["endOffset"]) == {"_v": 1, topic: {"broker-a:0": 30}}
+    assert json.loads(source["endOffset"]) == {
+        "_v": 1,
+        "_from": {topic: {"broker-a:0": 0}},
+        topic: {"broker-a:0": 30},
+    }
     assert json.loads(source["latestOffset"]) == {"_v": 1, topic: {"broker-a:0": 50}}
 
 

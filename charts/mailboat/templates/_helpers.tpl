@@ -1,28 +1,68 @@
+{{- define "mailboat.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
 {{/* The release's full name, short enough for every suffix. */}}
 {{- define "mailboat.fullname" -}}
-{{- if contains .Chart.Name .Release.Name -}}
+{{- $name := include "mailboat.name" . -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains $name .Release.Name -}}
 {{- .Release.Name | trunc 40 | trimSuffix "-" -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name .Chart.Name | trunc 40 | trimSuffix "-" -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Labels of an object; call with (dict "root" $ "component" "operator"). */}}
+{{/* Labels of an object; call with (dict "root" $ "component" "operator"), and "more" for others.
+The chart's own win: pods are found by them. */}}
 {{- define "mailboat.labels" -}}
-{{ include "mailboat.selectorLabels" . }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .root.Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
-{{- with .root.Values.commonLabels }}
-{{ toYaml . }}
-{{- end }}
+{{- $version := dict "app.kubernetes.io/version" .root.Chart.AppVersion "app.kubernetes.io/managed-by" .root.Release.Service "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") -}}
+{{- toYaml (merge (include "mailboat.selectorLabels" . | fromYaml) $version (default dict .more) .root.Values.commonLabels) -}}
 {{- end -}}
 
 {{/* The labels by which pods are found; they never change in the life of a release. */}}
 {{- define "mailboat.selectorLabels" -}}
-app.kubernetes.io/name: {{ .root.Chart.Name }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
-app.kubernetes.io/component: {{ .component }}
+app.kubernetes.io/name: {{ include "mailboat.name" .root | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+app.kubernetes.io/component: {{ .component | quote }}
+{{- end -}}
+
+{{/* What the schema cannot say of values together: one sentence for the first that is wrong. */}}
+{{- define "mailboat.check" -}}
+{{- $operator := .Values.operator -}}
+{{- if and $operator.watch.namespaces (ne $operator.watch.scope "namespaces") -}}
+{{- fail "operator.watch.namespaces is set, but operator.watch.scope is cluster, which serves all namespaces: set operator.watch.scope=namespaces" -}}
+{{- end -}}
+{{- if and $operator.enabled (not $operator.serviceAccount.create) (not $operator.serviceAccount.name) -}}
+{{- fail "operator.serviceAccount.create is false, so operator.serviceAccount.name must name an account that is there" -}}
+{{- end -}}
+{{- $names := dict -}}
+{{- range .Values.sparkJobs -}}
+{{- if hasKey $names .name -}}
+{{- fail (printf "sparkJobs has two jobs of the name %s: each needs one of its own" .name) -}}
+{{- end -}}
+{{- $_ := set $names .name true -}}
+{{- $job := include "mailboat.sparkJob" (dict "root" $ "job" .) | fromYaml -}}
+{{- if and (eq $job.mode "kubernetes") (not $job.output.claimName) (eq $job.output.accessMode "ReadWriteOncePod") -}}
+{{- fail (printf "sparkJobs: the volume of %s is ReadWriteOncePod, which its executors cannot mount beside the driver: use ReadWriteMany, or ReadWriteOnce on one node" .name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the sample lives: a namespace that is watched. */}}
+{{- define "mailboat.sampleNamespace" -}}
+{{- $watched := splitList "," (include "mailboat.watchNamespaces" .) -}}
+{{- if or (eq .Values.operator.watch.scope "cluster") (has .Release.Namespace $watched) -}}
+{{- .Release.Namespace -}}
+{{- else -}}
+{{- first $watched -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether the operator asks the kubelets for the use of volumes whose broker is down. */}}
+{{- define "mailboat.kubeletStats" -}}
+{{- if and .Values.operator.rbac.kubeletStats (eq .Values.operator.watch.scope "cluster") }}true{{ else }}false{{ end -}}
 {{- end -}}
 
 {{/* An image's reference; call with (dict "root" $ "image" .Values.image). */}}

@@ -1,14 +1,14 @@
 """Carries out the actions of a plan, one call each, guarded so that a repeat does no harm."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from mailboat.errors import MailboatError
 from mailboat_operator.broker_api import BrokerApi, BrokerRefusedError, http_url
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.crds.quantity import format_quantity
 from mailboat_operator.events import EventPoster
-from mailboat_operator.kinds import BY_NAME, CLAIM, POD, STATEFUL_SET, Kind, key_of
+from mailboat_operator.kinds import BY_NAME, CLAIM, POD, STATEFUL_SET, Kind, ResourceKey, key_of
 from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError, NotFoundError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import (
@@ -18,6 +18,7 @@ from mailboat_operator.planner.actions import (
     Delete,
     DeleteTopic,
     Notify,
+    Patch,
     PutTopic,
     ResizeClaim,
     ScaleAway,
@@ -126,6 +127,34 @@ class Applier:
             return None
         return live if foreign(live, str(metadata.get("uid"))) is not None else None
 
+    async def label_claim(self, namespace: str, name: str, labels: Mapping[str, str]) -> None:
+        """Give a claim our labels, by which it is found; one that is gone by now needs none."""
+        if self._is_stopping:
+            raise StoppingError(f"stopped before claim {namespace}/{name} was labelled")
+        patch = {"metadata": {"labels": dict(labels)}}
+        try:
+            answer = await self._api.merge_patch(CLAIM, namespace, name, patch)
+        except NotFoundError:
+            return
+        logger.info("labelled claim %s/%s, which was not made by us", namespace, name)
+        self._cache.update(answer)
+
+    async def is_gone(self, key: ResourceKey) -> bool:
+        """Ask the API server itself whether a resource is no more; the cache may be behind."""
+        found, _ = await self._api.list(BY_NAME[key.kind], key.namespace, None)
+        return all(manifest["metadata"]["name"] != key.name for manifest in found)
+
+    async def remove_ownerless(self, key: ResourceKey, removals: Iterable[Delete]) -> None:
+        """Delete what a resource that is gone has left behind.
+
+        Raises:
+            MailboatError: one could not be deleted; a later turn may.
+        """
+        for removal in removals:
+            if self._is_stopping:
+                raise StoppingError(f"{key}: stopped before {removal.name} was removed")
+            await self._delete(key.namespace, removal, "ownerless")
+
     async def _act(self, resource: Manifest, step: Step, action: Action) -> bool:
         namespace = resource["metadata"]["namespace"]
         match action:
@@ -133,6 +162,8 @@ class Applier:
                 return await self._apply(resource, action)
             case Delete():
                 await self._delete(namespace, action, step.name)
+            case Patch():
+                await self._patch(namespace, action)
             case ScaleAway():
                 await self._scale_away(namespace, action)
             case ResizeClaim():
@@ -231,6 +262,15 @@ class Applier:
             self._cache.update(found)
             raise StaleError(f"{kind.kind} {namespace}/{action.name} has changed meanwhile")
         return not metadata.get("deletionTimestamp")
+
+    async def _patch(self, namespace: str, action: Patch) -> None:
+        kind = BY_NAME[action.kind]
+        guard = {"uid": action.uid, "resourceVersion": action.resource_version}
+        metadata = {**action.changes.get("metadata", {}), **guard}
+        changes = {**action.changes, "metadata": metadata}
+        answer = await self._api.merge_patch(kind, namespace, action.name, changes)
+        logger.info("patched %s %s/%s: %s", kind.kind, namespace, action.name, action.reason)
+        self._cache.update(answer)
 
     async def _scale_away(self, namespace: str, action: ScaleAway) -> None:
         patch = {

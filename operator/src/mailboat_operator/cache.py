@@ -2,7 +2,8 @@
 
 Three sources feed it: watch events, whole lists, and the answers to the operator's own writes (so
 that a plan sees what the plan before it did). They race; the resourceVersion decides which one is
-newer, and an object that was seen deleted does not come back under the same uid.
+newer. What was seen deleted does not come back by a state from before its end; a later one shows
+that it had only left the watch, because somebody took the label off by which it is watched.
 """
 
 import time
@@ -14,6 +15,8 @@ from mailboat_operator.planner.snapshot import Manifest
 
 _REMEMBERED_DELETIONS = 4096
 _DELETION_REMEMBERED_S = 900.0
+
+_NEVER = (0.0, -1)
 
 _Place = tuple[str, str]
 """Namespace ("" for objects of the cluster) and name."""
@@ -27,7 +30,8 @@ class ObjectCache:
         self._monotonic = monotonic
         self._objects: dict[str, dict[_Place, Manifest]] = {}
         self._owned: dict[tuple[str, ResourceKey], dict[str, Manifest]] = {}
-        self._deleted: OrderedDict[str, float] = OrderedDict()
+        self._deleted: OrderedDict[str | None, tuple[float, int]] = OrderedDict()
+        """uid -> when its end was seen, and the version of that end."""
 
     def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """The object, or None."""
@@ -48,7 +52,8 @@ class ObjectCache:
     def update(self, manifest: Manifest) -> bool:
         """Take a state in, unless a newer one is known; says whether anything changed."""
         metadata = manifest["metadata"]
-        if metadata.get("uid") in self._deleted:
+        _, deleted_version = self._deleted.get(metadata.get("uid"), _NEVER)
+        if version_of(manifest) <= deleted_version:
             return False
         kind, place = manifest["kind"], _place(manifest)
         known = self._objects.get(kind, {}).get(place)
@@ -65,12 +70,15 @@ class ObjectCache:
 
     def remove(self, manifest: Manifest) -> bool:
         """Note that this very object is gone; one of the same name but another uid stays."""
+        return self._remove(manifest, version_of(manifest))
+
+    def _remove(self, manifest: Manifest, version: int) -> bool:
         uid = manifest["metadata"].get("uid")
         if uid:
-            self._remember_deleted(uid)
+            self._remember_deleted(uid, version)
         kind, place = manifest["kind"], _place(manifest)
         known = self._objects.get(kind, {}).get(place)
-        if known is None or known["metadata"].get("uid") != uid:
+        if known is None or known["metadata"].get("uid") != uid or version_of(known) > version:
             return False
         self._forget(kind, place)
         return True
@@ -90,7 +98,8 @@ class ObjectCache:
         for place, known in list(self._objects.get(kind, {}).items()):
             is_in_scope = namespace is None or place[0] == namespace
             if is_in_scope and place not in listed and version_of(known) <= list_version:
-                self.remove(known)
+                # What was on its way while the list was read is from before the end.
+                self._remove(known, list_version)
                 changed.append(known)
         return changed
 
@@ -105,13 +114,14 @@ class ObjectCache:
             if not children:
                 self._owned.pop((kind, owner), None)
 
-    def _remember_deleted(self, uid: str) -> None:
+    def _remember_deleted(self, uid: str, version: int) -> None:
         now_s = self._monotonic()
-        self._deleted[uid] = now_s
+        _, known_version = self._deleted.get(uid, _NEVER)
+        self._deleted[uid] = (now_s, max(version, known_version))
         self._deleted.move_to_end(uid)
         while self._deleted:
             oldest = next(iter(self._deleted))
-            is_old = now_s - self._deleted[oldest] > _DELETION_REMEMBERED_S
+            is_old = now_s - self._deleted[oldest][0] > _DELETION_REMEMBERED_S
             if not is_old and len(self._deleted) <= _REMEMBERED_DELETIONS:
                 break
             del self._deleted[oldest]

@@ -7,6 +7,7 @@ planner can call it unknown rather than fine.
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -37,6 +38,7 @@ _COARSE_STEP_S = 60.0
 _AT_ONCE = 16
 _NOTABLE_PART = 0.01
 _STEP_PERCENT = 5
+_KUBELET_REFUSED_S = 300.0
 _VOLUME_NAME = "data"
 
 
@@ -75,6 +77,7 @@ class Collector:
         self._mark = mark
         self._every_s = every_s
         self._asks_kubelet = asks_kubelet
+        self._kubelet_refused_until_s = -math.inf
         self._monotonic = monotonic
         self._pods: dict[PodKey, _Watched] = {}
         self._places = asyncio.Semaphore(_AT_ONCE)
@@ -239,11 +242,13 @@ class Collector:
         node = pod["spec"].get("nodeName")
         if not self._asks_kubelet or not node:
             return None
+        if self._monotonic() < self._kubelet_refused_until_s:
+            return None
         try:
             summary = await self._api.get_path(f"/api/v1/nodes/{node}/proxy/stats/summary")
-        except ForbiddenError:
-            self._asks_kubelet = False
-            logger.info("the kubelets' statistics may not be read; only brokers are asked")
+        except ForbiddenError as error:
+            self._kubelet_refused_until_s = self._monotonic() + _KUBELET_REFUSED_S
+            logger.info("the kubelets may not be asked, so only brokers are for a while: %s", error)
             return None
         except (KubeApiError, KubeUnreachableError) as error:
             logger.debug("the kubelet of %s has no numbers: %s", node, error)

@@ -76,6 +76,10 @@ class Controller:
             return "conflict"
         except StepsFailedError as error:
             pause_s = self._queue.add_failed(key)
+            if error.again_after_s is not None:
+                # What fails waits ever longer; what the other steps wait for does not.
+                pause_s = min(pause_s, error.again_after_s)
+                self._queue.add_after(key, pause_s)
             logger.info("%s; again in %.1f s", error, pause_s)
             return "failed"
         except MailboatError as error:

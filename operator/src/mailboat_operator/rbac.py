@@ -51,7 +51,7 @@ NAMESPACED_RULES: tuple[Rule, ...] = (
     _rule(TOPIC, "patch", "status", "status"),
     _rule(STATEFUL_SET, _REMOVED, "groups and name servers; made anew when a volume has grown"),
     _rule(POD, "get list watch delete", "readiness; one at a time is deleted to start anew"),
-    _rule(CLAIM, "list watch patch", "sizes; asked to grow, never deleted"),
+    _rule(CLAIM, "list watch patch", "sizes, labels and owner; asked to grow, never deleted"),
     _rule(SERVICE, _REMOVED, "addresses"),
     _rule(CONFIG_MAP, _REMOVED, "configuration files"),
     _rule(DISRUPTION_BUDGET, _APPLIED, "node drains take one broker at a time"),
@@ -63,8 +63,13 @@ NAMESPACED_RULES: tuple[Rule, ...] = (
 LEASE_RULES: tuple[Rule, ...] = (_rule(LEASE, "get create update", "one replica acts at a time"),)
 """In the operator's own namespace."""
 
+KUBELET_RULE = Rule(
+    "", "nodes/proxy", ("get",), "the kubelet's count of a volume whose broker is down"
+)
+"""It allows more than is asked for, so it can be done without: `OperatorSettings.kubelet_stats`."""
+
 CLUSTER_RULES: tuple[Rule, ...] = (
     _rule(STORAGE_CLASS, _WATCHED, "whether a volume can grow"),
-    Rule("", "nodes/proxy", ("get",), "the kubelet's count of a volume whose broker is down"),
+    KUBELET_RULE,
 )
 """In the whole cluster, and only where every namespace is served."""

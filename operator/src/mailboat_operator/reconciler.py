@@ -1,13 +1,14 @@
 """One turn for one custom resource: look, plan, act, report.
 
 The plan is made by pure functions from a snapshot; each of its steps is carried out by itself, so
-that one that fails never stops another. What went wrong is one log line and a later turn.
+that one that fails never stops another. What went wrong is one log line and a later turn, and
+what the API server refuses is told in the status and by an event.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,7 +40,7 @@ from mailboat_operator.kinds import (
     Kind,
     ResourceKey,
 )
-from mailboat_operator.kube_api import NotFoundError
+from mailboat_operator.kube_api import KubeApiError, KubeUnreachableError, NotFoundError
 from mailboat_operator.leader import NotLeaderError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import Notify, Plan, Step
@@ -53,7 +54,10 @@ from mailboat_operator.planner.snapshot import (
     Observation,
     TopicSnapshot,
 )
-from mailboat_operator.planner.topic import release
+from mailboat_operator.planner.topic import is_same_topic, release
+from mailboat_operator.refusals import Refusals
+from mailboat_operator.sight import Sight
+from mailboat_operator.strays import ownerless_pods, unseen_claims
 
 logger = logging.getLogger(__name__)
 
@@ -65,6 +69,11 @@ class StepsFailedError(MailboatError):
     """Some steps of a plan failed; each has been logged."""
 
     retriable = True
+
+    def __init__(self, key: ResourceKey, steps: Sequence[str], again_after_s: float | None) -> None:
+        """Name the steps; `again_after_s` is when the others want the next turn, if they do."""
+        super().__init__(f"{key}: failed: {', '.join(steps)}")
+        self.again_after_s = again_after_s
 
 
 class Observations(Protocol):
@@ -94,6 +103,7 @@ class Reconciler:
         observations: Observations,
         planners: Planners,
         metrics: OperatorMetrics,
+        sight: Sight,
         *,
         default_image: str,
         reads_storage_classes: bool,
@@ -107,12 +117,14 @@ class Reconciler:
         self._observations = observations
         self._planners = planners
         self._metrics = metrics
+        self._sight = sight
         self._default_image = default_image
         self._reads_storage_classes = reads_storage_classes
         self._monotonic = monotonic
         self._wall = wall
         self._taken: dict[ResourceKey, dict[tuple[str, str], Manifest]] = {}
         """Kind and name of what should be a child and is somebody else's: no watch tells of it."""
+        self._refusals = Refusals(monotonic)
 
     async def reconcile(self, key: ResourceKey) -> float | None:
         """Take one turn; returns after how many seconds the next one is due, if one is.
@@ -120,9 +132,13 @@ class Reconciler:
         Raises:
             MailboatError: something failed that a later turn may do.
         """
+        if not self._sight.sees_all_of(key.namespace):
+            return None  # Once everything is seen again, every resource is planned anew.
         resource = self._cache.get(*key)
         if resource is None:
             self._taken.pop(key, None)
+            self._refusals.forget(key)
+            await self._remove_ownerless(key)
             return None
         if resource["metadata"].get("deletionTimestamp") and key.kind != TOPIC.kind:
             # What belongs to it is removed by Kubernetes: making it anew would only be in the way.
@@ -134,13 +150,23 @@ class Reconciler:
             await self._report_invalid(key, resource, error)
             return None
         failed, has_changed = await self._carry_out(key, resource, plan)
-        await self._report(key, resource, plan)
+        await self._tell_refusals(key, resource)
+        status = self._refusals.shown_in(key, resource, plan.status, self._wall())
+        if not self._refusals.holds_back(key, resource, status):
+            await self._report(key, resource, status)
         if failed:
-            raise StepsFailedError(f"{key}: failed: {', '.join(failed)}")
+            raise StepsFailedError(key, failed, plan.again_after_s)
         return _SOON_S if has_changed else plan.again_after_s
+
+    async def _remove_ownerless(self, key: ResourceKey) -> None:
+        """Take away the pods that nobody would ever take away: their resource was deleted."""
+        removals = ownerless_pods(key, self._cache.owned_by(POD.kind, key).values())
+        if removals and await self._applier.is_gone(key):
+            await self._applier.remove_ownerless(key, removals)
 
     async def _plan(self, key: ResourceKey, resource: Manifest) -> Plan:
         if key.kind == BROKER.kind:
+            await self._label_claims(key)
             return self._planners.broker(self._broker_snapshot(key, resource))
         if key.kind == NAME_SERVER.kind:
             return self._planners.name_server(
@@ -159,9 +185,11 @@ class Reconciler:
         """Run every step; returns the names of those that failed, and whether anything changed."""
         failed = []
         has_changed = False
+        self._refusals.planned(key, plan.steps)
         for step in plan.steps:
             try:
                 has_changed |= await self._applier.run(resource, step)
+                self._refusals.succeeded(key, step)
             except (StoppingError, NotLeaderError):
                 raise
             except MailboatError as error:
@@ -169,10 +197,16 @@ class Reconciler:
                 logger.warning("%s: step %s: %s", key, step.name, error)
                 if isinstance(error, NameTakenError):
                     self._take_note(key, error.live)
+                self._refusals.failed(key, step, error)
                 failed.append(step.name)
         return failed, has_changed
 
-    async def _report(self, key: ResourceKey, resource: Manifest, plan: Plan) -> None:
+    async def _tell_refusals(self, key: ResourceKey, resource: Manifest) -> None:
+        notices = self._refusals.notices(key)
+        if notices:
+            await self._applier.run(resource, Step("report", tuple(notices)))
+
+    async def _report(self, key: ResourceKey, resource: Manifest, status: Manifest) -> None:
         """Write the status onto the resource as the plan saw it, or as this turn left it."""
         current = self._cache.get(*key)
         if current is None:
@@ -183,7 +217,7 @@ class Reconciler:
         ):
             return  # Changed meanwhile; the key is marked, and the next turn reports.
         try:
-            await self._applier.write_status(current, plan.status)
+            await self._applier.write_status(current, status)
         except NotFoundError:
             logger.debug("%s is gone; its status is not written", key)
 
@@ -204,7 +238,16 @@ class Reconciler:
             generation=int(resource["metadata"].get("generation") or 0),
             now_s=self._wall(),
         )
-        await self._report(key, resource, Plan((), status))
+        await self._report(key, resource, status)
+
+    async def _label_claims(self, key: ResourceKey) -> None:
+        """Let the watch see the claims that were made by hand."""
+        live = self._children(key)
+        for name, labels in unseen_claims(live.pods, live.claims, live.stateful_sets).items():
+            try:
+                await self._applier.label_claim(key.namespace, name, labels)
+            except (KubeApiError, KubeUnreachableError) as error:
+                logger.warning("%s: cannot label claim %s: %s", key, name, error)
 
     def _take_note(self, key: ResourceKey, live: Manifest) -> None:
         name = live["metadata"]["name"]
@@ -242,7 +285,7 @@ class Reconciler:
         broker = parse_broker(resource)
         children = self._children(key)
         classes: Mapping[str, Manifest] | None = None
-        if self._reads_storage_classes:
+        if self._reads_storage_classes and self._sight.sees(STORAGE_CLASS.kind, None):
             found = self._cache.all_of(STORAGE_CLASS.kind)
             classes = {manifest["metadata"]["name"]: manifest for manifest in found}
         return BrokerSnapshot(
@@ -254,6 +297,7 @@ class Reconciler:
             default_image=self._default_image,
             now_s=self._wall(),
             monotonic_s=self._monotonic(),
+            refused_sizes=self._refusals.of_claims(key),
         )
 
     def _name_server(self, namespace: str, name: str | None) -> NameServer | None:
@@ -276,6 +320,9 @@ class Reconciler:
             endpoints=endpoints,
             topics=await self._read_topics(key, endpoints, name),
             now_s=self._wall(),
+            rivals=tuple(
+                other for other in self._cache.all_of(TOPIC.kind) if is_same_topic(other, resource)
+            ),
         )
 
     async def _read_topics(

@@ -32,6 +32,7 @@ from mailboat_operator.leader import KubeLeaseApi, LeaderElector, LeaseLostError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.reconciler import Planners, Reconciler
 from mailboat_operator.settings import OperatorSettings
+from mailboat_operator.sight import Sight
 from mailboat_operator.watch import (
     ChangeHub,
     Resync,
@@ -81,6 +82,7 @@ class Runtime:
         self._server = HttpServer(self._health, self._metrics, self._refresh_gauges)
         self._queue = WorkQueue()
         self._cache = ObjectCache()
+        self._sight = Sight()
         self._brokers = BrokerApi(self._metrics)
         self._collector = Collector(
             self._api,
@@ -88,7 +90,7 @@ class Runtime:
             self._cache,
             self._queue.add,
             every_s=settings.collect_seconds,
-            asks_kubelet=settings.is_cluster_wide,
+            asks_kubelet=settings.is_cluster_wide and settings.kubelet_stats,
         )
         self._applier = Applier(
             self._api,
@@ -106,6 +108,7 @@ class Runtime:
             self._collector,
             planners,
             self._metrics,
+            self._sight,
             default_image=settings.image,
             reads_storage_classes=settings.is_cluster_wide,
         )
@@ -147,7 +150,9 @@ class Runtime:
             pod_changed=self._collector.pod_changed,
             pod_gone=self._collector.pod_gone,
         )
-        resync = Resync(self._api, hub, kinds, namespaces, self._settings.resync_seconds)
+        resync = Resync(
+            self._api, hub, self._sight, kinds, namespaces, self._settings.resync_seconds
+        )
         self._metrics.serve(
             "watch_last_event_timestamp_seconds",
             "When each watch last showed a sign of life.",
@@ -216,7 +221,10 @@ class Runtime:
     async def _start_kopf(self, hub: ChangeHub, clock: WatchClock, resync: Resync) -> None:
         kinds = watched_kinds(self._settings.is_cluster_wide)
         registry = kopf_registry(
-            hub, clock, kinds, lambda: watch_session(self._client, clock, resync, self._metrics)
+            hub,
+            clock,
+            kinds,
+            lambda: watch_session(self._client, clock, resync, self._sight, self._metrics),
         )
         self._kopf_tasks = await kopf.spawn_tasks(
             registry=registry,
@@ -304,6 +312,13 @@ class Runtime:
         self._metrics.loop_lag.set(self._lag.seconds)
 
     def _serve_gauges(self) -> None:
+        self._metrics.serve(
+            "lists_refused",
+            "1 for each kind that may not be read in a namespace; that one is not served.",
+            ["kind", "namespace"],
+            self._sight.refusals,
+        )
+
         # The queue knows monotonic times; what is shown is wall time, as Prometheus compares it.
         def in_progress() -> list[tuple[tuple[str, ...], float]]:
             ahead_s = time.time() - time.monotonic()

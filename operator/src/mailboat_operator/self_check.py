@@ -15,7 +15,7 @@ from mailboat.errors import MailboatError
 from mailboat_operator.kinds import CUSTOM_KINDS, GROUP, LEASE, Kind
 from mailboat_operator.kube_api import KubeApi, KubeApiError, NotFoundError, load_configuration
 from mailboat_operator.metrics import OperatorMetrics
-from mailboat_operator.rbac import CLUSTER_RULES, LEASE_RULES, NAMESPACED_RULES, Rule
+from mailboat_operator.rbac import CLUSTER_RULES, KUBELET_RULE, LEASE_RULES, NAMESPACED_RULES, Rule
 from mailboat_operator.settings import OperatorSettings, load_settings
 
 _REVIEW = Kind(
@@ -57,7 +57,9 @@ def _rights(settings: OperatorSettings) -> list[tuple[str, Rule, str]]:
     wanted = [(settings.pod_namespace, rule) for rule in LEASE_RULES]
     wanted += [(name, rule) for name in settings.namespaces or ("",) for rule in NAMESPACED_RULES]
     if settings.is_cluster_wide:
-        wanted += [("", rule) for rule in CLUSTER_RULES]
+        wanted += [
+            ("", rule) for rule in CLUSTER_RULES if rule != KUBELET_RULE or settings.kubelet_stats
+        ]
     return [(namespace, rule, verb) for namespace, rule in wanted for verb in rule.verbs]
 
 

@@ -57,6 +57,9 @@ class OperatorSettings:
     resync_seconds: float = 300.0
     """How often everything is listed and planned again although nothing was seen to change."""
 
+    kubelet_stats: bool = True
+    """`true`: the kubelet counts the volume of a broker that is down; needs `nodes/proxy`."""
+
     workers: int = 4
     """How many resources are worked on at once."""
 
@@ -169,6 +172,12 @@ def _number(low: float, high: float) -> Callable[[str], float]:
     return parse
 
 
+def _truth(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text.lower() == "true"
+
+
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not low <= int(text) <= high:
@@ -186,6 +195,7 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "http_port": _whole(0, 65535),
     "collect_seconds": _number(0.1, 3600),
     "resync_seconds": _number(1, 86400),
+    "kubelet_stats": _truth,
     "workers": _whole(1, 64),
     "request_timeout_seconds": _number(1, 30),
     "watch_seconds": _number(1, 600),

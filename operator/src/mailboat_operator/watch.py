@@ -41,11 +41,13 @@ from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.pods import is_ready
 from mailboat_operator.planner.snapshot import Manifest
 from mailboat_operator.settings import OperatorSettings
+from mailboat_operator.sight import REFUSED, Sight
 
 logger = logging.getLogger(__name__)
 
 _CONNECT_S = 10.0
 _RELIST_AGAIN_S = 5.0
+_LONGEST_RELIST_S = 60.0
 
 WatchKey = tuple[str, str | None]
 """Kind, and namespace or None for all."""
@@ -70,15 +72,12 @@ class ChangeHub:
 
     def seen(self, manifest: Manifest) -> None:
         """An object was listed, made or changed."""
-        metadata = manifest["metadata"]
-        before = self._cache.get(
-            manifest["kind"], metadata.get("namespace") or "", metadata["name"]
-        )
+        before = self._cache.get(manifest["kind"], *_place(manifest))
         if self._cache.update(manifest):
             self._tell(manifest, before)
 
     def gone(self, manifest: Manifest) -> None:
-        """An object was deleted."""
+        """An object was deleted, or has lost the label by which it is watched."""
         self._cache.remove(manifest)
         self._tell(manifest, None, is_gone=True)
 
@@ -86,10 +85,10 @@ class ChangeHub:
         self, kind: Kind, namespace: str | None, manifests: list[Manifest], version: int
     ) -> None:
         """A whole list was read; what is missing in it is gone."""
+        known = {_place(manifest): manifest for manifest in self._cache.all_of(kind.kind)}
         for manifest in self._cache.replace(kind.kind, namespace, manifests, version):
-            metadata = manifest["metadata"]
-            now = self._cache.get(kind.kind, metadata.get("namespace") or "", metadata["name"])
-            self._tell(manifest, None, is_gone=now is None)
+            now = self._cache.get(kind.kind, *_place(manifest))
+            self._tell(manifest, known.get(_place(manifest)), is_gone=now is None)
 
     def mark_all(self) -> None:
         """Have every custom resource planned again."""
@@ -110,6 +109,10 @@ class ChangeHub:
                 self._mark_dependents(key)
             return
         owner = owner_of(manifest)
+        owner_before = owner_of(before) if before is not None else None
+        if owner_before is not None and owner_before != owner:
+            # Its label was taken off or changed: who has lost it puts that right.
+            self._mark(owner_before)
         if owner is None:
             return
         self._mark(owner)
@@ -133,6 +136,11 @@ class ChangeHub:
                 value = value.get(member) if isinstance(value, dict) else None
             if value == key.name and manifest["metadata"]["namespace"] == key.namespace:
                 self._mark(key_of(manifest))
+
+
+def _place(manifest: Manifest) -> tuple[str, str]:
+    metadata = manifest["metadata"]
+    return metadata.get("namespace") or "", metadata["name"]
 
 
 def _intent(manifest: Manifest) -> tuple[Any, ...]:
@@ -163,7 +171,7 @@ class WatchClock:
         self._wall_s: dict[str, float] = {}
         self._begun: set[WatchKey] = set()
         self.is_complete = asyncio.Event()
-        """Set once every watch has begun."""
+        """Set once every watch has begun, or has been refused and can be done without."""
 
     def key_of_path(self, path: str) -> WatchKey | None:
         """Which watch a URL path belongs to."""
@@ -172,6 +180,14 @@ class WatchClock:
     def began(self, key: WatchKey) -> None:
         """A watch request was accepted."""
         self.alive(key)
+        self._answered(key)
+
+    def refused(self, key: WatchKey) -> None:
+        """A list or watch that can be done without was refused: an answer, if a sad one."""
+        self._alive_s[key] = self._monotonic()
+        self._answered(key)
+
+    def _answered(self, key: WatchKey) -> None:
         self._begun.add(key)
         if len(self._begun) == len(self._alive_s):
             self.is_complete.set()
@@ -204,12 +220,13 @@ class Resync:
         self,
         api: KubeApi,
         hub: ChangeHub,
+        sight: Sight,
         kinds: tuple[Kind, ...],
         namespaces: tuple[str, ...],
         every_s: float,
     ) -> None:
         """Nothing is listed before `run_once` or `run`."""
-        self._api, self._hub, self._every_s = api, hub, every_s
+        self._api, self._hub, self._sight, self._every_s = api, hub, sight, every_s
         scopes: tuple[str | None, ...] = namespaces or (None,)
         self._lists = [
             (kind, namespace)
@@ -217,6 +234,8 @@ class Resync:
             for namespace in (scopes if kind.is_namespaced else (None,))
         ]
         self._gap = asyncio.Event()
+        self._has_regained = False
+        """Something could be listed again that had been refused: its resources were not planned."""
 
     def gap_seen(self) -> None:
         """A watch was begun anew: deletions may have been missed."""
@@ -229,10 +248,17 @@ class Resync:
             KubeApiError, KubeUnreachableError: one of the lists could not be read.
         """
         self._gap.clear()
-        await asyncio.gather(*(self._list(kind, namespace) for kind, namespace in self._lists))
+        found = await asyncio.gather(
+            *(self._list(kind, namespace) for kind, namespace in self._lists),
+            return_exceptions=True,
+        )
+        for answer in found:
+            if isinstance(answer, BaseException):
+                raise answer
 
     async def run(self) -> None:
         """List again and again; after each, plan every resource anew."""
+        pause_s = _RELIST_AGAIN_S
         while True:
             try:
                 async with asyncio.timeout(self._every_s * random.uniform(0.9, 1.1)):
@@ -245,14 +271,24 @@ class Resync:
             except (KubeApiError, KubeUnreachableError) as error:
                 logger.warning("cannot list everything again: %s", error)
                 self._gap.set()
-                await asyncio.sleep(_RELIST_AGAIN_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(_LONGEST_RELIST_S, pause_s * 2)
                 continue
-            if not is_after_gap:
+            pause_s = _RELIST_AGAIN_S
+            if self._has_regained or not is_after_gap:
+                self._has_regained = False
                 self._hub.mark_all()
 
     async def _list(self, kind: Kind, namespace: str | None) -> None:
-        manifests, version = await self._api.list(kind, namespace, label_selector(kind))
+        try:
+            manifests, version = await self._api.list(kind, namespace, label_selector(kind))
+        except KubeApiError as error:
+            if error.status not in REFUSED or not self._sight.is_bearable(kind.kind, namespace):
+                raise
+            self._sight.refused(kind.kind, namespace, error.message)
+            return
         self._hub.listed(kind, namespace, manifests, version)
+        self._has_regained |= self._sight.granted(kind.kind, namespace)
 
 
 class _EndlessBackoff:
@@ -319,8 +355,10 @@ def kopf_registry(
 class _Ear:
     """Hears how each of Kopf's requests was answered."""
 
-    def __init__(self, clock: WatchClock, resync: Resync, metrics: OperatorMetrics) -> None:
-        self._clock, self._resync, self._metrics = clock, resync, metrics
+    def __init__(
+        self, clock: WatchClock, resync: Resync, sight: Sight, metrics: OperatorMetrics
+    ) -> None:
+        self._clock, self._resync, self._sight, self._metrics = clock, resync, sight, metrics
         self._listed: set[WatchKey] = set()
         self._failing: set[str] = set()
 
@@ -328,6 +366,11 @@ class _Ear:
         path, is_watch = request.url.path, request.url.query.get("watch") == "true"
         verb = "watch" if is_watch else "list"
         self._metrics.api_requests_total.labels(verb, str(status)).inc()
+        key = self._clock.key_of_path(path)
+        if key is not None and status in REFUSED and self._sight.is_bearable(*key):
+            self._sight.refused(*key, said)
+            self._clock.refused(key)
+            return
         if status != 200:
             if path not in self._failing:
                 logger.warning("cannot %s %s, trying again and again: %s", verb, path, said)
@@ -336,23 +379,23 @@ class _Ear:
         if path in self._failing:
             logger.info("can %s %s again", verb, path)
             self._failing.discard(path)
-        key = self._clock.key_of_path(path)
         if key is None:
             return
         self._metrics.watch_requests_total.labels(key[0], verb).inc()
+        is_repeated = not is_watch and key in self._listed
         if is_watch:
             self._clock.began(key)
-        elif key in self._listed:
-            self._resync.gap_seen()
         else:
             self._listed.add(key)
+        if is_repeated or not self._sight.sees(*key):
+            self._resync.gap_seen()
 
 
 def watch_session(
-    client: ApiClient, clock: WatchClock, resync: Resync, metrics: OperatorMetrics
+    client: ApiClient, clock: WatchClock, resync: Resync, sight: Sight, metrics: OperatorMetrics
 ) -> kopf.AiohttpSession:
     """The session that Kopf calls the API server with: signed, counted, and listened to."""
-    ear = _Ear(clock, resync, metrics)
+    ear = _Ear(clock, resync, sight, metrics)
 
     async def listen(
         request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType

@@ -35,6 +35,7 @@ class WorkQueue:
         self._again: set[ResourceKey] = set()
         self._started_s: dict[ResourceKey, float] = {}
         self._failures: dict[ResourceKey, int] = {}
+        self._paused_until_s: dict[ResourceKey, float] = {}
         self._timers: dict[ResourceKey, asyncio.TimerHandle] = {}
         self._arrived = asyncio.Event()
         self._is_closed = False
@@ -77,19 +78,27 @@ class WorkQueue:
     def add_failed(self, key: ResourceKey) -> float:
         """Have the key worked on again after a pause that doubles with each failure in a row.
 
+        A failure before the last pause is over does not count: that turn was for some change, and
+        the pause goes on.
+
         Returns:
             The pause in seconds.
         """
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        pause_s = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(failures, 16))
-        pause_s *= self._uniform(0.8, 1.0)
+        now_s = self._monotonic()
+        pause_s = self._paused_until_s.get(key, 0.0) - now_s
+        if pause_s <= 0:
+            failures = self._failures.get(key, 0)
+            self._failures[key] = failures + 1
+            pause_s = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2.0 ** min(failures, 16))
+            pause_s *= self._uniform(0.8, 1.0)
+            self._paused_until_s[key] = now_s + pause_s
         self.add_after(key, pause_s)
         return pause_s
 
     def succeeded(self, key: ResourceKey) -> None:
         """Forget the failures of a key: the next one starts with the shortest pause."""
         self._failures.pop(key, None)
+        self._paused_until_s.pop(key, None)
 
     async def get(self) -> ResourceKey:
         """Wait for a key and take it; `done` must follow.

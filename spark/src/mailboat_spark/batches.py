@@ -4,13 +4,17 @@ Spark pays per batch, so rows are collected over many pulls, also over the end o
 until there are enough of them.
 """
 
+import logging
 from collections.abc import Iterator
 
 import pyarrow as pa
 
+from mailboat.errors import CorruptRecordError
 from mailboat.model.message_queue import MessageQueue
-from mailboat_spark.records import OffsetRun, RawRows, decode_body
+from mailboat_spark.records import HEAD_QUEUE_OFFSET, OffsetRun, RawRows, decode_body
 from mailboat_spark.schema import build_columns
+
+logger = logging.getLogger(__name__)
 
 
 class BatchBuilder:
@@ -25,6 +29,7 @@ class BatchBuilder:
         "_rows",
         "_schema",
         "_tags",
+        "_warned",
     )
 
     def __init__(
@@ -46,18 +51,36 @@ class BatchBuilder:
         self._queue: MessageQueue | None = None
         self._bytes = 0
         self._parts: list[pa.RecordBatch] = []
+        self._warned: set[MessageQueue] = set()
 
-    def add(self, queue: MessageQueue, body: bytes, *, end: int) -> OffsetRun:
-        """Take in a pull answer of `queue` up to `end`; return which offsets it held.
+    def add(self, queue: MessageQueue, body: bytes, *, start: int, end: int) -> OffsetRun:
+        """Take in a pull answer of `queue` from `start` to `end`; return which offsets it held.
 
         Raises:
-            CorruptRecordError, IllegalMessageError: the body is damaged.
+            CorruptRecordError: the body is damaged; the text names queue and queue offset.
         """
         if queue != self._queue:
             self._close_part()
             self._queue = queue
         self._bytes += len(body)
-        return decode_body(body, self._rows, end=end, tags=self._tags)
+        rows_before = len(self._rows)
+        try:
+            seen = decode_body(body, self._rows, end=end, tags=self._tags)
+        except CorruptRecordError as exc:
+            if len(self._rows) > rows_before:
+                start = self._rows.heads[-1][HEAD_QUEUE_OFFSET] + 1
+            place = f"{queue} from queue offset {start} on, {exc.path}"
+            raise CorruptRecordError(place, exc.physical_offset, exc.reason) from exc
+        if self._rows.packed and queue not in self._warned:
+            self._warned.add(queue)
+            queue_offset, reason = self._rows.packed[0]
+            logger.warning(
+                "%s at queue offset %d: %s; this value, and others like it, are as stored",
+                queue,
+                queue_offset,
+                reason,
+            )
+        return seen
 
     def take_full(self) -> Iterator[pa.RecordBatch]:
         """Yield a batch if there are enough rows for one."""

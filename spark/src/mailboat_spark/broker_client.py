@@ -8,15 +8,22 @@ time is over. Only refusals that cannot change by waiting are raised at once.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
+from mailboat.client.admin import ClusterAdmin
 from mailboat.client.instance import ClientInstance
 from mailboat.client.pulling import Puller, PullRequest, PullResult, PullStatus
 from mailboat.client.queue_offsets import QueueOffsets as OffsetCalls
-from mailboat.errors import BrokerError, MailboatError, RemotingError
+from mailboat.errors import (
+    BrokerError,
+    MailboatError,
+    RemotingError,
+    RequestTimeoutError,
+    RouteNotFoundError,
+)
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import build_subscription
 from mailboat_spark.planning import QueueBounds, QueueRange
@@ -30,6 +37,13 @@ LONGEST_PAUSE_S: Final = 2.0
 COMMIT_TIMEOUT_S: Final = 3.0
 # SYSTEM_ERROR, SYSTEM_BUSY and SERVICE_NOT_AVAILABLE: what brokers answer while they start or stop.
 RETRIED_CODES: Final = frozenset({1, 2, 14})
+_NO_TOPIC_CODE: Final = 17
+# A queue id that the topic does not have: INVALID_PARAMETER, before release 5 SYSTEM_ERROR; the
+# remark tells these from other refusals.
+_NO_QUEUE_CODES: Final = frozenset({29, 1})
+_NO_QUEUE_REMARK: Final = "queueId"
+_NO_GROUP_CODE: Final = 26
+_HINT: Final = "set failOnDataLoss to false to go on without them"
 
 
 class DataLossError(MailboatError):
@@ -38,12 +52,16 @@ class DataLossError(MailboatError):
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """A chunk of a queue to pull; `once` stops after one pull, wherever that got to."""
+    """A chunk of a queue to pull; `once` stops after one pull, wherever that got to.
+
+    So do bodies of `max_bytes` in sum, because the messages of a chunk may be of any size.
+    """
 
     chunk: QueueRange
     group: str
     tags: str
     batch_size: int
+    max_bytes: int
     fail_on_data_loss: bool
     once: bool = False
 
@@ -74,6 +92,9 @@ class BrokerClient:
         self._instance = ClientInstance(namesrv)
         self._puller = Puller(self._instance.remoting, self._instance.routes)
         self._offsets = OffsetCalls(self._instance.remoting, self._instance.routes)
+        self._cluster = ClusterAdmin(self._instance)
+        # By group, so that a commit which fails again and again is told of once.
+        self._failing_commits: dict[str, set[MessageQueue]] = {}
 
     async def start(self) -> None:
         """Begin; brokers are connected when they are first asked for something."""
@@ -89,13 +110,21 @@ class BrokerClient:
         """Return what the topics' queues hold; the queues are asked for anew.
 
         Raises:
-            MailboatError: no success before `deadline_s` (of the monotonic clock).
+            RouteNotFoundError: no broker had registered a topic before `deadline_s` (of the
+                monotonic clock).
+            MailboatError: no success before `deadline_s`.
         """
 
         async def ask(topic: str) -> dict[MessageQueue, QueueBounds]:
             await self._instance.routes.refresh(topic)
             queues = await self._instance.routes.read_queues(topic)
-            found = await asyncio.gather(*(self._bounds(queue) for queue in queues))
+            try:
+                found = await asyncio.gather(*(self._bounds(queue) for queue in queues))
+            except BrokerError as exc:
+                if not has_no_queue(exc):
+                    raise
+                # The name server learns a little later than the broker what was deleted.
+                raise RouteNotFoundError(f"topic {topic} has lost a queue: {exc}") from exc
             return dict(zip(queues, found, strict=True))
 
         answers = await asyncio.gather(
@@ -123,24 +152,32 @@ class BrokerClient:
             queue: stored for queue, stored in zip(wanted, found, strict=True) if stored is not None
         }
 
-    async def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> bool:
-        """Store offsets for the group, so that tools see its lag; tell whether all are stored.
+    async def commit(
+        self, group: str, offsets: Mapping[MessageQueue, int]
+    ) -> Collection[MessageQueue]:
+        """Store offsets for the group, so that tools see its lag; return the queues that have them.
 
         The checkpoint is what counts for the query: a commit that fails is logged, and the next one
-        makes up for it.
+        makes up for it. Brokers keep offsets of groups that they know only, and a query is no
+        member of its group that tells them by heartbeats, so a pull makes the group where it must.
         """
-        try:
-            async with asyncio.timeout(COMMIT_TIMEOUT_S):
-                await asyncio.gather(
-                    *(
-                        self._offsets.commit(group, queue, queue_offset)
-                        for queue, queue_offset in offsets.items()
-                    )
-                )
-        except (MailboatError, TimeoutError) as exc:
-            logger.warning("commit group=%s failed, repeated with the next batch: %s", group, exc)
-            return False
-        return True
+        failures = await self._commit(group, offsets)
+        unknown_at = {
+            queue.broker_name: queue
+            for queue, exc in failures.items()
+            if isinstance(exc, BrokerError) and exc.code == _NO_GROUP_CODE
+        }
+        made = await asyncio.gather(
+            *(self._make_group(group, queue) for queue in unknown_at.values())
+        )
+        brokers = {name for name, is_made in zip(unknown_at, made, strict=True) if is_made}
+        again = {queue: offsets[queue] for queue in failures if queue.broker_name in brokers}
+        failures = {
+            **{queue: exc for queue, exc in failures.items() if queue not in again},
+            **await self._commit(group, again),
+        }
+        self._warn_of_commits(group, offsets, failures)
+        return offsets.keys() - failures.keys()
 
     async def fetch(self, request: ChunkRequest, deadline_s: float) -> Chunk:
         """Pull what the broker holds of a chunk.
@@ -151,13 +188,14 @@ class BrokerClient:
         """
         end = request.chunk.end
         result = Chunk(request, reached=request.chunk.start)
+        size = 0
         while result.reached < end:
             at = result.reached
             try:
                 answer = await self._pull(request, at, deadline_s)
             except _QueueEndedError as exc:
                 if request.fail_on_data_loss:
-                    raise DataLossError(str(exc)) from exc
+                    raise DataLossError(f"{exc}; {_HINT}") from exc
                 logger.warning("%s", exc)
                 result.queue_ended = True
                 return result
@@ -167,8 +205,9 @@ class BrokerClient:
                 result.reached = min(max(answer.next_offset, at + 1), end)
                 if answer.body:
                     result.bodies.append(answer.body)
+                    size += len(answer.body)
             result.first_advance = result.first_advance or result.reached - at
-            if request.once:
+            if request.once or size >= request.max_bytes:
                 break
         return result
 
@@ -194,10 +233,10 @@ class BrokerClient:
 
         async def attempt() -> PullResult:
             try:
-                answer = await self._puller.pull(pull)
-            except RemotingError:
-                # The broker may come back at another address.
-                await self._instance.routes.refresh(queue.topic)
+                answer = await self._pull_once(pull)
+            except (BrokerError, RouteNotFoundError) as exc:
+                if isinstance(exc, RouteNotFoundError) or has_no_queue(exc):
+                    await self._check_owner(pull, end)
                 raise
             is_past_end = answer.status is PullStatus.OFFSET_ILLEGAL and at >= answer.min_offset
             if answer.status is PullStatus.NO_NEW_MSG or is_past_end:
@@ -209,6 +248,95 @@ class BrokerClient:
 
         return await retry(attempt, deadline_s, f"{queue} at {at}")
 
+    async def _pull_once(self, pull: PullRequest) -> PullResult:
+        try:
+            return await self._puller.pull(pull)
+        except RemotingError:
+            # The broker may come back at another address.
+            await self._instance.routes.refresh(pull.queue.topic)
+            raise
+
+    async def _check_owner(self, pull: PullRequest, end: int) -> None:
+        """Find out whether a queue is gone, or only out of reach.
+
+        A topic without a route looks the same whether it was deleted or its brokers are away, and
+        an address may belong to another broker by now. So the broker of the queue's name, at the
+        address that it has now, must itself say that it does not have the queue.
+
+        Raises:
+            _QueueEndedError: the queue is gone.
+            RouteNotFoundError, RemotingError: its broker is away.
+        """
+        queue = pull.queue
+        refusal = await self._refusal_of_master(pull)
+        if refusal is not None and has_no_queue(refusal):
+            raise _QueueEndedError(
+                f"{queue} does not exist any more, messages {pull.queue_offset} to {end - 1} of it "
+                f"are gone ({refusal})"
+            )
+
+    async def _make_group(self, group: str, queue: MessageQueue) -> bool:
+        """Make a group known to a broker by a pull that brings nothing; tell whether it may be."""
+        try:
+            async with asyncio.timeout(COMMIT_TIMEOUT_S):
+                pull = PullRequest(
+                    group=group,
+                    queue=queue,
+                    queue_offset=await self._offsets.maximum(queue),
+                    subscription=build_subscription(queue.topic, None),
+                    max_messages=1,
+                )
+                refusal = await self._refusal_of_master(pull)
+        except (MailboatError, TimeoutError) as exc:
+            logger.info("group %s is not made at %s: %s", group, queue.broker_name, exc)
+            return False
+        return refusal is None or refusal.code != _NO_GROUP_CODE
+
+    async def _refusal_of_master(self, pull: PullRequest) -> BrokerError | None:
+        """Pull from the queue's master, wherever it is now; return what it answers but messages."""
+        [master, *_] = await self._cluster.masters(broker_name=pull.queue.broker_name)
+        answer = await self._instance.remoting.request(
+            master.address, pull.to_command(), COMMIT_TIMEOUT_S
+        )
+        return None if answer.code == 0 else BrokerError(answer.code, answer.remark or "")
+
+    async def _commit(
+        self, group: str, offsets: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, MailboatError]:
+        """Store offsets; return what failed."""
+
+        async def store(queue: MessageQueue) -> MailboatError | None:
+            try:
+                async with asyncio.timeout(COMMIT_TIMEOUT_S):
+                    await self._offsets.commit(group, queue, offsets[queue])
+            except TimeoutError:
+                return RequestTimeoutError(f"no answer within {COMMIT_TIMEOUT_S:g} s")
+            except MailboatError as exc:
+                return exc
+            return None
+
+        outcomes = await asyncio.gather(*map(store, offsets))
+        return {queue: exc for queue, exc in zip(offsets, outcomes, strict=True) if exc is not None}
+
+    def _warn_of_commits(
+        self,
+        group: str,
+        offsets: Mapping[MessageQueue, int],
+        failures: Mapping[MessageQueue, MailboatError],
+    ) -> None:
+        """Tell of queues whose commits begin to fail."""
+        before = self._failing_commits.get(group, set())
+        self._failing_commits[group] = (before - offsets.keys()) | failures.keys()
+        for queue in sorted(failures.keys() - before)[:1]:
+            logger.warning(
+                "commit group=%s failed for %d of %d queues, repeated later; %s: %s",
+                group,
+                len(failures),
+                len(offsets),
+                queue,
+                failures[queue],
+            )
+
 
 class _QueueEndedError(MailboatError):
     retriable = True
@@ -219,7 +347,7 @@ def _after_expired(request: ChunkRequest, at: int, minimum: int) -> int:
     next_at = min(minimum, request.chunk.end)
     text = f"messages {at} to {next_at - 1} of {request.chunk.queue} are gone"
     if request.fail_on_data_loss:
-        raise DataLossError(f"{text}; set failOnDataLoss to false to go on without them")
+        raise DataLossError(f"{text}; {_HINT}")
     logger.warning("%s", text)
     return next_at
 
@@ -242,6 +370,13 @@ async def retry(
             logger.info("%s: %s; tried again in %.2f s", subject, exc, pause_s)
         await asyncio.sleep(pause_s)
         pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+
+
+def has_no_queue(exc: BrokerError) -> bool:
+    """Tell whether a broker refused because it does not have the topic or the queue."""
+    if exc.code in _NO_QUEUE_CODES:
+        return _NO_QUEUE_REMARK in exc.remark
+    return exc.code == _NO_TOPIC_CODE
 
 
 def _may_pass(exc: MailboatError) -> bool:

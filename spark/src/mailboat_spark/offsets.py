@@ -4,6 +4,9 @@
 
 Each number is the next queue offset to read. Spark compares offsets as JSON text, so keys are
 always in sorted order. The broker's name is part of a queue's identity, as everywhere in RocketMQ.
+
+Spark logs the end of a batch only. The end of a batch that is the first to read some queues tells
+under `_from`, in the same form, where these begin: a repeated batch begins there, too.
 """
 
 import json
@@ -16,6 +19,9 @@ from mailboat.model.message_queue import MessageQueue
 
 VERSION: Final = 1
 VERSION_KEY: Final = "_v"
+BEGINNINGS_KEY: Final = "_from"
+OWN_KEYS: Final = frozenset({VERSION_KEY, BEGINNINGS_KEY})
+"""Keys of a checkpoint's offsets that are no topics."""
 EARLIEST: Final = -2
 LATEST: Final = -1
 
@@ -37,21 +43,24 @@ class StartingOffsets:
     by_queue: Mapping[MessageQueue, int] = field(default_factory=dict)
 
 
-def encode_offsets(offsets: Mapping[MessageQueue, int]) -> OffsetJson:
-    """Return the JSON object for Spark, its keys sorted."""
-    topics: dict[str, dict[str, int]] = {}
-    for queue, queue_offset in offsets.items():
-        key = f"{queue.broker_name}:{queue.queue_id}"
-        topics.setdefault(queue.topic, {})[key] = queue_offset
-    encoded: OffsetJson = {
-        topic: dict(sorted(by_queue.items())) for topic, by_queue in topics.items()
-    }
+def encode_offsets(
+    offsets: Mapping[MessageQueue, int], beginnings: Mapping[MessageQueue, int] | None = None
+) -> OffsetJson:
+    """Return the JSON object for Spark, its keys sorted.
+
+    Args:
+        offsets: the next offset to read, by queue.
+        beginnings: where the queues begin that the batch which ends there is the first to read.
+    """
+    encoded = _encode_topics(offsets)
     encoded[VERSION_KEY] = VERSION
+    if beginnings:
+        encoded[BEGINNINGS_KEY] = _encode_topics(beginnings)
     return dict(sorted(encoded.items()))
 
 
 def decode_offsets(encoded: Mapping[str, Any]) -> QueueOffsets:
-    """Return what `encode_offsets` was given.
+    """Return the offsets that `encode_offsets` was given.
 
     Raises:
         OffsetFormatError: it is not such an object, or a later version wrote it.
@@ -62,12 +71,23 @@ def decode_offsets(encoded: Mapping[str, Any]) -> QueueOffsets:
             f"offsets of version {version!r} cannot be read, this source knows version {VERSION}; "
             "use the release that wrote the checkpoint, or a new checkpoint"
         )
-    rest = {topic: queues for topic, queues in encoded.items() if topic != VERSION_KEY}
-    return _decode_topics(rest, minimum=0)
+    return _decode_topics(_topics_only(encoded), minimum=0)
+
+
+def decode_beginnings(encoded: Mapping[str, Any]) -> QueueOffsets:
+    """Return the beginnings that `encode_offsets` was given; earlier releases wrote none.
+
+    Raises:
+        OffsetFormatError: they are not of the form of offsets.
+    """
+    beginnings = encoded.get(BEGINNINGS_KEY, {})
+    if not isinstance(beginnings, Mapping):
+        raise OffsetFormatError(f"{BEGINNINGS_KEY} in the offsets is not an object of topics")
+    return _decode_topics(beginnings, minimum=0)
 
 
 def parse_starting_offsets(text: str, *, words: Sequence[str]) -> StartingOffsets:
-    """Parse an option: one of `words`, or JSON of the checkpoint's form (`_v` may be left out).
+    """Parse an option: one of `words`, or JSON of the checkpoint's form (only topics count).
 
     Raises:
         ValueError: it is neither; the text says why.
@@ -81,11 +101,25 @@ def parse_starting_offsets(text: str, *, words: Sequence[str]) -> StartingOffset
         parsed = json.loads(text)
     except json.JSONDecodeError as exc:
         raise ValueError(f"is not JSON: {exc}") from exc
-    parsed.pop(VERSION_KEY, None)
     try:
-        return StartingOffsets("json", _decode_topics(parsed, minimum=EARLIEST))
+        return StartingOffsets("json", _decode_topics(_topics_only(parsed), minimum=EARLIEST))
     except OffsetFormatError as exc:
         raise ValueError(str(exc)) from exc
+
+
+def _encode_topics(offsets: Mapping[MessageQueue, int]) -> OffsetJson:
+    topics: OffsetJson = {}
+    for queue in sorted(offsets, key=lambda queue: (queue.topic, _queue_key(queue))):
+        topics.setdefault(queue.topic, {})[_queue_key(queue)] = offsets[queue]
+    return topics
+
+
+def _queue_key(queue: MessageQueue) -> str:
+    return f"{queue.broker_name}:{queue.queue_id}"
+
+
+def _topics_only(encoded: Mapping[str, Any]) -> dict[str, Any]:
+    return {topic: queues for topic, queues in encoded.items() if topic not in OWN_KEYS}
 
 
 def _decode_topics(topics: Mapping[str, Any], *, minimum: int) -> QueueOffsets:

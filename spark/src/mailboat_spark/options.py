@@ -13,7 +13,7 @@ from mailboat.client.addresses import parse_namesrv
 from mailboat.errors import ConfigError, IllegalMessageError
 from mailboat.model.names import check_group, check_topic
 from mailboat.model.subscription import SUBSCRIBE_ALL, build_subscription
-from mailboat_spark.offsets import VERSION_KEY, StartingOffsets, parse_starting_offsets
+from mailboat_spark.offsets import OWN_KEYS, StartingOffsets, parse_starting_offsets
 
 Use: TypeAlias = Literal["stream", "batch"]
 SchemaMode: TypeAlias = Literal["kafka", "rocketmq"]
@@ -149,7 +149,7 @@ def _topics(text: str) -> tuple[str, ...]:
     if not topics:
         raise ValueError("names no topic")
     for topic in topics:
-        if topic == VERSION_KEY:
+        if topic in OWN_KEYS:
             raise ValueError(f"topic {topic} cannot be read, checkpoints use this name themselves")
         try:
             check_topic(topic)

@@ -2,7 +2,8 @@
 
 RocketMQ brokers give 32 messages or 256 KiB per pull by default, however many are asked for;
 mailboat brokers can be set to give more. A range is cut into chunks as large as a pull turns out to
-bring, and a few chunks are on their way while earlier ones are decoded.
+bring, and a few chunks are on their way while earlier ones are decoded. Messages may become larger
+all at once, so a chunk also ends at `arrowBatchBytes`: what is left of it is fetched next.
 """
 
 import time
@@ -41,9 +42,11 @@ def read_ranges(
         planned = chunk.request.chunk
         expected = planned.start
         for body in chunk.bodies:
-            seen = builder.add(planned.queue, body, end=planned.end)
+            seen = builder.add(planned.queue, body, start=expected, end=planned.end)
             if must_be_whole:
                 expected = _check_run(planned.queue, expected, seen)
+            else:
+                expected = max(expected, seen.end)
             yield from builder.take_full()
         if must_be_whole:
             _check_run(planned.queue, expected, OffsetRun(chunk.reached, chunk.reached, 0))
@@ -97,7 +100,12 @@ class _ChunkPipeline:
             while self._left and self._left[0].queue == planned.queue:
                 self._left.popleft()
         elif chunk.reached < planned.end:
-            self._left.appendleft(QueueRange(planned.queue, chunk.reached, planned.end))
+            rest = QueueRange(planned.queue, chunk.reached, planned.end)
+            if self._on_the_way:
+                # These lie behind the rest, which keeps its place before them.
+                self._on_the_way.appendleft(self._submit(rest))
+            else:
+                self._left.appendleft(rest)
 
     def _fetch_next(self, *, once: bool = False) -> None:
         if not self._left:
@@ -106,13 +114,18 @@ class _ChunkPipeline:
         middle = min(whole.start + self._chunk_size, whole.end)
         if middle < whole.end:
             self._left.appendleft(QueueRange(whole.queue, middle, whole.end))
+        chunk = QueueRange(whole.queue, whole.start, middle)
+        self._on_the_way.append(self._submit(chunk, once=once))
+
+    def _submit(self, chunk: QueueRange, *, once: bool = False) -> Future[Chunk]:
         request = ChunkRequest(
-            chunk=QueueRange(whole.queue, whole.start, middle),
+            chunk=chunk,
             group=self._options.group,
             tags=self._options.tags,
             batch_size=self._options.pull_batch_size,
+            max_bytes=self._options.arrow_batch_bytes,
             fail_on_data_loss=self._options.fail_on_data_loss,
             once=once,
         )
         deadline_s = time.monotonic() + self._options.retry_timeout_ms / 1000
-        self._on_the_way.append(self._thread.submit(self._thread.client.fetch(request, deadline_s)))
+        return self._thread.submit(self._thread.client.fetch(request, deadline_s))

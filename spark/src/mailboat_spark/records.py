@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
-from mailboat.errors import CorruptRecordError
+from mailboat.errors import CorruptRecordError, IllegalMessageError
 from mailboat.model.compression import decompress
 from mailboat.model.properties import PropertyName
 from mailboat.model.record import (
@@ -53,6 +53,8 @@ class RawRows:
     payloads: list[bytes] = field(default_factory=list)
     properties: list[bytes] = field(default_factory=list)
     heads: list[tuple[Any, ...]] = field(default_factory=list)
+    packed: list[tuple[int, str]] = field(default_factory=list)
+    """Queue offset and reason of each payload that cannot be unpacked and is kept as stored."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -71,11 +73,11 @@ def decode_body(body: bytes, rows: RawRows, *, end: int, tags: Collection[bytes]
     """Append the messages of a pull answer to `rows`; return which offsets below `end` were seen.
 
     Records at queue offset `end` and after it are left out, and with `tags` those of other tags:
-    brokers compare hashes of tags, which may collide.
+    brokers compare hashes of tags, which may collide. A payload that is not compressed as its flag
+    says is what its producer sent, and no later read would find it better: it is kept as stored.
 
     Raises:
         CorruptRecordError: the bytes at some position are not a whole record, or a checksum fails.
-        IllegalMessageError: a compressed payload cannot be read.
     """
     unpack, length, at = _HEAD.unpack_from, len(body), 0
     first, last, seen = 0, -1, 0
@@ -120,7 +122,10 @@ def decode_body(body: bytes, rows: RawRows, *, end: int, tags: Collection[bytes]
         if tags and property_of(properties, _TAGS_MARKER) not in tags:
             continue
         if sys_flag & COMPRESSED:
-            payload = decompress(payload, sys_flag)
+            try:
+                payload = decompress(payload, sys_flag)
+            except IllegalMessageError as exc:
+                rows.packed.append((queue_offset, str(exc)))
         add_payload(payload)
         add_properties(properties)
         add_head(head)

@@ -46,6 +46,8 @@ from mailboat_spark.records import (
 _LOG_APPEND_TIME: Final = 1
 _CHECKSUM: Final = PropertyName.CRC32.encode()
 _UTC_MS: Final = pa.timestamp("ms", tz="UTC")
+# Spark counts microseconds in 64 bits: the year 294247.
+_LATEST_MS: Final = (2**63 - 1) // 1000
 _HEADER: Final = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 Build = Callable[[RawRows, MessageQueue, pa.DataType], pa.Array]
@@ -128,7 +130,13 @@ def _numbers(place: int) -> Build:
 
 def _timestamps(place: int) -> Build:
     def build(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
-        return pa.array([head[place] for head in rows.heads], _UTC_MS).cast(arrow_type)
+        times_ms = [head[place] for head in rows.heads]
+        try:
+            return pa.array(times_ms, _UTC_MS).cast(arrow_type)
+        except pa.ArrowInvalid:
+            # Clients may send anything, such as nanoseconds: what is no time for Spark is null.
+            known = [ms if -_LATEST_MS <= ms <= _LATEST_MS else None for ms in times_ms]
+            return pa.array(known, _UTC_MS).cast(arrow_type)
 
     return build
 

@@ -8,8 +8,13 @@ Order of calls per batch: latestOffset(start), reportLatestOffset, commit(end of
 partitions(start, end), read. Spark never calls `commit` for the last batch of an AvailableNow run
 and calls `stop` only sometimes; the `start` of `latestOffset` is always the end of a finished
 batch, so the group's offsets are stored there as well. Where the group has no offset yet it gets
-the place that the query begins at: a broker counts a group as a reader by its offsets, and a first
-batch may take longer than messages are kept that nobody seems to need.
+the place that the query begins at: a first batch may take longer than messages are kept that nobody
+seems to need.
+
+Spark logs where a batch ends, not where it starts. For the first batch it asks `initialOffset`
+anew, before it reads and again when it repeats the batch, and "the latest" is another place by
+then. So the reader answers the same for its life, and a planned end holds the beginnings of all
+queues that no finished batch has read.
 
 Stopping a query interrupts its batch. A driver that wants to end between batches makes the file
 that `stopFile` names: from then on no batch begins.
@@ -31,10 +36,18 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from mailboat.errors import MailboatError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
 from mailboat_spark.broker_client import DataLossError
 from mailboat_spark.client_thread import ClientThread, shared_client
-from mailboat_spark.offsets import OffsetJson, QueueOffsets, decode_offsets, encode_offsets
+from mailboat_spark.group_offsets import GroupOffsets
+from mailboat_spark.offsets import (
+    OffsetJson,
+    QueueOffsets,
+    decode_beginnings,
+    decode_offsets,
+    encode_offsets,
+)
 from mailboat_spark.options import SourceOptions
 from mailboat_spark.planning import QueueBounds, QueueRange, admit, plan_tasks
 from mailboat_spark.start_offsets import resolve_offsets
@@ -53,20 +66,25 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._bounds: dict[MessageQueue, QueueBounds] = {}
         self._bounds_at_s: float | None = None
         self._available_now: QueueOffsets | None = None
-        self._stored: QueueOffsets = {}
+        # Why, by topic that no broker has.
+        self._absent: dict[str, str] = {}
+        self._initial: QueueOffsets | None = None
+        self._group = GroupOffsets(options)
 
     # Planning, on the driver.
 
     def initialOffset(self) -> OffsetJson:
         """Return where a new query starts."""
-        bounds = self._fresh_bounds()
-        asked = self._options.starting_offsets
-        committed: QueueOffsets = {}
-        if asked.kind == "group" or self._options.commit_group_offsets:
-            committed = self._run_committed(bounds)
-        starts = resolve_offsets(asked, bounds, committed, option="startingOffsets")
-        self._store_beginnings(starts, committed)
-        return encode_offsets(starts)
+        if self._initial is None:
+            asked = self._options.starting_offsets
+            bounds = self._fresh_bounds()
+            if self._absent:
+                # There is no place yet that such a topic could keep.
+                raise RouteNotFoundError(next(iter(self._absent.values())))
+            committed = self._run_committed(bounds) if asked.kind == "group" else {}
+            self._initial = resolve_offsets(asked, bounds, committed, option="startingOffsets")
+        self._group.begin(self._initial)
+        return encode_offsets(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return `maxOffsetsPerTrigger`, or no limit."""
@@ -81,9 +99,9 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Mapping[str, Any], limit: ReadLimit) -> OffsetJson:
         """Return the end of the next batch."""
         starts = decode_offsets(start)
-        self._store_group_offsets(starts)
+        self._group.store(starts)
         if self._options.stop_file and os.path.exists(self._options.stop_file):
-            return encode_offsets(starts)
+            return dict(start)
         bounds = self._recent_bounds()
         ends = {queue: bound.maximum for queue, bound in bounds.items()}
         if self._available_now is not None:
@@ -93,11 +111,15 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # What is gone (and may be, else the check has raised) counts for no limit.
         all_starts = {queue: max(starts.get(queue, 0), bounds[queue].minimum) for queue in ends}
         new = {queue: all_starts[queue] for queue in ends.keys() - starts.keys()}
-        if self._options.commit_group_offsets and not new.keys() <= self._stored.keys():
-            self._store_beginnings(new, self._run_committed(new))
+        self._check_new(new, starts)
+        self._group.begin(new)
         limit_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         # Queues whose broker is away for the moment keep their place.
-        return encode_offsets({**starts, **admit(all_starts, ends, limit_rows)})
+        planned = {**starts, **admit(all_starts, ends, limit_rows)}
+        if planned == starts:
+            # The very same text, with the beginnings that it may hold: there is nothing to do.
+            return dict(start)
+        return encode_offsets(planned, {**new, **starts} if starts == self._initial else new)
 
     def reportLatestOffset(self) -> OffsetJson:
         """Return where the queues end, for Spark's progress report."""
@@ -107,8 +129,10 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> list[QueueRangesPartition]:
-        """Share the batch out among tasks; queues that are new in `end` begin at their minimum."""
-        starts, ends = decode_offsets(start), decode_offsets(end)
+        """Share the batch out among tasks; new queues begin where `end` says."""
+        starts = {**decode_offsets(start), **decode_beginnings(end)}
+        ends = decode_offsets(end)
+        # An end that an earlier release logged does not say it: these begin at their minimum.
         new = ends.keys() - starts.keys()
         # Pulls at offsets that are gone would be answered one by one, so they are left out here.
         moved = new if self._options.fail_on_data_loss else ends.keys()
@@ -122,7 +146,7 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Store the group's offsets after a finished batch."""
-        self._store_group_offsets(decode_offsets(end))
+        self._group.store(decode_offsets(end))
 
     def stop(self) -> None:
         """Do nothing: the client belongs to the process, which ends with the query."""
@@ -136,10 +160,29 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Behind the scenes.
 
     def _fresh_bounds(self) -> dict[MessageQueue, QueueBounds]:
+        """Ask what the topics hold; without failOnDataLoss, absent topics are left out."""
         client = self._client()
-        self._bounds = client.run(client.client.bounds(self._options.topics, self._deadline_s()))
-        self._bounds_at_s = time.monotonic()
-        return self._bounds
+        answers = {
+            # A topic that was waited for in vain is looked for once.
+            topic: client.submit(
+                client.client.bounds([topic], 0 if topic in self._absent else self._deadline_s())
+            )
+            for topic in self._options.topics
+        }
+        bounds: dict[MessageQueue, QueueBounds] = {}
+        for topic, answer in answers.items():
+            try:
+                bounds |= answer.result()
+                self._absent.pop(topic, None)
+            except MailboatError as exc:
+                if topic in self._absent:
+                    continue
+                if self._options.fail_on_data_loss or not isinstance(exc, RouteNotFoundError):
+                    raise
+                self._absent[topic] = str(exc)
+                logger.warning("%s; what the query has read of it stays noted", exc)
+        self._bounds, self._bounds_at_s = bounds, time.monotonic()
+        return bounds
 
     def _recent_bounds(self) -> dict[MessageQueue, QueueBounds]:
         """Return bounds of at most `offsetFetchIntervalMs` ago.
@@ -159,34 +202,28 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             bound = bounds.get(queue)
             if bound is None or bound.minimum <= start <= bound.maximum:
                 continue
-            text = (
+            self._lose(
                 f"{queue} holds offsets {bound.minimum} to {bound.maximum}, "
                 f"and the query goes on at {start}: messages are gone"
             )
-            if self._options.fail_on_data_loss:
-                raise DataLossError(f"{text}; set failOnDataLoss to false to go on without them")
-            logger.warning("%s", text)
 
-    def _store_beginnings(self, starts: QueueOffsets, committed: QueueOffsets) -> None:
-        """Store where the query begins in queues that the group has no offset in.
+    def _check_new(self, new: QueueOffsets, starts: QueueOffsets) -> None:
+        """Find messages that expired in a queue before the query learned of the queue.
 
-        What a group has stays as it is until the first batch ends: a start is not the end of one.
+        A topic that is new to the query as a whole begins at what is there.
         """
-        self._stored |= {queue: starts[queue] for queue in committed}
-        self._store_group_offsets({q: at for q, at in starts.items() if q not in committed})
+        topics = {queue.topic for queue in starts}
+        for queue, start in sorted(new.items()):
+            if start > 0 and queue.topic in topics:
+                self._lose(
+                    f"{queue} is new to the query and holds offsets from {start} on: "
+                    f"messages 0 to {start - 1} are gone"
+                )
 
-    def _store_group_offsets(self, offsets: QueueOffsets) -> None:
-        if not self._options.commit_group_offsets:
-            return
-        changed = {
-            queue: queue_offset
-            for queue, queue_offset in offsets.items()
-            if self._stored.get(queue) != queue_offset
-        }
-        if changed:
-            client = self._client()
-            if client.run(client.client.commit(self._options.group, changed)):
-                self._stored |= changed
+    def _lose(self, text: str) -> None:
+        if self._options.fail_on_data_loss:
+            raise DataLossError(f"{text}; set failOnDataLoss to false to go on without them")
+        logger.warning("%s", text)
 
     def _run_committed(self, queues: Iterable[MessageQueue]) -> QueueOffsets:
         client = self._client()

@@ -35,6 +35,17 @@ VALUES: dict[str, dict[str, Any]] = {
     "digest": {"image": {"digest": "sha256:" + "ab" * 32, "repository": "registry.example/mail"}},
     "pull secret": {"imagePullSecrets": ["one", "two"], "sparkJobs": [JOB]},
     "labels": {"commonLabels": {"team": "mail"}, "operator": {"podLabels": {"a": "b"}}},
+    "own labels": {
+        "commonLabels": {"app.kubernetes.io/name": "mine", "team": "mail"},
+        "operator": {"podLabels": {"app.kubernetes.io/component": "mine", "team": "other"}},
+        "sparkJobs": [{**JOB, "podLabels": {"app.kubernetes.io/instance": "mine"}}],
+    },
+    "other names": {"nameOverride": "boat", "sparkJobs": [JOB]},
+    "full name": {"fullnameOverride": "boat"},
+    "no kubelets": {"operator": {"rbac": {"kubeletStats": False}}},
+    "environment": {
+        "operator": {"logFormat": "json", "extraEnv": [{"name": "TZ", "value": "UTC"}]},
+    },
     "placing": {
         "operator": {
             "nodeSelector": {"disk": "ssd"},
@@ -46,10 +57,32 @@ VALUES: dict[str, dict[str, Any]] = {
     },
     "pod monitor": {"operator": {"metrics": {"podMonitor": {"enabled": True}}}},
     "sample": {"sample": {"enabled": True, "brokerSpec": {"groups": 2}}},
+    "sample of a private registry": {
+        "image": {"repository": "registry.example/mail", "pullPolicy": "Never"},
+        "imagePullSecrets": ["123"],
+        "sample": {"enabled": True, "nameServerSpec": {"replicas": 3}},
+        "operator": {"watch": {"scope": "namespaces", "namespaces": ["a", "b"]}},
+    },
     "local job": {"sparkJobs": [JOB]},
     "cron job": {"sparkJobs": [{**JOB, "schedule": "0 * * * *", "suspend": True}]},
     "job on pods": {
         "sparkJobs": [{**JOB, "mode": "kubernetes", "sparkConf": {"spark.ui.port": "1"}}]
+    },
+    "awkward texts": {
+        "sparkJobs": [
+            {
+                **JOB,
+                "mode": "kubernetes",
+                "tags": "a || b",
+                "partitionBy": ["date", "hour"],
+                "compression": "none",
+                "livenessTimeoutSeconds": 86400,
+                "maxOffsetsPerTrigger": 20000000,
+                "priorityClassName": "123",
+                "affinity": {"nodeAffinity": {}},
+                "sparkConf": {"spark.a": "y: z", "spark.driver.extraJavaOptions": "-Da=b #c"},
+            }
+        ]
     },
     "two jobs": {
         "sparkJobs": [
@@ -168,12 +201,86 @@ def test_schema_and_defaults_name_the_same_values() -> None:
         {"sparkJobs": [{**JOB, "mode": "cluster"}]},
         {"sparkJobs": [{**JOB, "executors": {"memory": "lots"}}]},
         {"sparkJobs": [{**JOB, "output": {"path": "/absolute"}}]},
+        {"sparkJobs": [{**JOB, "driver": {"memory": "300m"}}]},
+        {"sample": {"name": "1st"}},
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, Any]) -> None:
     """A value that is unknown or of the wrong shape does not render."""
     with pytest.raises(HelmError):
         render(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"operator": {"watch": {"namespaces": ["a"]}}}, "set operator.watch.scope=namespaces"),
+        ({"operator": {"serviceAccount": {"create": False}}}, "must name an account"),
+        ({"sparkJobs": [JOB, {**JOB, "group": "h"}]}, "two jobs of the name orders"),
+        (
+            {
+                "sparkJobs": [
+                    {**JOB, "mode": "kubernetes", "output": {"accessMode": "ReadWriteOncePod"}}
+                ]
+            },
+            "use ReadWriteMany",
+        ),
+    ],
+)
+def test_values_that_do_not_go_together_are_named(values: dict[str, Any], sentence: str) -> None:
+    """Each fits the schema by itself; one sentence says what is wrong and what to do."""
+    with pytest.raises(HelmError, match=sentence):
+        render(values)
+
+
+def test_the_charts_own_labels_win() -> None:
+    """Pods are found by them, so no other label of the same key takes their place."""
+    objects = render(VALUES["own labels"])
+    for deployment in (item for item in objects if item["kind"] == "Deployment"):
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        selector = deployment["spec"]["selector"]["matchLabels"]
+        assert selector.items() <= labels.items()
+        assert selector["app.kubernetes.io/name"] == "mailboat"
+        assert selector["app.kubernetes.io/instance"] == "r"
+    operator = one(objects, "Deployment", "r-mailboat")["spec"]["template"]["metadata"]["labels"]
+    assert operator["team"] == "other"
+
+
+def test_without_the_kubelets_count_there_is_no_right_on_nodes() -> None:
+    """`kubeletStats: false` takes away the one right on nodes, and tells the operator."""
+    objects = render(VALUES["no kubelets"])
+    rules = one(objects, "ClusterRole", f"{NAMESPACE}-r-mailboat")["rules"]
+    assert not [rule for rule in rules if "nodes/proxy" in rule["resources"]]
+    assert len(rules) == len(rbac.NAMESPACED_RULES + rbac.CLUSTER_RULES) - 1
+    container = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    environment = {entry["name"]: entry.get("value", "from-the-pod") for entry in container["env"]}
+    assert load_settings(environment).kubelet_stats is False
+
+
+def test_the_sample_lives_where_the_operator_looks_and_can_be_pulled() -> None:
+    """A watched namespace, and the chart's pull policy and secrets for both its objects."""
+    objects = render(VALUES["sample of a private registry"])
+    for kind in ("Broker", "NameServer"):
+        sample = one(objects, kind)
+        assert sample["metadata"]["namespace"] == "a"
+        assert sample["spec"]["imagePullPolicy"] == "Never"
+        assert sample["spec"]["podTemplate"]["imagePullSecrets"] == [{"name": "123"}]
+    assert one(objects, "NameServer")["spec"]["replicas"] == 3
+
+
+@pytest.mark.parametrize("name", ["default", "two namespaces"])
+def test_the_first_broker_of_the_notes_can_be_pasted(name: str) -> None:
+    """The commands work as printed: the here-document ends, and is applied where it is watched."""
+    notes = Chart.load(CHART).render(VALUES[name], name="r", namespace=NAMESPACE)
+    text = next(text for file, text in notes.items() if file.endswith("NOTES.txt"))
+    lines = text.splitlines()
+    begin = next(number for number, line in enumerate(lines) if line.endswith("<<EOF"))
+    end = lines.index("EOF", begin)
+    documents = list(yaml.safe_load_all("\n".join(lines[begin + 1 : end])))
+    assert [document["kind"] for document in documents] == ["NameServer", "Broker"]
+    flag = " --namespace a" if name == "two namespaces" else ""
+    assert lines[begin].startswith(f"kubectl{flag} apply ")
+    assert lines[end + 1].startswith(f"kubectl{flag} wait ")
 
 
 def _table(rules: tuple[rbac.Rule, ...]) -> list[dict[str, Any]]:
@@ -188,7 +295,7 @@ def test_the_rights_are_those_that_the_operator_uses() -> None:
     objects = render({})
     assert one(objects, "Role")["rules"] == _table(rbac.LEASE_RULES)
     everywhere = _table(rbac.NAMESPACED_RULES + rbac.CLUSTER_RULES)
-    assert one(objects, "ClusterRole")["rules"] == everywhere
+    assert one(objects, "ClusterRole", f"{NAMESPACE}-r-mailboat")["rules"] == everywhere
 
     objects = render(VALUES["two namespaces"])
     assert not [item for item in objects if item["kind"].startswith("ClusterRole")]
@@ -196,6 +303,26 @@ def test_the_rights_are_those_that_the_operator_uses() -> None:
     assert set(roles) == {NAMESPACE, "a", "b"}
     for namespace in "ab":
         assert roles[namespace]["rules"] == _table(rbac.NAMESPACED_RULES)
+
+
+def test_people_with_kubernetes_roles_may_use_the_resources() -> None:
+    """View reads, edit and admin change; nobody's status; nothing where that is not wanted."""
+    objects = render({})
+    prefix = "rbac.authorization.k8s.io/aggregate-to-"
+    found = {}
+    for item in objects:
+        for label in item["metadata"]["labels"]:
+            if item["kind"] == "ClusterRole" and label.startswith(prefix):
+                found[label.removeprefix(prefix)] = item["rules"]
+    kinds = ["brokers", "nameservers", "topics"]
+    read = {"apiGroups": ["mailboat.dev"], "resources": kinds, "verbs": ["get", "list", "watch"]}
+    assert found["view"] == [read]
+    assert found["edit"] == found["admin"]
+    (change,) = found["edit"]
+    assert change["resources"] == [*kinds, "brokers/scale", "nameservers/scale"]
+    assert set(change["verbs"]) == {"create", "delete", "deletecollection", "patch", "update"}
+    objects = render({"operator": {"rbac": {"aggregate": False}}})
+    assert len([item for item in objects if item["kind"] == "ClusterRole"]) == 1
 
 
 def test_the_drivers_rights_are_those_that_spark_uses() -> None:
@@ -227,7 +354,9 @@ def test_the_operator_understands_its_environment(name: str) -> None:
     assert settings.http_port == container["ports"][0]["containerPort"]
 
 
-@pytest.mark.parametrize("name", ["local job", "job on pods", "cron job", "pull secret"])
+@pytest.mark.parametrize(
+    "name", ["local job", "job on pods", "cron job", "pull secret", "awkward texts"]
+)
 def test_the_job_understands_its_arguments(name: str) -> None:
     """The command line that the chart writes is one that the job takes."""
     kind = "CronJob" if name == "cron job" else "Deployment"
@@ -241,8 +370,24 @@ def test_the_job_understands_its_arguments(name: str) -> None:
         arguments = [argument.replace(variable, value) for argument in arguments]
     options = read_options(arguments[1:])
     assert options.topics == "orders,paid"
-    assert options.on_kubernetes == (name == "job on pods")
+    assert options.on_kubernetes == (name in {"job on pods", "awkward texts"})
     assert options.mode == ("available-now" if kind == "CronJob" else "streaming")
+    assert options.kubernetes.instance == ("r" if options.on_kubernetes else "")
+
+
+def test_a_jobs_texts_arrive_as_they_are() -> None:
+    """Colons, hashes, bars and large numbers mean nothing to YAML on the way to the job."""
+    deployment = one(render(VALUES["awkward texts"]), "Deployment", "r-orders")
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    options = read_options([text.replace("$(POD_IP)", "10.0.0.1") for text in arguments[1:]])
+    assert options.tags == "a || b"
+    assert options.partition_by == ("date", "hour")
+    assert (options.compression, options.liveness_timeout_s) == ("none", 86400)
+    assert options.max_offsets_per_trigger == 20_000_000
+    assert options.spark_settings == {
+        "spark.a": "y: z",
+        "spark.driver.extraJavaOptions": "-Da=b #c",
+    }
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())

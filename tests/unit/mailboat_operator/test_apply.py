@@ -20,6 +20,7 @@ from mailboat_operator.planner.actions import (
     ConfigureBroker,
     Delete,
     Notify,
+    Patch,
     ResizeClaim,
     ScaleAway,
     SetFinalizers,
@@ -243,6 +244,26 @@ async def test_scaling_away_changes_replicas_and_policy_of_the_very_object(
     }
     with pytest.raises(ConflictError):
         await _run(applier, ScaleAway("orders-g0", uid, version, "spec.groups is 0"))
+
+
+async def test_a_patch_changes_the_very_object_in_what_it_names(
+    kubernetes: FakeKubernetes, applier: Applier
+) -> None:
+    """A null takes a field off, a list is put there whole; an older version is refused."""
+    claim = _in_shop(_child("PersistentVolumeClaim", spec={"volumeName": "pv-1", "extra": 1}))
+    stored = await kubernetes.put("persistentvolumeclaims", claim)
+    uid, version = stored["metadata"]["uid"], stored["metadata"]["resourceVersion"]
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "uid-of-c"}
+    changes = {"metadata": {"ownerReferences": [owner]}, "spec": {"extra": None}}
+    patch = Patch("PersistentVolumeClaim", "orders-g0", uid, version, changes, "whenDeleted")
+    await _run(applier, patch)
+    changed = kubernetes.find("persistentvolumeclaims", "shop", "orders-g0")
+    assert changed is not None
+    assert changed["metadata"]["ownerReferences"] == [owner]
+    assert changed["metadata"]["labels"] == stored["metadata"]["labels"]
+    assert changed["spec"] == {"volumeName": "pv-1"}
+    with pytest.raises(ConflictError):
+        await _run(applier, patch)
 
 
 async def test_a_failure_ends_the_step_before_it_is_told(

@@ -11,6 +11,7 @@ from mailboat_operator.kinds import ResourceKey
 from mailboat_operator.kube_api import ConflictError
 from mailboat_operator.leader import NotLeaderError
 from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.reconciler import StepsFailedError
 from mailboat_operator.work_queue import WorkQueue
 
 _A = ResourceKey("Broker", "shop", "a")
@@ -85,6 +86,34 @@ async def test_a_due_turn_is_taken(metrics: OperatorMetrics) -> None:
     queue.close()
     await task
     assert turns == 3
+
+
+@pytest.mark.parametrize(("again_after_s", "is_soon"), [(0.001, True), (None, False), (900, False)])
+async def test_a_failing_step_slows_down_no_other(
+    metrics: OperatorMetrics, again_after_s: float | None, is_soon: bool
+) -> None:
+    """However long what fails has to wait: what is due earlier has its turn when it is due."""
+    queue = WorkQueue(uniform=lambda low, high: 300.0)
+    turns = 0
+    again = asyncio.Event()
+
+    async def reconcile(key: ResourceKey) -> float | None:
+        nonlocal turns
+        turns += 1
+        if turns == 2:
+            again.set()
+        raise StepsFailedError(key, ["budget"], again_after_s)
+
+    task = await _work(queue, metrics, reconcile, workers=1)
+    queue.add(_A)
+    try:
+        async with asyncio.timeout(5 if is_soon else 0.2):
+            await again.wait()
+    except TimeoutError:
+        assert not is_soon
+    queue.close()
+    await task
+    assert again.is_set() == is_soon
 
 
 async def test_what_was_begun_ends_and_nothing_more_begins(metrics: OperatorMetrics) -> None:

@@ -20,6 +20,14 @@ def test_defaults() -> None:
     assert settings.pod_name
 
 
+def test_the_kubelet_is_asked_unless_told_otherwise() -> None:
+    """The switch takes the two words that Helm writes."""
+    assert load_settings(_LEAST).kubelet_stats
+    for text, wanted in (("true", True), ("false", False)):
+        settings = load_settings({**_LEAST, "MAILBOAT_OPERATOR_KUBELET_STATS": text})
+        assert settings.kubelet_stats is wanted
+
+
 def test_namespaces() -> None:
     """The namespaces are a list with commas; each counts once."""
     settings = load_settings({**_LEAST, "MAILBOAT_OPERATOR_NAMESPACES": "shop, bank,shop,"})
@@ -38,6 +46,7 @@ def test_namespaces() -> None:
         ("LOG_LEVEL", "LOUD", "one of DEBUG"),
         ("NAMESPACES", "Shop", "'Shop' is not the name of a namespace"),
         ("LEASE_NAME", "", "must not be empty"),
+        ("KUBELET_STATS", "maybe", "must be true or false"),
         ("DEAF_SECONDS", "45", "must be more than WATCH_SECONDS"),
     ],
 )

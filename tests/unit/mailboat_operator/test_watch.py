@@ -5,13 +5,33 @@ from typing import Any
 
 import kopf
 import pytest
+from aiohttp import web
 from fake_kubernetes import FakeKubernetes
+from kubernetes.aio.client import ApiClient
 
 from mailboat_operator.cache import ObjectCache
-from mailboat_operator.kinds import BROKER, CHILD_KINDS, POD, SERVICE, ResourceKey, watched_kinds
-from mailboat_operator.kube_api import KubeApi
+from mailboat_operator.kinds import (
+    BROKER,
+    CHILD_KINDS,
+    POD,
+    SERVICE,
+    STATEFUL_SET,
+    STORAGE_CLASS,
+    ResourceKey,
+    watched_kinds,
+)
+from mailboat_operator.kube_api import ForbiddenError, KubeApi, KubeApiError
+from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.settings import OperatorSettings
-from mailboat_operator.watch import ChangeHub, Resync, WatchClock, kopf_registry, kopf_settings
+from mailboat_operator.sight import Sight
+from mailboat_operator.watch import (
+    ChangeHub,
+    Resync,
+    WatchClock,
+    kopf_registry,
+    kopf_settings,
+    watch_session,
+)
 
 Manifest = dict[str, Any]
 _SETTINGS = OperatorSettings(image="i", pod_name="p", pod_namespace="system")
@@ -76,6 +96,35 @@ def test_children_mark_their_owner(marked: _Marked) -> None:
         "NameServer/shop/ns"
     ]
     assert marked.see("Service", "foreign") == []
+
+
+def test_who_loses_a_child_is_marked(marked: _Marked) -> None:
+    """A label that is taken off or changed concerns the resource that it named before.
+
+    So it does when nobody heard of the change, and a list shows it.
+    """
+    labels = {"mailboat.dev/broker": "orders"}
+    for name in ("a", "b"):
+        marked.see("StatefulSet", name, labels=labels)
+    assert marked.see("StatefulSet", "a") == ["Broker/shop/orders"]
+    assert marked.see("StatefulSet", "b", labels={"mailboat.dev/broker": "bills"}) == [
+        "Broker/shop/bills",
+        "Broker/shop/orders",
+    ]
+    marked.see("StatefulSet", "a", labels=labels)
+    marked.keys.clear()
+    marked.hub.listed(STATEFUL_SET, "shop", [marked.object("StatefulSet", "a")], 99)
+    assert sorted(marked.keys) == ["Broker/shop/bills", "Broker/shop/orders"]
+
+
+def test_a_child_whose_label_is_put_back_is_seen_again(marked: _Marked) -> None:
+    """Without the label by which it is watched a child is told DELETED, and yet it lives."""
+    labels = {"mailboat.dev/broker": "orders"}
+    marked.see("StatefulSet", "a", labels=labels)
+    marked.hub.gone(marked.object("StatefulSet", "a", labels=labels))
+    assert marked.see("StatefulSet", "a", labels=labels) == ["Broker/shop/orders"]
+    orders = ResourceKey("Broker", "shop", "orders")
+    assert list(marked.cache.owned_by("StatefulSet", orders)) == ["a"]
 
 
 def test_nothing_is_marked_twice_for_one_state(marked: _Marked) -> None:
@@ -197,7 +246,7 @@ async def test_resync_finds_what_was_missed(
     }
     await kubernetes.put("services", service)
     await kubernetes.put("brokers", broker)
-    resync = Resync(kube_api, marked.hub, (BROKER, SERVICE), (), every_s=0.5)
+    resync = Resync(kube_api, marked.hub, Sight(), (BROKER, SERVICE), (), every_s=0.5)
     await resync.run_once()
     assert sorted(marked.keys) == ["Broker/shop/bills", "Broker/shop/orders"]
     marked.keys.clear()
@@ -209,3 +258,158 @@ async def test_resync_finds_what_was_missed(
     assert marked.keys == ["Broker/shop/orders", "Broker/shop/bills"]
     assert marked.cache.owned_by("Service", ResourceKey("Broker", "shop", "orders")) == {}
     task.cancel()
+
+
+class _Forbidden:
+    """Answers with an error whatever touches one of the paths."""
+
+    def __init__(self, kubernetes: FakeKubernetes, *paths: str, status: int = 403) -> None:
+        self.paths, self.status = set(paths), status
+        kubernetes.faults = [self._answer]
+
+    async def _answer(self, request: web.Request) -> web.Response | None:
+        if request.path not in self.paths:
+            return None
+        return web.json_response({"message": "forbidden"}, status=self.status)
+
+
+def _broker(namespace: str, name: str) -> Manifest:
+    metadata = {"namespace": namespace, "name": name}
+    return {
+        "apiVersion": "mailboat.dev/v1alpha1",
+        "kind": "Broker",
+        "metadata": metadata,
+        "spec": {},
+    }
+
+
+_IN_BANK = "/apis/mailboat.dev/v1alpha1/namespaces/bank/brokers"
+
+
+@pytest.mark.parametrize("status", [403, 404])
+async def test_a_namespace_that_is_refused_costs_no_other(
+    kubernetes: FakeKubernetes, kube_api: KubeApi, marked: _Marked, status: int
+) -> None:
+    """Its list is told as refused, the others are read; with the right all of it is planned."""
+    forbidden = _Forbidden(kubernetes, _IN_BANK, status=status)
+    for namespace in ("bank", "shop"):
+        await kubernetes.put("brokers", _broker(namespace, "orders"))
+    sight = Sight()
+    kinds = (BROKER, SERVICE)
+    resync = Resync(kube_api, marked.hub, sight, kinds, ("bank", "shop"), every_s=600)
+    await resync.run_once()
+    assert marked.keys == ["Broker/shop/orders"]
+    assert sight.refusals() == [(("Broker", "bank"), 1.0)]
+    assert not sight.sees_all_of("bank")
+    assert sight.sees_all_of("shop")
+    # Known from before, as after a Role that was away for a while: unchanged, and never planned.
+    stored = kubernetes.find("brokers", "bank", "orders")
+    assert stored is not None
+    marked.cache.update(stored)
+    forbidden.paths.clear()
+    task = asyncio.create_task(resync.run())
+    resync.gap_seen()
+    async with asyncio.timeout(5):
+        await marked.wait_for("Broker/bank/orders")
+    assert sight.refusals() == []
+    task.cancel()
+
+
+async def test_all_other_lists_are_read_before_a_failure_counts(
+    kubernetes: FakeKubernetes, kube_api: KubeApi, marked: _Marked
+) -> None:
+    """An API server that fails is no missing right: the round fails, but not what was read."""
+    _Forbidden(kubernetes, _IN_BANK, status=500)
+
+    async def wait(request: web.Request) -> None:
+        if "/shop/" in request.path:
+            await asyncio.sleep(0.1)
+
+    kubernetes.faults.append(wait)
+    await kubernetes.put("brokers", _broker("shop", "orders"))
+    sight = Sight()
+    resync = Resync(kube_api, marked.hub, sight, (BROKER,), ("bank", "shop"), every_s=600)
+    with pytest.raises(KubeApiError):
+        await resync.run_once()
+    assert marked.keys == ["Broker/shop/orders"]
+    assert sight.refusals() == []
+
+
+async def test_cluster_wide_only_storage_classes_can_be_done_without(
+    kubernetes: FakeKubernetes, kube_api: KubeApi, marked: _Marked
+) -> None:
+    """Without a right on Brokers in the whole cluster nothing can be served, and that is said."""
+    classes = "/apis/storage.k8s.io/v1/storageclasses"
+    forbidden = _Forbidden(kubernetes, classes)
+    sight = Sight()
+    resync = Resync(kube_api, marked.hub, sight, (BROKER, STORAGE_CLASS), (), every_s=600)
+    await resync.run_once()
+    assert not sight.sees("StorageClass", None)
+    assert sight.sees_all_of("shop")
+    forbidden.paths = {"/apis/mailboat.dev/v1alpha1/brokers"}
+    with pytest.raises(ForbiddenError):
+        await resync.run_once()
+
+
+async def test_a_refused_watch_is_neither_deaf_nor_waited_for(
+    kubernetes: FakeKubernetes,
+    kube_api: KubeApi,
+    api_client: ApiClient,
+    metrics: OperatorMetrics,
+    marked: _Marked,
+) -> None:
+    """A 403 is an answer; no answer is silence, also where there were 403s before."""
+    now_s = 100.0
+    clock = WatchClock((BROKER,), ("bank", "shop"), monotonic=lambda: now_s)
+    sight = Sight()
+    resync = Resync(kube_api, marked.hub, sight, (BROKER,), ("bank", "shop"), every_s=600)
+    session = watch_session(api_client, clock, resync, sight, metrics).aiohttp_session
+    forbidden = _Forbidden(kubernetes, _IN_BANK)
+    in_shop = _IN_BANK.replace("bank", "shop")
+
+    async def ask(path: str, **query: str) -> None:
+        async with session.get(kubernetes.url + path, params={"timeoutSeconds": "0", **query}):
+            pass
+
+    async with session:
+        now_s = 150.0
+        await ask(_IN_BANK)
+        assert not clock.is_complete.is_set()
+        await ask(in_shop)
+        await ask(in_shop, watch="true", resourceVersion="100")
+        assert clock.is_complete.is_set()
+        assert dict(clock.silences()) == {("Broker", "bank"): 0, ("Broker", "shop"): 0}
+        assert not sight.sees("Broker", "bank")
+        now_s = 250.0
+        forbidden.status = 503
+        await ask(_IN_BANK)
+        assert dict(clock.silences())["Broker", "bank"] == 100
+        # What is answered again makes all be listed again, the only proof of sight.
+        forbidden.paths.clear()
+        for query in ({}, {"watch": "true", "resourceVersion": "100"}):
+            resync._gap.clear()
+            await ask(_IN_BANK, **query)
+            assert resync._gap.is_set()
+            assert not sight.sees("Broker", "bank")
+
+
+async def test_a_refused_watch_of_the_cluster_is_waited_for(
+    kubernetes: FakeKubernetes,
+    kube_api: KubeApi,
+    api_client: ApiClient,
+    metrics: OperatorMetrics,
+    marked: _Marked,
+) -> None:
+    """What is needed everywhere stays a complaint: nothing is served without it."""
+    now_s = 100.0
+    clock = WatchClock((BROKER,), (), monotonic=lambda: now_s)
+    sight = Sight()
+    resync = Resync(kube_api, marked.hub, sight, (BROKER,), (), every_s=600)
+    path = "/apis/mailboat.dev/v1alpha1/brokers"
+    _Forbidden(kubernetes, path)
+    async with watch_session(api_client, clock, resync, sight, metrics).aiohttp_session as session:
+        now_s = 200.0
+        async with session.get(kubernetes.url + path):
+            pass
+    assert dict(clock.silences()) == {("Broker", None): 100}
+    assert not clock.is_complete.is_set()

@@ -49,11 +49,30 @@ async def test_in_progress_has_the_time_it_began() -> None:
 
 async def test_backoff_doubles_up_to_five_minutes() -> None:
     """Failures in a row pause 1 s, 2 s, 4 s ... and never more than 300 s; a success resets it."""
-    queue = WorkQueue(uniform=lambda low, high: high)
-    pauses = [queue.add_failed(_A) for _ in range(12)]
+    now_s = 1000.0
+    queue = WorkQueue(uniform=lambda low, high: high, monotonic=lambda: now_s)
+    pauses = []
+    for _ in range(12):
+        pauses.append(queue.add_failed(_A))
+        now_s += pauses[-1]
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
     queue.succeeded(_A)
     assert queue.add_failed(_A) == 1
+    queue.close()
+
+
+async def test_failures_within_a_pause_do_not_lengthen_it() -> None:
+    """Turns for changes in between are no further proof: the pause goes on, and then doubles."""
+    now_s = 1000.0
+    queue = WorkQueue(uniform=lambda low, high: high, monotonic=lambda: now_s)
+    queue.add_failed(_A)
+    now_s += 1
+    assert queue.add_failed(_A) == 2
+    for passed_s in (0.5, 1.0, 1.5):
+        now_s = 1001.0 + passed_s
+        assert queue.add_failed(_A) == 2 - passed_s
+    now_s = 1003.0
+    assert queue.add_failed(_A) == 4
     queue.close()
 
 

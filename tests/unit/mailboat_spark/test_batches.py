@@ -11,7 +11,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from mailboat.errors import ConfigError
+from mailboat.errors import ConfigError, CorruptRecordError
 from mailboat.model.message_queue import MessageQueue
 from mailboat_spark.batches import BatchBuilder
 from mailboat_spark.schema import COLUMNS, check_schema, default_schema
@@ -48,7 +48,8 @@ def test_kafka_columns(make_record):
         "headers": "array<struct<key:string,value:binary>>",
     }
     batches, arrow = builder(schema)
-    batches.add(QUEUE, make_record(9, b"v", properties=PROPERTIES, store_ms=1), end=FOREVER)
+    record = make_record(9, b"v", properties=PROPERTIES, store_ms=1)
+    batches.add(QUEUE, record, start=9, end=FOREVER)
     [batch] = batches.take_rest()
     batch.validate(full=True)
     assert batch.schema.equals(arrow)
@@ -78,7 +79,7 @@ def test_rocketmq_columns(make_record):
     record = make_record(
         9, b"v", properties=PROPERTIES, born_ms=1_700_000_000_001, flag=4, reconsume_times=2
     )
-    batches.add(QUEUE, record, end=FOREVER)
+    batches.add(QUEUE, record, start=0, end=FOREVER)
     [batch] = batches.take_rest()
     batch.validate(full=True)
     assert batch.schema.equals(arrow)
@@ -104,7 +105,7 @@ def test_a_message_without_tags_and_keys_has_nulls(make_record):
     """What a producer did not give is null, not empty."""
     schema = columns("key", "keys", "tags", "message_id")
     batches, _ = builder(schema)
-    batches.add(QUEUE, make_record(0, properties=b""), end=FOREVER)
+    batches.add(QUEUE, make_record(0, properties=b""), start=0, end=FOREVER)
     [batch] = batches.take_rest()
     assert batch.to_pylist() == [{"key": None, "keys": None, "tags": None, "message_id": None}]
 
@@ -113,10 +114,57 @@ def test_bytes_that_are_no_text_do_not_stop_a_query(make_record):
     """Properties of other clients may not be UTF-8; text columns replace, binary ones keep."""
     schema = columns("key", "keys", "properties")
     batches, _ = builder(schema)
-    batches.add(QUEUE, make_record(0, properties=b"KEYS\x01\xff\x02"), end=FOREVER)
+    batches.add(QUEUE, make_record(0, properties=b"KEYS\x01\xff\x02"), start=0, end=FOREVER)
     [batch] = batches.take_rest()
     [row] = batch.to_pylist(maps_as_pydicts="strict")
     assert row == {"key": b"\xff", "keys": "\ufffd", "properties": {"KEYS": "\ufffd"}}
+
+
+def test_a_time_beyond_sparks_is_null(make_record):
+    """Clients may send nanoseconds for milliseconds; such a message comes, without its time."""
+    schema = columns("queue_offset", "born_timestamp", "store_timestamp")
+    batches, arrow = builder(schema)
+    # Spark's timestamps are microseconds in 64 bits.
+    latest_ms = (2**63 - 1) // 1000
+    times_ms = [1, 1_700_000_000_000_000_000, latest_ms, latest_ms + 1, -latest_ms, -(2**63)]
+    body = b"".join(make_record(n, born_ms=ms, store_ms=ms) for n, ms in enumerate(times_ms))
+    batches.add(QUEUE, body, start=0, end=FOREVER)
+    [batch] = batches.take_rest()
+    batch.validate(full=True)
+    assert batch.schema.equals(arrow)
+    wanted = [1000, None, latest_ms * 1000, None, -latest_ms * 1000, None]
+    for name in ("born_timestamp", "store_timestamp"):
+        assert batch.column(name).cast(pa.int64()).to_pylist() == wanted
+
+
+def test_a_value_that_cannot_be_unpacked_is_told_of_once(make_record, caplog):
+    """One warning per queue says which message came as it is stored."""
+    batches, _ = builder(columns("value"))
+    other = MessageQueue("orders", "broker-a", 4)
+    for queue in (QUEUE, other):
+        for at in (5, 8):
+            body = make_record(at, b"plain", sys_flag=0x1) + make_record(at + 1)
+            batches.add(queue, body, start=at, end=FOREVER)
+    [batch] = batches.take_rest()
+    assert batch.column("value").to_pylist() == [b"plain", b"hello"] * 4
+    texts = [record.getMessage() for record in caplog.records]
+    assert [text.partition(": ")[0] for text in texts] == [
+        "orders@broker-a:3 at queue offset 5",
+        "orders@broker-a:4 at queue offset 5",
+    ]
+    assert "cannot be read" in texts[0]
+
+
+@pytest.mark.parametrize(("whole", "queue_offset"), [(0, 7), (2, 9)])
+def test_a_damaged_record_is_named_by_its_place(make_record, whole, queue_offset):
+    """The sentence says in which queue, and from which offset on, bytes are no record."""
+    batches, _ = builder(columns("value"))
+    body = b"".join(make_record(7 + n) for n in range(whole)) + b"\x00\x00\x00\x05rubbish"
+    with pytest.raises(CorruptRecordError) as caught:
+        batches.add(QUEUE, body, start=7, end=FOREVER)
+    assert str(caught.value).startswith(
+        f"orders@broker-a:3 from queue offset {queue_offset} on, received bytes: record at "
+    )
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -124,7 +172,7 @@ def test_every_column_alone_and_empty_handed(make_record, name):
     """Any single column is built as Spark's own converter declares it."""
     schema = StructType([StructField(name, COLUMNS[name].spark_type)])
     batches, arrow = builder(schema)
-    batches.add(QUEUE, make_record(0) + make_record(1, with_crc=False), end=FOREVER)
+    batches.add(QUEUE, make_record(0) + make_record(1, with_crc=False), start=0, end=FOREVER)
     [batch] = batches.take_rest()
     batch.validate(full=True)
     assert batch.num_rows == 2
@@ -136,11 +184,11 @@ def test_batches_grow_over_pulls_and_queues(make_record):
     schema = columns("partition", "offset")
     batches, _ = builder(schema, max_rows=5)
     other = MessageQueue("orders", "broker-a", 4)
-    batches.add(QUEUE, make_record(0) + make_record(1), end=FOREVER)
+    batches.add(QUEUE, make_record(0) + make_record(1), start=0, end=FOREVER)
     assert list(batches.take_full()) == []
-    batches.add(other, make_record(7) + make_record(8), end=FOREVER)
+    batches.add(other, make_record(7) + make_record(8), start=0, end=FOREVER)
     assert list(batches.take_full()) == []
-    batches.add(QUEUE, make_record(2), end=FOREVER)
+    batches.add(QUEUE, make_record(2), start=0, end=FOREVER)
     [batch] = batches.take_full()
     assert isinstance(batch, pa.RecordBatch)
     rows = [(row["partition"], row["offset"]) for row in batch.to_pylist()]
@@ -151,9 +199,9 @@ def test_batches_grow_over_pulls_and_queues(make_record):
 def test_large_messages_end_a_batch_early(make_record):
     """A batch is bounded in bytes as well, so that memory is."""
     batches, _ = builder(columns("value"), max_bytes=3000)
-    batches.add(QUEUE, make_record(0, b"x" * 2000), end=FOREVER)
+    batches.add(QUEUE, make_record(0, b"x" * 2000), start=0, end=FOREVER)
     assert list(batches.take_full()) == []
-    batches.add(QUEUE, make_record(1, b"x" * 2000), end=FOREVER)
+    batches.add(QUEUE, make_record(1, b"x" * 2000), start=0, end=FOREVER)
     assert [batch.num_rows for batch in batches.take_full()] == [2]
 
 

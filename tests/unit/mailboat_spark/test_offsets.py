@@ -5,11 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mailboat.model.message_queue import MessageQueue
-from mailboat_spark.offsets import OffsetFormatError, decode_offsets, encode_offsets
+from mailboat_spark.offsets import (
+    OWN_KEYS,
+    OffsetFormatError,
+    decode_beginnings,
+    decode_offsets,
+    encode_offsets,
+    parse_starting_offsets,
+)
 
 NAMES = st.text("abz-_019", min_size=1, max_size=5)
 OFFSETS = st.dictionaries(
-    st.builds(MessageQueue, NAMES.filter(lambda name: name != "_v"), NAMES, st.integers(0, 12)),
+    st.builds(
+        MessageQueue, NAMES.filter(lambda name: name not in OWN_KEYS), NAMES, st.integers(0, 12)
+    ),
     st.integers(0, 2**63 - 1),
 )
 
@@ -19,6 +28,24 @@ def test_the_form_is_the_documented_one():
     offsets = {MessageQueue("orders", "broker-a", 1): 88, MessageQueue("orders", "broker-a", 0): 5}
     text = json.dumps(encode_offsets(offsets))
     assert text == '{"_v": 1, "orders": {"broker-a:0": 5, "broker-a:1": 88}}'
+
+
+def test_beginnings_stand_beside_the_offsets():
+    """Where new queues begin is a key of its own, which earlier checkpoints do not have."""
+    old, new = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+    text = json.dumps(encode_offsets({old: 5, new: 88}, {new: 80}))
+    assert text == (
+        '{"_from": {"orders": {"broker-a:1": 80}}, "_v": 1, '
+        '"orders": {"broker-a:0": 5, "broker-a:1": 88}}'
+    )
+    assert decode_offsets(json.loads(text)) == {old: 5, new: 88}
+    assert decode_beginnings(json.loads(text)) == {new: 80}
+    assert decode_beginnings({"_v": 1, "orders": {"broker-a:0": 5}}) == {}
+    assert json.dumps(encode_offsets({old: 5}, {})) == '{"_v": 1, "orders": {"broker-a:0": 5}}'
+    # A checkpoint's text may be given as startingOffsets.
+    assert parse_starting_offsets(text, words=()).by_queue == {old: 5, new: 88}
+    with pytest.raises(OffsetFormatError, match="_from"):
+        decode_beginnings({"_v": 1, "_from": 5})
 
 
 @given(OFFSETS, st.randoms())

@@ -53,6 +53,7 @@ def test_a_name_like_no_other_is_refused_too():
         ("subscribe", " , ", "names no topic"),
         ("subscribe", "no spaces!", "no spaces!"),
         ("subscribe", "_v", "cannot be read"),
+        ("subscribe", "_from", "cannot be read"),
         ("groupId", "a b", "a b"),
         ("failOnDataLoss", "maybe", "neither true nor false"),
         ("maxOffsetsPerTrigger", "0", "less than 1"),
@@ -110,9 +111,10 @@ def test_offsets_by_queue_are_read():
     }
 
 
-def test_several_topics_are_named_once_each():
-    """Topics are separated by commas; a repeated one counts once."""
-    assert parse_options({**NEEDED, "subscribe": "a, b,a"}, "stream").topics == ("a", "b")
+@pytest.mark.parametrize("text", ["a,b", "a, b,a", "a,b,", ",a,, b ,"])
+def test_several_topics_are_named_once_each(text):
+    """Topics are separated by commas; repeated and empty ones do not count."""
+    assert parse_options({**NEEDED, "subscribe": text}, "stream").topics == ("a", "b")
 
 
 def test_the_schema_needs_only_its_own_options():

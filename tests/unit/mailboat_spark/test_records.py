@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mailboat.errors import CorruptRecordError, IllegalMessageError
+from mailboat.errors import CorruptRecordError
 from mailboat.model.tags import java_hash
 from mailboat_spark.records import (
     HEAD_BORN_MS,
@@ -91,10 +91,20 @@ def test_a_compressed_payload_comes_out_whole(make_record):
     assert rows.payloads == [payload]
 
 
-def test_a_broken_compressed_payload_is_an_error(make_record):
-    """A payload that cannot be unpacked is never handed on as it is."""
-    with pytest.raises(IllegalMessageError):
-        decode_body(make_record(0, b"no zlib", sys_flag=0x1), RawRows(), end=FOREVER)
+@pytest.mark.parametrize(
+    ("stored", "reason"),
+    [(b"no zlib", "cannot be read"), (zlib.compress(bytes(17 << 20)), "more than 16777216 bytes")],
+    ids=["not-compressed", "grows-without-bound"],
+)
+def test_a_payload_that_cannot_be_unpacked_is_kept_as_stored(make_record, stored, reason):
+    """One odd message must not stop a query for ever: its payload stays as it is, and is noted."""
+    body = make_record(6, b"good") + make_record(7, stored, sys_flag=0x1) + make_record(8, b"good")
+    rows = RawRows()
+    assert decode_body(body, rows, end=FOREVER) == OffsetRun(6, 9, 3)
+    assert rows.payloads == [b"good", stored, b"good"]
+    [(queue_offset, text)] = rows.packed
+    assert queue_offset == 7
+    assert reason in text
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,9 +7,10 @@
 {{- printf "%s-%s" .root.Release.Name .job.name | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 
+{{/* Labels of a job's objects; with "more", those of its pods. */}}
 {{- define "mailboat.sparkJobLabels" -}}
-{{ include "mailboat.labels" (dict "root" .root "component" "spark-job") }}
-mailboat.dev/spark-job: {{ .job.name }}
+{{- $more := merge (dict "mailboat.dev/spark-job" .job.name) (default dict .more) -}}
+{{- include "mailboat.labels" (dict "root" .root "component" "spark-job" "more" $more) -}}
 {{- end -}}
 
 {{- define "mailboat.sparkJobClaim" -}}
@@ -22,10 +23,7 @@ mailboat.dev/spark-job: {{ .job.name }}
 {{- $kubernetes := eq $job.mode "kubernetes" }}
 metadata:
   labels:
-    {{- include "mailboat.sparkJobLabels" . | nindent 4 }}
-    {{- with $job.podLabels }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+    {{- include "mailboat.sparkJobLabels" (merge (dict "more" $job.podLabels) .) | nindent 4 }}
   annotations:
     checksum/executor: {{ include "mailboat.executorTemplate" . | sha256sum }}
     {{- with $job.podAnnotations }}
@@ -40,7 +38,7 @@ spec:
   {{- with .root.Values.imagePullSecrets }}
   imagePullSecrets:
     {{- range . }}
-    - name: {{ . }}
+    - name: {{ . | quote }}
     {{- end }}
   {{- end }}
   securityContext:
@@ -51,42 +49,47 @@ spec:
       imagePullPolicy: {{ .root.Values.sparkImage.pullPolicy }}
       args:
         - job
-        - --name={{ $job.name }}
-        - --namesrv={{ join ";" $job.nameServers }}
-        - --topics={{ join "," $job.topics }}
-        - --group={{ $job.group }}
-        - --output=/data/{{ $job.output.path }}
-        - --starting-offsets={{ $job.startingOffsets }}
-        - --max-offsets-per-trigger={{ int64 $job.maxOffsetsPerTrigger }}
-        - --fail-on-data-loss={{ $job.failOnDataLoss }}
-        - --driver-memory={{ $job.driver.memory }}
+        - {{ printf "--name=%v" $job.name | quote }}
+        - {{ printf "--namesrv=%v" (join ";" $job.nameServers) | quote }}
+        - {{ printf "--topics=%v" (join "," $job.topics) | quote }}
+        - {{ printf "--group=%v" $job.group | quote }}
+        - {{ printf "--output=/data/%v" $job.output.path | quote }}
+        - {{ printf "--starting-offsets=%v" $job.startingOffsets | quote }}
+        - {{ printf "--max-offsets-per-trigger=%v" (int64 $job.maxOffsetsPerTrigger) | quote }}
+        - {{ printf "--fail-on-data-loss=%v" $job.failOnDataLoss | quote }}
+        - {{ printf "--driver-memory=%v" $job.driver.memory | quote }}
         - --work-dir=/tmp
         - --metrics-port=8091
-        - --stop-timeout={{ $job.graceSeconds }}s
+        - {{ printf "--liveness-timeout=%vs" $job.livenessTimeoutSeconds | quote }}
+        - {{ printf "--tags=%v" $job.tags | quote }}
+        - {{ printf "--compression=%v" $job.compression | quote }}
+        - {{ printf "--partition-by=%v" (join "," $job.partitionBy) | quote }}
+        - {{ printf "--stop-timeout=%vs" $job.graceSeconds | quote }}
         {{- if $job.schedule }}
         - --mode=available-now
         {{- else }}
         - --mode=streaming
-        - --trigger={{ $job.triggerSeconds }}s
+        - {{ printf "--trigger=%vs" $job.triggerSeconds | quote }}
         {{- end }}
         {{- if $kubernetes }}
         - --master=k8s://https://kubernetes.default.svc
         - --namespace=$(POD_NAMESPACE)
+        - {{ printf "--instance=%v" .root.Release.Name | quote }}
         - --pod-name=$(POD_NAME)
         - --pod-ip=$(POD_IP)
-        - --image={{ include "mailboat.image" (dict "root" .root "image" .root.Values.sparkImage) }}
-        - --image-pull-policy={{ .root.Values.sparkImage.pullPolicy }}
-        - --executors={{ $job.executors.instances }}
-        - --executor-cores={{ $job.executors.cores }}
-        - --executor-request-cores={{ $job.executors.requestCores }}
-        - --executor-memory={{ $job.executors.memory }}
-        - --executor-memory-overhead={{ $job.executors.memoryOverhead }}
+        - {{ printf "--image=%v" (include "mailboat.image" (dict "root" .root "image" .root.Values.sparkImage)) | quote }}
+        - {{ printf "--image-pull-policy=%v" .root.Values.sparkImage.pullPolicy | quote }}
+        - {{ printf "--executors=%v" $job.executors.instances | quote }}
+        - {{ printf "--executor-cores=%v" $job.executors.cores | quote }}
+        - {{ printf "--executor-request-cores=%v" $job.executors.requestCores | quote }}
+        - {{ printf "--executor-memory=%v" $job.executors.memory | quote }}
+        - {{ printf "--executor-memory-overhead=%v" $job.executors.memoryOverhead | quote }}
         - --executor-pod-template=/etc/mailboat/executor.yaml
         {{- else }}
-        - --master=local[{{ $job.driver.cores }}]
+        - {{ printf "--master=local[%v]" $job.driver.cores | quote }}
         {{- end }}
         {{- range $key, $value := $job.sparkConf }}
-        - --conf={{ $key }}={{ $value }}
+        - {{ printf "--conf=%v=%v" $key $value | quote }}
         {{- end }}
       {{- if $kubernetes }}
       env:
@@ -113,9 +116,10 @@ spec:
           containerPort: 7079
         {{- end }}
       {{- if not $job.schedule }}
+      # Whether the first batch is done says /readyz; that it takes long is no reason to begin anew.
       startupProbe:
         httpGet:
-          path: /readyz
+          path: /livez
           port: metrics
         periodSeconds: 2
         failureThreshold: 150
@@ -166,6 +170,13 @@ spec:
   tolerations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
+  {{- with $job.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $job.priorityClassName }}
+  priorityClassName: {{ . | quote }}
+  {{- end }}
 {{- end -}}
 
 {{/* What Spark's executors have beside what the job itself says of them. */}}
@@ -181,7 +192,7 @@ spec:
   {{- with .root.Values.imagePullSecrets }}
   imagePullSecrets:
     {{- range . }}
-    - name: {{ . }}
+    - name: {{ . | quote }}
     {{- end }}
   {{- end }}
   securityContext:
@@ -208,5 +219,12 @@ spec:
   {{- with .job.tolerations }}
   tolerations:
     {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .job.affinity }}
+  affinity:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .job.priorityClassName }}
+  priorityClassName: {{ . | quote }}
   {{- end }}
 {{- end -}}

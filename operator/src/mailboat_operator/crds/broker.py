@@ -170,7 +170,8 @@ class PvcRetentionSpec(msgspec.Struct, frozen=True, rename="camel"):
         Literal["Retain", "Delete"],
         Meta(
             description="What becomes of the volumes when the Broker is deleted. Retain: a Broker"
-            " of the same name takes them up again."
+            " of the same name takes them up again. Delete: all go, also those that were kept of"
+            " groups that had been scaled away."
         ),
     ] = "Retain"
     when_scaled: Annotated[

@@ -26,7 +26,10 @@ NAME_MAX_LENGTH: Final = 48
 in a label, which ends at 63."""
 
 ONE_LINE_PATTERN: Final = r"^[^\r\n]*$"
-ADDRESS_PATTERN: Final = r"^[^:;,\s]{1,253}:[0-9]{1,5}$"
+_PORT_PATTERN: Final = (
+    r"([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
+)
+ADDRESS_PATTERN: Final = rf"^[^:;,\s]{{1,253}}:{_PORT_PATTERN}$"
 IMAGE_PATTERN: Final = r"^[^\s]+$"
 RESOURCE_NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 TOPIC_NAME_PATTERN: Final = r"^[%|a-zA-Z0-9_-]+$"
@@ -39,7 +42,7 @@ _HINTS: Final = {
     DURATION_PATTERN: DURATION_HINT,
     STEP_PATTERN: STEP_HINT,
     ONE_LINE_PATTERN: "must be one line of text",
-    ADDRESS_PATTERN: "must be host:port",
+    ADDRESS_PATTERN: "must be host:port, the port from 1 to 65535",
     IMAGE_PATTERN: "must be the name of an image, without spaces",
     RESOURCE_NAME_PATTERN: "must be the name of a Kubernetes object: a-z 0-9 - .",
     TOPIC_NAME_PATTERN: "may only hold the characters % | a-z A-Z 0-9 _ -",

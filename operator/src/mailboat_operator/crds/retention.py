@@ -38,7 +38,7 @@ class ExpireLevel(_Level, frozen=True, rename="camel"):
 
 
 class ForceCleanLevel(_Level, frozen=True, rename="camel"):
-    """From where the oldest messages go although they are not expired."""
+    """From where messages that every group has read go although they are not expired."""
 
     percent: Annotated[
         int, Meta(description="Per cent of disk use from which it happens.", ge=30, le=97)
@@ -107,7 +107,8 @@ class ThresholdsSpec(msgspec.Struct, frozen=True, rename="camel"):
     force_clean: Annotated[
         ForceCleanLevel,
         Meta(
-            description="From here, the oldest messages are deleted although they are not expired."
+            description="From here, the oldest messages that every consumer group has read are"
+            " deleted although they are not expired."
         ),
     ] = ForceCleanLevel()
     reject_writes: Annotated[

@@ -165,7 +165,7 @@ class StorageStatusEntry(
         _Time | None, Meta(description="When a size was last refused.")
     ] = None
     last_retention_change_time: Annotated[
-        _Time | None, Meta(description="When effectiveRetention last changed.")
+        _Time | None, Meta(description="When the broker last took over a shortened retention.")
     ] = None
     message: Annotated[
         _Text | None, Meta(description="What is wrong with the volume, if something is.")

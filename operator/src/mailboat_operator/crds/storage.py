@@ -22,9 +22,18 @@ SEGMENTS_MIN = 4
 """A volume holds at least so many segments: the one being written, the next one, and some to keep
 and to delete."""
 
+SEGMENTS_MAX = 20_000
+"""A volume holds at most so many segments: a broker lists them all in one document, which is read
+up to 4 MiB, at some 150 bytes each beside the groups of consumers."""
+
 _QUANTITY = Meta(max_length=24, pattern=QUANTITY_PATTERN)
 _DURATION = Meta(min_length=2, max_length=16, pattern=DURATION_PATTERN)
 _FOUR_SEGMENTS = "quantity(self.segmentSize)" + 3 * ".add(quantity(self.segmentSize))"
+_ALL_SEGMENTS = f"{SEGMENTS_MAX}.0 * quantity(self.segmentSize).asApproximateFloat()"
+_TOO_MANY = (
+    f"must be at most {SEGMENTS_MAX} x storage.segmentSize, so that a broker can list its files:"
+    " make the Broker with a larger segmentSize"
+)
 
 
 class AutoGrowSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -146,6 +155,17 @@ class StorageSpec(msgspec.Struct, frozen=True, rename="camel"):
             message="storage.autoGrow.maxSize must be at least storage.size",
             field=".autoGrow.maxSize",
         ),
+        Rule(
+            cel=f"quantity(self.size).asApproximateFloat() <= {_ALL_SEGMENTS}",
+            message=f"storage.size {_TOO_MANY}",
+            field=".size",
+        ),
+        Rule(
+            cel="!has(self.autoGrow.maxSize)"
+            f" || quantity(self.autoGrow.maxSize).asApproximateFloat() <= {_ALL_SEGMENTS}",
+            message=f"storage.autoGrow.maxSize {_TOO_MANY}",
+            field=".autoGrow.maxSize",
+        ),
     )
 
     size: Annotated[
@@ -165,7 +185,8 @@ class StorageSpec(msgspec.Struct, frozen=True, rename="camel"):
         _QUANTITY,
         Meta(
             description="Size of one CommitLog file, the unit in which old messages are deleted:"
-            " 1Mi up to less than 2Gi, and at most a quarter of size. Cannot be changed.",
+            " 1Mi up to less than 2Gi, at most a quarter of size, and at least size and"
+            f" autoGrow.maxSize divided by {SEGMENTS_MAX}. Cannot be changed.",
         ),
     ] = "1Gi"
     auto_grow: Annotated[
@@ -181,6 +202,11 @@ class StorageSpec(msgspec.Struct, frozen=True, rename="camel"):
         max_size_bytes = self.auto_grow.max_size_bytes
         if max_size_bytes is not None and max_size_bytes < self.size_bytes:
             raise ValueError("autoGrow.maxSize must be at least size")
+        most_bytes = SEGMENTS_MAX * self.segment_size_bytes
+        if self.size_bytes > most_bytes:
+            raise ValueError(f"size {_TOO_MANY}")
+        if max_size_bytes is not None and max_size_bytes > most_bytes:
+            raise ValueError(f"autoGrow.maxSize {_TOO_MANY}")
 
     @property
     def size_bytes(self) -> int:

@@ -35,6 +35,21 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Patch:
+    """Change exactly the object that the plan saw, in what server-side apply cannot."""
+
+    kind: str
+    name: str
+    uid: str
+    resource_version: str
+    changes: Manifest
+    """A JSON merge patch: null removes a field, a list is put there whole."""
+
+    reason: str
+    """For the log: why."""
+
+
+@dataclass(frozen=True, slots=True)
 class ScaleAway:
     """Let a StatefulSet take away its pod and then the pod's claim, with all messages.
 
@@ -107,6 +122,7 @@ class Notify:
 Action: TypeAlias = (
     Apply
     | Delete
+    | Patch
     | ScaleAway
     | ResizeClaim
     | ConfigureBroker

@@ -8,7 +8,7 @@ objects. A Broker that is being deleted plans nothing; Kubernetes removes what b
 from typing import Final
 
 from mailboat_operator.crds.status import BrokerStatusEntry
-from mailboat_operator.planner.actions import Plan, Step
+from mailboat_operator.planner.actions import Plan, ResizeClaim, Step
 from mailboat_operator.planner.broker_config import ConfigPlan, plan_config
 from mailboat_operator.planner.broker_status import (
     broker_entry,
@@ -17,6 +17,8 @@ from mailboat_operator.planner.broker_status import (
     retained_entries,
 )
 from mailboat_operator.planner.children import ChildPlan, plan_child
+from mailboat_operator.planner.claim_owners import plan_claim_owners
+from mailboat_operator.planner.claims import claim_of
 from mailboat_operator.planner.conditions import (
     PROGRESSING,
     RESIZING,
@@ -32,7 +34,7 @@ from mailboat_operator.planner.volumes import VolumePlan, plan_volumes
 from mailboat_operator.resources.config_map import user_config
 from mailboat_operator.resources.disruption_budget import disruption_budget
 from mailboat_operator.resources.labels import broker_labels
-from mailboat_operator.resources.names import broker_nodes_name, name_server_addresses
+from mailboat_operator.resources.names import broker_nodes_name, claim_name, name_server_addresses
 from mailboat_operator.resources.service_account import service_account
 from mailboat_operator.resources.services import broker_nodes_service
 
@@ -65,6 +67,7 @@ def plan_broker(snapshot: BrokerSnapshot) -> Plan:
         *shared,
         *_group_steps(groups),
         *_set_steps(groups, restored=False),
+        *plan_claim_owners(snapshot, _resized(volumes)),
         *[Step("leftovers", actions) for actions in leftovers],
         *volumes.steps,
         *config.steps,
@@ -156,9 +159,22 @@ def _members(
             is_steady=group.set_plan.is_settled and group.config_plan.is_settled,
             restart_reason=volumes.restarts.get(group.pod_name),
             unfit=unfit(fresh_observation(snapshot, group.pod_name, group.pod)),
+            hold=_hold(snapshot, group),
         )
         for group in groups
     ]
+
+
+def _resized(volumes: VolumePlan) -> set[str]:
+    """Return the claims that are asked for another size."""
+    actions = [action for step in volumes.steps for action in step.actions]
+    return {action.name for action in actions if isinstance(action, ResizeClaim)}
+
+
+def _hold(snapshot: BrokerSnapshot, group: Group) -> str | None:
+    """Return why a group's pod must not be restarted: Kubernetes would then remove its volume."""
+    claim = claim_of(snapshot.children.claims.get(claim_name(group.name)))
+    return f"{claim.name} is being deleted" if claim is not None and claim.is_ending else None
 
 
 def _progress(

@@ -3,27 +3,20 @@
 An object is compared only in what we give it: the API server adds defaults, controllers add status,
 other people add labels and sidecars. What we no longer give it shows in the annotation with the
 digest of the whole manifest, which is compared like everything else. Therefore an object that
-differs is applied once and then no longer differs: at rest nothing is written.
+differs is applied once and then no longer differs: at rest nothing is written. What somebody else
+put there and ours cannot stand beside (`unions.py`) goes first, else every apply would be refused.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Final
 
-from mailboat_operator.planner.actions import Action, Apply, Delete
+from mailboat_operator.planner.actions import Action, Apply, Delete, Patch
+from mailboat_operator.planner.amounts import same_amount
+from mailboat_operator.planner.merging import entry_key, list_keys
 from mailboat_operator.planner.snapshot import Manifest
+from mailboat_operator.planner.unions import Path, leftovers
 from mailboat_operator.resources.labels import MANAGED_BY_LABEL, MANAGER
-
-_LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "containers": ("name",),
-    "env": ("name",),
-    "imagePullSecrets": ("name",),
-    "ownerReferences": ("uid",),
-    "volumeMounts": ("mountPath",),
-    "volumes": ("name",),
-}
-"""Lists whose entries the API server merges by a key; others may have added entries."""
 
 _WHOLE_MAPS: Final = frozenset({"selector", "matchLabels", "nodeSelector"})
 """Maps that mean something else once anything is added to them."""
@@ -38,21 +31,9 @@ _IMMUTABLE: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "Service": ("spec.clusterIP",),
 }
-_UNITS: Final = {
-    "n": Fraction(1, 10**9),
-    "u": Fraction(1, 10**6),
-    "m": Fraction(1, 1000),
-    "k": Fraction(10**3),
-    "M": Fraction(10**6),
-    "G": Fraction(10**9),
-    "T": Fraction(10**12),
-    "P": Fraction(10**15),
-    "Ki": Fraction(1 << 10),
-    "Mi": Fraction(1 << 20),
-    "Gi": Fraction(1 << 30),
-    "Ti": Fraction(1 << 40),
-    "Pi": Fraction(1 << 50),
-}
+_STRIPPED: Final = frozenset({"PodDisruptionBudget"})
+"""Kinds that stand in nobody's way without the field that has to go, and so are not made anew. A
+StatefulSet would get a default in its place, which stands in the way as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +79,11 @@ def plan_child(
     difference = first_difference(wanted, live)
     if difference is None:
         return ChildPlan()
+    rivals = list(leftovers(wanted, live))
+    if rivals and live["kind"] in _STRIPPED:
+        return ChildPlan((_strip(live, rivals), Apply(wanted, fallback)))
+    if rivals:
+        return ChildPlan((_removal(live, f"{_spelled(rivals[0])} stands in the way"),))
     if needs_remaking(wanted, live):
         return ChildPlan((_removal(live, f"{difference} cannot be changed in place"),))
     return ChildPlan((Apply(wanted, fallback),))
@@ -157,12 +143,6 @@ def first_difference(wanted: Any, live: Any, path: str = "") -> str | None:
     return path
 
 
-def same_amount(one: object, other: object) -> bool:
-    """Return whether two quantities are the same amount, as `1Gi` and `1024Mi`."""
-    amounts = [_amount(one), _amount(other)]
-    return None not in amounts and amounts[0] == amounts[1]
-
-
 def _map_difference(wanted: Mapping[str, Any], live: Any, path: str) -> str | None:
     if live is None:
         # The API server drops an empty map, but not one that says which kind of volume it is.
@@ -182,34 +162,20 @@ def _list_difference(wanted: Any, live: Any, path: str) -> str | None:
     live = live or []
     if not isinstance(live, list | tuple):
         return path
-    keys = _keys(path, wanted)
+    keys = list_keys(path, wanted)
     if keys is None:
         if len(wanted) != len(live):
             return path
         pairs: Iterator[tuple[Any, Any]] = iter(zip(wanted, live, strict=True))
     else:
-        by_key = {_key(item, keys): item for item in live}
-        pairs = iter([(item, by_key.get(_key(item, keys))) for item in wanted])
+        by_key = {entry_key(item, keys): item for item in live}
+        pairs = iter([(item, by_key.get(entry_key(item, keys))) for item in wanted])
     for number, (item, other) in enumerate(pairs):
-        name = number if keys is None else "/".join(map(str, _key(item, keys)))
+        name = number if keys is None else "/".join(map(str, entry_key(item, keys)))
         found = first_difference(item, other, f"{path}[{name}]")
         if found is not None:
             return found
     return None
-
-
-def _keys(path: str, items: Any) -> tuple[str, ...] | None:
-    name = path.rpartition(".")[2]
-    if name == "ports":
-        return (
-            "containerPort" if items and "containerPort" in items[0] else "port",
-            "protocol",
-        )
-    return _LIST_KEYS.get(name)
-
-
-def _key(item: Mapping[str, Any], keys: tuple[str, ...]) -> tuple[Any, ...]:
-    return tuple(item.get(key, "TCP" if key == "protocol" else None) for key in keys)
 
 
 def _has_rival(wanted: Any, live: Any, path: str = "") -> bool:
@@ -224,14 +190,37 @@ def _has_rival(wanted: Any, live: Any, path: str = "") -> bool:
         )
     if not isinstance(wanted, list) or not isinstance(live, list):
         return False
-    keys = _keys(path, wanted)
+    keys = list_keys(path, wanted)
     if keys is None:
         return False
-    ours = {_key(item, keys): item for item in wanted}
+    ours = {entry_key(item, keys): item for item in wanted}
     names = {item.get("name") for item in wanted} if path.endswith("ports") else set()
-    if any(_key(item, keys) not in ours and item.get("name") in names for item in live):
+    if any(entry_key(item, keys) not in ours and item.get("name") in names for item in live):
         return True
-    return any(_has_rival(ours.get(_key(item, keys)), item, f"{path}[]") for item in live)
+    return any(_has_rival(ours.get(entry_key(item, keys)), item, f"{path}[]") for item in live)
+
+
+def _strip(live: Manifest, paths: list[Path]) -> Patch:
+    """Return what takes fields off an object that has them in maps only."""
+    changes: Manifest = {}
+    for path in paths:
+        place = changes
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = None
+    metadata = live["metadata"]
+    return Patch(
+        kind=str(live["kind"]),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        changes=changes,
+        reason=f"{_spelled(paths[0])} stands in the way",
+    )
+
+
+def _spelled(path: Path) -> str:
+    return ".".join(path).replace(".[", "[")
 
 
 def _removal(live: Manifest, reason: str) -> Delete:
@@ -251,17 +240,3 @@ def _at(manifest: Manifest, path: str) -> Any:
     for key in path.split("."):
         value = value.get(key) if isinstance(value, Mapping) else None
     return value
-
-
-def _amount(value: object) -> Fraction | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    text = str(value)
-    unit = text.lstrip("0123456789.+-")
-    number, factor = text.removesuffix(unit), _UNITS.get(unit) if unit else Fraction(1)
-    if factor is None or not number:
-        return None
-    try:
-        return Fraction(number) * factor
-    except ValueError:
-        return None

@@ -31,7 +31,11 @@ class Claim:
     is_usable: bool
     """Bound, and not about to go."""
 
+    is_ending: bool
+    """Told to go, which Kubernetes puts off for as long as a pod uses it."""
+
     class_name: str
+    volume_name: str
     created_s: float | None
     node_pending_s: float | None
     """Since when only the node's part of a growth is missing."""
@@ -92,7 +96,9 @@ def claim_of(manifest: Manifest | None) -> Claim | None:
         request_bytes=request_bytes,
         capacity_bytes=capacity_bytes,
         is_usable=status.get("phase") == "Bound" and not metadata.get("deletionTimestamp"),
+        is_ending=bool(metadata.get("deletionTimestamp")),
         class_name=str(spec.get("storageClassName") or ""),
+        volume_name=str(spec.get("volumeName") or ""),
         created_s=seconds(metadata.get("creationTimestamp")),
         node_pending_s=seconds(pending.get("lastTransitionTime")) if pending else None,
         node_refused="NodeResizeError" in conditions or state == "NodeResizeInfeasible",
@@ -106,6 +112,17 @@ def pending_text(claim: Claim | None) -> str:
     if claim is None:
         return "does not exist yet"
     return "is not bound to a volume, or is being removed"
+
+
+def ending_text(claim: Claim, pod: str) -> str:
+    """Say what comes of a claim that is deleted while its pod runs, and how to be spared it."""
+    volume = f"PersistentVolume {claim.volume_name}" if claim.volume_name else "its volume"
+    return (
+        f"{claim.name} is being deleted, and its messages go with it as soon as {pod} ends, so the"
+        f" operator does not restart {pod}: to keep them, set persistentVolumeReclaimPolicy of"
+        f" {volume} to Retain; then, or once they have been read, delete {pod} by hand, and the"
+        " group goes on with a new volume"
+    )
 
 
 def words_of(claim: Claim) -> str:

@@ -22,12 +22,14 @@ ALL_NAME_SERVERS_SERVING: Final = "AllNameServersServing"
 PODS_NOT_READY: Final = "PodsNotReady"
 WAITING_FOR_NAME_SERVERS: Final = "WaitingForNameServers"
 NAME_TAKEN: Final = "NameTaken"
+APPLY_REFUSED: Final = "ApplyRefused"
 INVALID_SPEC: Final = "InvalidSpec"
 SETTLED: Final = "Settled"
 CREATING: Final = "Creating"
 ROLLING: Final = "Rolling"
 ROLL_BLOCKED: Final = "RollBlocked"
 RESIZING: Final = "Resizing"
+CLAIM_DELETED: Final = "ClaimDeleted"
 UPDATING: Final = "Updating"
 APPLIED: Final = "Applied"
 PENDING: Final = "Pending"
@@ -48,6 +50,8 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         WAITING_FOR_NAME_SERVERS: "The NameServer that nameServers.ref names does not exist, or a"
         " broker is registered at no name server.",
         NAME_TAKEN: "An object that the operator would make exists and belongs to someone else.",
+        APPLY_REFUSED: "The API server (for a Topic also: a broker) refuses what the spec asks"
+        " for, or has not taken it for a minute; the message has its words.",
         INVALID_SPEC: "The spec cannot be acted on; what it said before stays in force.",
         TOPIC_READY: "Every group has the topic as the spec has it.",
         TOPIC_PENDING: "A group does not answer, or does not have the topic as wanted yet.",
@@ -64,6 +68,8 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         ROLL_BLOCKED: "A pod of the present template cannot start, so no other one is replaced;"
         " the message names it and says why.",
         RESIZING: "A volume is being made larger.",
+        APPLY_REFUSED: "The API server refuses an object, or has not taken it for a minute; the"
+        " message has its words. It is tried again; all else goes on.",
     },
     CONFIG_APPLIED: {
         APPLIED: "Every broker works with the settings of the spec.",
@@ -76,6 +82,8 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     STORAGE_READY: {
         "VolumesReady": "Every volume has its size.",
+        CLAIM_DELETED: "A claim is being deleted under its running pod, whose end would take the"
+        " messages along; the operator restarts no such pod, and the message says what to do.",
         "VolumesPending": "A volume does not exist or is not bound yet.",
         "Resizing": "A volume is being made larger.",
         "ResizeRefused": "Kubernetes refused a larger size.",
@@ -88,7 +96,7 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     DISK_PRESSURE: {
         "Enough": "No volume has reached a threshold.",
         "Expiring": "A volume is above thresholds.expire: expired messages go at any hour.",
-        "ForceCleaning": "A volume is above thresholds.forceClean: the oldest messages go.",
+        "ForceCleaning": "A volume is above thresholds.forceClean: the oldest read messages go.",
         "RejectingWrites": "A volume is above thresholds.rejectWrites: producers are refused.",
         "NumbersStale": "A broker's numbers are too old to tell.",
     },

@@ -8,6 +8,7 @@ from mailboat_operator.crds.broker import Broker
 from mailboat_operator.crds.quantity import parse_quantity
 from mailboat_operator.planner.actions import Action, Delete, ScaleAway
 from mailboat_operator.planner.children import ChildPlan, foreign, plan_child
+from mailboat_operator.planner.claim_owners import is_owned
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
 from mailboat_operator.resources.config_map import (
     address_in,
@@ -62,9 +63,9 @@ def plan_groups(
 def plan_leftovers(snapshot: BrokerSnapshot) -> list[tuple[Action, ...]]:
     """Return what takes away each group that the spec has no more.
 
-    The StatefulSet goes first and leaves all behind; then its pod, then the rest. So no claim ever
-    goes because of `whenDeleted`, which is about the whole Broker. On `whenScaled: Delete` the
-    StatefulSet takes pod and claim away before it goes itself. It can do that to the claim of a
+    The StatefulSet goes first and leaves all behind; then its pod, then the rest. On `whenScaled:
+    Delete` the StatefulSet takes pod and claim away before it goes itself; that waits until the
+    claim no longer belongs to the Broker (`claim_owners.py`). It can do that to the claim of a
     running pod only: one whose pod is missing stays, and so does one that was kept in an earlier
     life of the Broker.
     """
@@ -201,6 +202,9 @@ def _remove_group(snapshot: BrokerSnapshot, name: str) -> tuple[Action, ...]:
         if not _is_there(stateful_set):
             return ()
         if broker.spec.pvc_retention.when_scaled == "Delete" and pod is not None:
+            claim = live.claims.get(claim_name(name))
+            if claim is not None and is_owned(snapshot, claim):
+                return ()
             return _scale_away(stateful_set, reason)
         return (removal(stateful_set, reason, orphan=True),)
     if pod is not None:

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from mailboat_operator.planner.actions import Action, Notify, Step
 from mailboat_operator.planner.conditions import (
+    APPLY_REFUSED,
     CREATING,
     PROGRESSING,
     ROLL_BLOCKED,
@@ -47,8 +48,8 @@ def progress_finding(
     unsteady = [item.name for item in members if not _is_steady(item)]
     if unready and (before is None or any(item.stateful_set is None for item in members)):
         return Finding(PROGRESSING, True, CREATING, join_names(unready))
-    if unready and before in (*_UNDER_WAY, ROLL_BLOCKED):
-        reason = CREATING if before == CREATING else ROLLING
+    if unready and before in (*_UNDER_WAY, ROLL_BLOCKED, APPLY_REFUSED):
+        reason = ROLLING if before in (ROLLING, ROLL_BLOCKED) else CREATING
         return Finding(PROGRESSING, True, reason, join_names(unready))
     if unsteady:
         message = f"objects of {join_names(unsteady)} are being changed"

@@ -11,8 +11,9 @@ Kubernetes is told to replace no pod by itself (OnDelete). The order is:
    enough that clients know about it.
 
 A pod that is still starting is never taken: it may be repairing its store for an hour, and would
-begin anew. Nothing is remembered from one decision to the next: who decided before, and how far it
-came, shows in the revisions of the pods.
+begin anew. Nor is a pod whose loss would cost more than a restart (`Member.hold`). Nothing is
+remembered from one decision to the next: who decided before, and how far it came, shows in the
+revisions of the pods.
 """
 
 from collections.abc import Iterator, Sequence
@@ -54,6 +55,9 @@ class Member:
     unfit: str | None = None
     """Why the others have to wait for this pod although it is ready."""
 
+    hold: str | None = None
+    """Why this pod must not be taken down, whatever else is true of it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Roll:
@@ -82,21 +86,25 @@ def plan_roll(members: Sequence[Member], *, now_s: float, settle_s: float) -> Ro
     """
     reasons = {member.name: reason for member in members if (reason := _outdated(member))}
     outdated = tuple(reasons)
+    free = [member for member in members if member.name in reasons and member.hold is None]
     blocked = next(_blocked(members, reasons), None)
-    dead = [member for member in members if member.name in reasons and _is_dead(member)]
+    dead = [member for member in free if _is_dead(member)]
     if dead:
         deletions = tuple(_delete(member, reasons[member.name]) for member in dead)
         return Roll(deletions, outdated, blocked)
     if blocked is not None or not outdated:
         return Roll((), outdated, blocked, next(_obstacles(members), None))
-    for member in members:
+    if not free:
+        # What they are held for ends with an event: there is nothing to look at again.
+        return Roll((), outdated, None, next(_holds(members, reasons), None))
+    for member in free:
         others = [other for other in members if other is not member]
-        if member.name in reasons and _is_stuck(member, now_s) and not any(map(_moves, others)):
+        if _is_stuck(member, now_s) and not any(map(_moves, others)):
             return Roll((_delete(member, reasons[member.name]),), outdated)
     waiting = next(_obstacles(members), None)
     if waiting is not None:
         return Roll((), outdated, None, waiting, RETRY_S)
-    return _plan_healthy(members, reasons, now_s, settle_s)
+    return _plan_healthy(members, free, reasons, now_s, settle_s)
 
 
 def is_fresh(stateful_set: Manifest) -> bool:
@@ -112,22 +120,24 @@ def is_outdated(pod: Manifest, stateful_set: Manifest) -> bool:
 
 
 def _plan_healthy(
-    members: Sequence[Member], reasons: dict[str, str], now_s: float, settle_s: float
+    members: Sequence[Member],
+    free: Sequence[Member],
+    reasons: dict[str, str],
+    now_s: float,
+    settle_s: float,
 ) -> Roll:
-    """Take the first pod whose loss all others can bear."""
+    """Take the first of the free pods whose loss all others can bear."""
     outdated, waiting, again_after_s = tuple(reasons), None, RETRY_S
-    for member in members:
-        if member.name not in reasons:
-            continue
-        hold = _hold([other for other in members if other is not member], now_s, settle_s)
-        if hold is None:
+    for member in free:
+        wait = _wait([other for other in members if other is not member], now_s, settle_s)
+        if wait is None:
             return Roll((_delete(member, reasons[member.name]),), outdated)
         if waiting is None:
-            waiting, again_after_s = hold
+            waiting, again_after_s = wait
     return Roll((), outdated, None, waiting, again_after_s)
 
 
-def _hold(others: Sequence[Member], now_s: float, settle_s: float) -> tuple[str, float] | None:
+def _wait(others: Sequence[Member], now_s: float, settle_s: float) -> tuple[str, float] | None:
     for other in others:
         if other.unfit is not None:
             return f"{other.name} {other.unfit}", RETRY_S
@@ -154,6 +164,12 @@ def _blocked(members: Sequence[Member], reasons: dict[str, str]) -> Iterator[str
         found = trouble(member.pod) if member.pod is not None else None
         if found is not None and member.name not in reasons:
             yield f"{member.name}: {found}"
+
+
+def _holds(members: Sequence[Member], reasons: dict[str, str]) -> Iterator[str]:
+    for member in members:
+        if member.name in reasons and member.hold is not None:
+            yield f"{member.name} is not restarted: {member.hold}"
 
 
 def _obstacles(members: Sequence[Member]) -> Iterator[str]:

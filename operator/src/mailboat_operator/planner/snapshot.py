@@ -114,6 +114,9 @@ class BrokerSnapshot:
     monotonic_s: float
     """Elapsed time, for what is decided."""
 
+    refused_sizes: Mapping[str, str] = field(default_factory=dict)
+    """Claim's name -> the API server's words when it last refused a size."""
+
 
 @dataclass(frozen=True, slots=True)
 class NameServerSnapshot:
@@ -141,3 +144,5 @@ class TopicSnapshot:
     group that did not answer is missing."""
 
     now_s: float
+    rivals: tuple[Manifest, ...] = ()
+    """The Topics that stand for the same topic of the same Broker (`topic.is_same_topic`)."""

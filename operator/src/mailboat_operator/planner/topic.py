@@ -6,6 +6,9 @@ the condition says so.
 
 A Topic has a finalizer only while it is to take the topic with it (`reclaimPolicy: Delete`), and it
 is given back as soon as there is no Broker to remove anything from.
+
+Two Topics may stand for the same topic of one Broker. It belongs to the older one, as nobody could
+follow both; the other one does nothing, and takes nothing along when it goes.
 """
 
 from collections.abc import Mapping
@@ -25,6 +28,7 @@ from mailboat_operator.planner.actions import (
 from mailboat_operator.planner.conditions import (
     BROKER_MISSING,
     DELETING,
+    NAME_TAKEN,
     QUEUES_IN_USE,
     READY,
     TOPIC_PENDING,
@@ -38,6 +42,9 @@ from mailboat_operator.resources.names import group_name
 FINALIZER: Final = "mailboat.dev/topic"
 RETRY_S: Final = 15.0
 """When to ask a group again that did not answer."""
+
+TAKEN_RETRY_S: Final = 30.0
+"""When to look again whether the topic of an older Topic is free."""
 
 PERMISSIONS: Final[Mapping[str, int]] = {"RW": 6, "R": 4, "W": 2}
 """RocketMQ's bits: 4 read, 2 write."""
@@ -72,8 +79,11 @@ def plan_topic(snapshot: TopicSnapshot) -> Plan:
     """Decide what has to be done for a Topic, and what its status is."""
     topic, broker = snapshot.resource, snapshot.broker
     is_gone = broker is None or broker.metadata.deletion_timestamp is not None
+    owner = _owner(snapshot)
     if topic.metadata.deletion_timestamp is not None:
-        return _plan_deletion(snapshot, is_gone)
+        return _plan_deletion(snapshot, is_gone or owner is not None)
+    if owner is not None:
+        return _plan_taken(snapshot, owner)
     steps = [*_finalizer_step(topic, topic.spec.reclaim_policy == "Delete" and not is_gone)]
     groups = [] if is_gone else _groups(snapshot)
     puts = [_put(topic, group, group.url) for group in groups if group.url and _differs(group)]
@@ -89,6 +99,11 @@ def plan_topic(snapshot: TopicSnapshot) -> Plan:
     )
 
 
+def is_same_topic(one: Manifest, other: Manifest) -> bool:
+    """Return whether two Topics stand for the same topic of the same Broker."""
+    return _stands_for(one) == _stands_for(other)
+
+
 def release(manifest: Manifest) -> tuple[Action, ...]:
     """Return what lets a Topic go that nobody can read: nothing tells what to remove with it."""
     metadata = manifest["metadata"]
@@ -98,8 +113,42 @@ def release(manifest: Manifest) -> tuple[Action, ...]:
     return (SetFinalizers(_without(finalizers), metadata["resourceVersion"]),)
 
 
+def _stands_for(manifest: Manifest) -> tuple[Any, ...]:
+    metadata, spec = manifest["metadata"], manifest.get("spec") or {}
+    name = spec.get("topicName") or metadata["name"]
+    return metadata.get("namespace"), spec.get("brokerRef"), name
+
+
+def _age(manifest: Manifest) -> tuple[str, str, str]:
+    """Return creation time, uid and name; the smallest is the oldest."""
+    metadata = manifest["metadata"]
+    return str(metadata.get("creationTimestamp") or ""), str(metadata["uid"]), metadata["name"]
+
+
+def _owner(snapshot: TopicSnapshot) -> str | None:
+    """Return the older Topic that the topic belongs to; None if it belongs to this one."""
+    mine = snapshot.resource.metadata
+    born = mine.creation_timestamp or ""
+    elders = [age for age in map(_age, snapshot.rivals) if age[:2] < (born, mine.uid)]
+    return min(elders)[2] if elders else None
+
+
+def _plan_taken(snapshot: TopicSnapshot, owner: str) -> Plan:
+    """Leave the topic to the older Topic that has it."""
+    topic = snapshot.resource
+    message = (
+        f"topic {topic_name_of(topic)} of Broker {topic.spec.broker_ref} belongs to the older Topic"
+        f" {owner}: delete one of the two"
+    )
+    status = _status(snapshot, [], Finding(READY, False, NAME_TAKEN, message))
+    return Plan(tuple(_finalizer_step(topic, False)), status, TAKEN_RETRY_S, (message,))
+
+
 def _plan_deletion(snapshot: TopicSnapshot, is_gone: bool) -> Plan:
-    """Remove the topic from every group, then let the resource go."""
+    """Remove the topic from every group, then let the resource go.
+
+    There is nothing to remove if the Broker is gone or the topic belongs to another Topic.
+    """
     topic = snapshot.resource
     if FINALIZER not in topic.metadata.finalizers:
         return Plan((), topic.status)

@@ -11,6 +11,7 @@ from mailboat_operator.crds.status import ThresholdName
 from mailboat_operator.planner.actions import Notify
 from mailboat_operator.planner.autopilot import time_text
 from mailboat_operator.planner.conditions import (
+    CLAIM_DELETED,
     DISK_PRESSURE,
     STORAGE_READY,
     Finding,
@@ -26,6 +27,7 @@ _SAME_FACTOR: Final = 1.6
 _MESSAGES_MAX: Final = 3
 _MESSAGE_LENGTH: Final = 1024
 _REASONS_FALSE: Final = (
+    CLAIM_DELETED,
     "VolumesPending",
     "ResizeInfeasible",
     "ResizeRefused",

@@ -6,6 +6,7 @@ is the record of how far a volume has grown, so nothing is written into the spec
 
     claim                                      done
     missing, unbound, being removed            nothing: Kubernetes is at it
+    being removed under a running pod          nothing, and the pod is not restarted
     asks for more than it has                  waited for; the pod is restarted if the file system
                                                only grows at its start
     the driver cannot make the size            asked for less, as Kubernetes' recovery allows
@@ -35,15 +36,22 @@ from mailboat_operator.planner.autopilot import (
     time_text,
     time_to_force_clean,
 )
+from mailboat_operator.planner.broker_config import ASK_AGAIN_S
 from mailboat_operator.planner.claims import (
     Claim,
     claim_of,
+    ending_text,
     pending_text,
     size_of,
     template_bytes_of,
     words_of,
 )
-from mailboat_operator.planner.conditions import STORAGE_READY, Finding, previous_condition
+from mailboat_operator.planner.conditions import (
+    CLAIM_DELETED,
+    STORAGE_READY,
+    Finding,
+    previous_condition,
+)
 from mailboat_operator.planner.forecast import (
     Reading,
     Release,
@@ -179,16 +187,24 @@ class _Group:
             last_growth_s=self.before.time_s("lastGrowthTime"),
             last_emergency_s=self.before.time_s("lastEmergencyGrowthTime"),
         )
-        self.read_hours = self._current_read_hours()
+        self.kept_hours = self._current_read_hours()
+        self.read_hours = self.kept_hours
         self.releases_known: dict[int, tuple[Release, ...]] = {}
         self.retention_step: Step | None = None
-        self.retention_changed_s = self.before.time_s("lastRetentionChangeTime")
+        self.retention_changed_s = self._retention_changed_s()
 
     # ---- the size
 
     def decide(self) -> None:
         """Decide about the size, then about the retention."""
         claim = self.claim
+        if claim is not None and claim.is_ending and self.pod is not None:
+            self._settle(CLAIM_DELETED, ending_text(claim, self.pod_name))
+            self._tell_once(CLAIM_DELETED, self.found.message)
+            # Nobody makes this volume larger any more, and its broker may serve for weeks.
+            self.found.blocked = "Refused" if self._autopilot(claim).why else None
+            self._decide_retention(claim)
+            return
         if claim is None or not claim.is_usable:
             self._settle("VolumesPending", f"{self.claim_name} {pending_text(claim)}")
             return
@@ -259,15 +275,13 @@ class _Group:
         change = f"from {format_quantity(claim.size_bytes)} to {format_quantity(size_bytes)}"
         asked_s = found.last_growth_s
         is_same = self._unlanded(claim) == size_bytes and asked_s is not None
-        is_late = is_same and now_s - (asked_s or 0.0) > _LANDED_S
+        words = self.snapshot.refused_sizes.get(claim.name)
+        is_late = is_same and (words is not None or now_s - (asked_s or 0.0) > _LANDED_S)
         refused_s = self.before.time_s("lastRefusalTime")
         if is_late:
             found.blocked = "Refused"
-            self._settle(
-                "ResizeRefused",
-                f"{claim.name}: the API server does not take the change {change}: look at the"
-                " operator's log, at quotas and admission rules",
-            )
+            self._settle("ResizeRefused", self._refused_text(claim, change, words))
+            self._refuse(why)
             found.refusal_s = refused_s
             if refused_s is not None and now_s - refused_s < REFUSED_S:
                 found.again_s = REFUSED_S - (now_s - refused_s)
@@ -452,6 +466,13 @@ class _Group:
         same = self.before.bytes_of("requestedSize") == claim.request_bytes
         return same and said != "LargerThanSpec"
 
+    def _refused_text(self, claim: Claim, change: str, words: str | None) -> str:
+        start = f"{claim.name}: the API server does not take the change {change}: "
+        said = self.before.entry.get("message")
+        if words is None and isinstance(said, str) and said.startswith(start):
+            return said  # A new leader has not asked yet; its predecessor was told this.
+        return f"{start}{words or 'it has not said why'}"
+
     def _infeasible_text(self, claim: Claim) -> str:
         size_bytes = self.found.infeasible_bytes or claim.request_bytes
         wanted = format_quantity(size_bytes)
@@ -466,10 +487,13 @@ class _Group:
 
     def _refuse(self, why: str) -> None:
         """Tell once that the volume should grow and cannot."""
-        said = str(self.before.entry.get("message") or "")
-        if why and said != self.found.message:
-            text = f"{self.found.message}: {why}"
-            notice = Notify("Warning", "VolumeGrowthRefused", text, self.pod_name)
+        if why:
+            self._tell_once("VolumeGrowthRefused", f"{self.found.message}: {why}")
+
+    def _tell_once(self, reason: str, text: str) -> None:
+        """Post an event if the volume's message was another one until now."""
+        if self.before.entry.get("message") != message_field(self.found.message):
+            notice = Notify("Warning", reason, text, self.pod_name)
             self.found.notices = (*self.found.notices, notice)
 
     # ---- the retention
@@ -487,6 +511,19 @@ class _Group:
             return retention.hours
         return retention.hours if hours < 0 else hours
 
+    def _retention_changed_s(self) -> float | None:
+        """Return since when the broker works with its shortened retention.
+
+        It counts from when the broker says so: one that was too busy to be told is told again at
+        once, for its disk goes on filling. The whole retention is none that was decided here: a
+        broker has it after its start and after a change of the spec too.
+        """
+        shown = self.before.entry.get("effectiveRetention")
+        is_short = self.kept_hours < self.spec.retention.hours
+        if is_short and shown is not None and shown != f"{self.kept_hours}h":
+            return self.snapshot.now_s
+        return self.before.time_s("lastRetentionChangeTime")
+
     def _decide_retention(self, claim: Claim) -> None:
         numbers, found = self.reading.numbers, self.found
         retention, now_s = self.spec.retention, self.snapshot.now_s
@@ -496,11 +533,10 @@ class _Group:
         if self._has_just_grown(claim) or (asked_s is not None and now_s - asked_s < _GROWS_S):
             found.blocked = None  # Room is on its way, or the numbers do not show it yet.
         growth = Growth(blocked=found.blocked, wait_s=found.growth.wait_s)
-        before = self.read_hours
         self.read_hours = decide_read_hours(
             RetentionCase(
                 retention=retention,
-                current_hours=before,
+                current_hours=self.kept_hours,
                 numbers=numbers,
                 rates=self.reading.rates,
                 releases_for=self._releases,
@@ -509,12 +545,21 @@ class _Group:
                 since_change_s=None if changed_s is None else abs(now_s - changed_s),
             )
         )
-        if self.read_hours != before:
-            self.retention_changed_s = now_s
-            self.retention_step = self._retention_step(before, numbers)
+        if self.read_hours != self.kept_hours and not self._has_just_refused():
+            self.retention_step = self._retention_step(numbers)
 
-    def _retention_step(self, before: int, numbers: VolumeNumbers) -> Step:
-        after = self.read_hours
+    def _has_just_refused(self) -> bool:
+        """Whether the broker would not take the retention a moment ago."""
+        values = {READ_HOURS_KEY: self.read_hours_text()}
+        refusals = self.observation.config_refusals if self.observation else ()
+        return any(
+            refusal.values == values
+            and self.snapshot.monotonic_s - refusal.monotonic_s < ASK_AGAIN_S
+            for refusal in refusals
+        )
+
+    def _retention_step(self, numbers: VolumeNumbers) -> Step:
+        before, after = self.kept_hours, self.read_hours
         shorter = after < before
         text = (
             f"{self.name} keeps messages that every group has read for {after}h instead of"
@@ -543,14 +588,18 @@ class _Group:
     def steps(self) -> Iterable[Step]:
         """Return what to do, the volume's size first."""
         actions: tuple[Action, ...] = self.found.notices
-        claim = self.claim
+        claim, name = self.claim, f"volume {self.name}"
         if self.found.resize_bytes is not None and claim is not None:
             resize = ResizeClaim(
                 claim.name, claim.uid, claim.resource_version, self.found.resize_bytes
             )
-            actions = (resize, *actions)
+            if self.found.reason == "ResizeRefused":
+                # That it was refused is told, however the next attempt ends.
+                yield Step(name, (resize,))
+            else:
+                actions = (resize, *actions)
         if actions:
-            yield Step(f"volume {self.name}", actions)
+            yield Step(name, actions)
         if self.retention_step is not None:
             yield self.retention_step
 
@@ -590,7 +639,7 @@ class _Group:
             waits.append(restart_s)
         numbers = self.reading.numbers
         is_filling = numbers is not None and numbers.used_percent >= 50
-        if is_filling or self.read_hours < self.spec.retention.hours or not self.reading.is_fresh:
+        if is_filling or self.kept_hours < self.spec.retention.hours or not self.reading.is_fresh:
             waits.append(_OFTEN_S)
         return max(1.0, min(waits))
 
@@ -609,7 +658,7 @@ class _Group:
             numbers_from=reading.source,
             active_thresholds=active_thresholds(reading),
             oldest_message_time=oldest_time(reading),
-            effective_retention=f"{self.read_hours}h",
+            effective_retention=f"{self.kept_hours}h",
             time_to_full=forecast_field(
                 self._time_to_force_clean(), self.before.entry.get("timeToFull")
             ),
@@ -647,7 +696,7 @@ def plan_volumes(snapshot: BrokerSnapshot) -> VolumePlan:
         storage_ready=storage_ready(found),
         disk_pressure=pressure,
         disk=f"{max(percents)}%" if percents else None,
-        retention=f"{min(group.read_hours for group in groups)}h" if groups else None,
+        retention=f"{min(group.kept_hours for group in groups)}h" if groups else None,
         live_values={group.name: {READ_HOURS_KEY: group.read_hours_text()} for group in groups},
         restarts={group.pod_name: why for group in groups if (why := group.restart_reason())},
         template_size_bytes={group.name: group.template_bytes() for group in groups},

@@ -99,6 +99,11 @@ def owner_reference(owner: Object[Any]) -> dict[str, Any]:
     }
 
 
+def dependent_reference(owner: Object[Any]) -> dict[str, Any]:
+    """Return the reference for an object that goes with a resource and is not run by it."""
+    return {**owner_reference(owner), "controller": False}
+
+
 def digest(value: object) -> str:
     """Return a short text that is the same for equal values, whatever their order."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))

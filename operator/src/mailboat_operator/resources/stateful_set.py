@@ -77,10 +77,12 @@ def broker_stateful_set(
         replicas=1,
         template=pod_template(process, labels, annotations, spec.pod_template),
         more={
-            # A group that is scaled away loses its StatefulSet and not a replica; the operator sets
-            # whenScaled in that moment only, so that no other change of replicas costs a volume.
+            # A StatefulSet that somebody deletes comes back, and so must its volume: the claims are
+            # the Broker's own where they are to go with it. A group that is scaled away loses its
+            # StatefulSet and not a replica; the operator sets whenScaled in that moment only, so
+            # that no other change of replicas costs a volume.
             "persistentVolumeClaimRetentionPolicy": {
-                "whenDeleted": spec.pvc_retention.when_deleted,
+                "whenDeleted": "Retain",
                 "whenScaled": "Retain",
             },
             "volumeClaimTemplates": [_claim_template(broker, labels, volume_bytes)],

@@ -138,7 +138,7 @@ _RUN_OPTIONS: Final = (
     click.Option(
         ["--liveness-timeout"],
         type=_duration,
-        help="/livez fails after so long without a batch or an idle trigger.",
+        help="/livez fails after so long without a batch, a task's end or an idle trigger.",
     ),
     click.Option(
         ["--lock-timeout"],
@@ -156,6 +156,10 @@ _RUN_OPTIONS: Final = (
 )
 _KUBERNETES_OPTIONS: Final = (
     click.Option(["--namespace"], help="Namespace of this pod and of the executors."),
+    click.Option(
+        ["--instance"],
+        help="Tells jobs of one name in a namespace apart, as a Helm release's name does.",
+    ),
     click.Option(["--image"], help="Image of the executors."),
     click.Option(["--image-pull-policy"], help="Of the executors' image."),
     click.Option(["--pod-name"], help="This pod; executors go when it goes."),

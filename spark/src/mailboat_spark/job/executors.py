@@ -2,7 +2,7 @@
 
 The driver runs in a pod of ours (client mode), which needs no rights on services and network
 policies. Executors belong to that pod and vanish with it. When only its container restarts, the pod
-stays, and so do the executors of the earlier run: these are deleted at the start, by their label.
+stays, and so do the executors of the earlier run: these are deleted at the start, by their labels.
 """
 
 import json
@@ -21,6 +21,7 @@ from mailboat_spark.job.options import KUBERNETES_MASTER, KubernetesOptions
 logger = logging.getLogger(__name__)
 
 JOB_LABEL: Final = "mailboat.dev/spark-job"
+INSTANCE_LABEL: Final = "app.kubernetes.io/instance"
 ACCOUNT_DIR: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HTTP_TIMEOUT_S: Final = 20.0
 _GONE_TIMEOUT_S: Final = 60.0
@@ -38,7 +39,10 @@ def executor_settings(options: KubernetesOptions, job: str) -> dict[str, str]:
         "spark.kubernetes.namespace": options.namespace,
         "spark.kubernetes.container.image": options.image,
         "spark.kubernetes.container.image.pullPolicy": options.image_pull_policy,
-        f"spark.kubernetes.executor.label.{JOB_LABEL}": job,
+        **{
+            f"spark.kubernetes.executor.label.{label}": value
+            for label, value in _own_labels(job, options.instance).items()
+        },
         "spark.driver.host": options.pod_ip,
         "spark.driver.bindAddress": options.pod_ip,
         "spark.driver.port": str(options.driver_port),
@@ -61,6 +65,11 @@ def executor_settings(options: KubernetesOptions, job: str) -> dict[str, str]:
     return settings
 
 
+def _own_labels(job: str, instance: str) -> dict[str, str]:
+    """Return what tells a job's executors from those of others."""
+    return {JOB_LABEL: job} | ({INSTANCE_LABEL: instance} if instance else {})
+
+
 class PodClient:
     """The two calls that clearing needs, with the rights of the pod's service account."""
 
@@ -71,11 +80,12 @@ class PodClient:
         self._pods = f"{self._base.rstrip('/')}/api/v1/namespaces/{quote(namespace)}/pods"
         self._account_dir = account_dir
 
-    def delete_executors(self, job: str, *, but_of: str) -> int:
+    def delete_executors(self, job: str, instance: str, *, but_of: str) -> int:
         """Delete the job's executors of earlier runs and wait until they are gone.
 
         Args:
             job: The job's name.
+            instance: What tells jobs of this name apart; empty takes those of every instance.
             but_of: The Spark application that runs now; its executors stay.
 
         Returns:
@@ -84,8 +94,9 @@ class PodClient:
         Raises:
             KubernetesApiError: the API refuses, or pods stay.
         """
-        labels = f"{JOB_LABEL}={job},spark-role=executor,spark-app-selector!={but_of}"
-        selector = urlencode({"labelSelector": labels})
+        own = [f"{label}={value}" for label, value in _own_labels(job, instance).items()]
+        labels = [*own, "spark-role=executor", f"spark-app-selector!={but_of}"]
+        selector = urlencode({"labelSelector": ",".join(labels)})
         names = self._names(selector)
         if not names:
             return 0

@@ -35,7 +35,7 @@ class JobMetrics:
         )
         self._last_progress = Gauge(
             "mailboat_job_last_progress_timestamp_seconds",
-            "When a batch ended or a trigger found nothing to do.",
+            "When a batch or a task ended, or a trigger found nothing to do.",
             registry=self.registry,
         )
         self._last_batch = Gauge(

@@ -21,6 +21,7 @@ _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 _MASTER: Final = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|k8s://.+")
+_LABEL: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 # The source's option by the job's; the job's comes first in errors.
@@ -41,6 +42,7 @@ class KubernetesOptions:
     """Executors as pods; the driver runs in the pod that is named here."""
 
     namespace: str = ""
+    instance: str = ""
     image: str = ""
     image_pull_policy: str = "IfNotPresent"
     pod_name: str = ""
@@ -85,6 +87,12 @@ class JobOptions:
     kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
 
     @property
+    def topic_names(self) -> tuple[str, ...]:
+        """The topics, each once; blanks and empty places between commas count for nothing."""
+        names = (name.strip() for name in self.topics.split(","))
+        return tuple(dict.fromkeys(name for name in names if name))
+
+    @property
     def checkpoint_dir(self) -> Path:
         """Where Spark keeps what the job has read."""
         return self.checkpoint or self.output / CHECKPOINTS_DIR / self.name
@@ -103,7 +111,7 @@ class JobOptions:
         """Return the options of the data source, as Spark takes them."""
         return {
             "namesrv": self.namesrv,
-            "subscribe": self.topics,
+            "subscribe": ",".join(self.topic_names),
             "groupId": self.group_name,
             "commitGroupOffsets": str(self.commit_group_offsets).lower(),
             "startingOffsets": self.starting_offsets,
@@ -174,6 +182,9 @@ def _check_folder(name: str, folder: Path) -> None:
 
 
 def _check_kubernetes(options: KubernetesOptions) -> None:
+    if _LABEL.fullmatch(options.instance) is None:
+        reason = "is no value of a label: letters, digits, '-', '_' and '.', at most 63 long"
+        raise ConfigError("--instance", options.instance, reason)
     for name, value, hint in (
         ("--namespace", options.namespace, "the namespace of this pod"),
         ("--image", options.image, "the image that executors run"),

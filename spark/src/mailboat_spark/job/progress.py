@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import Any, Final
 
+from pyspark import StatusTracker
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
@@ -66,6 +67,10 @@ class JobState:
         """Note a trigger that found nothing to do."""
         self._sign_of_life(phase="running")
 
+    def task_ended(self) -> None:
+        """Note that the running batch has got on."""
+        self._sign_of_life()
+
     def stopping(self) -> None:
         """Note that the end was asked for."""
         self._sign_of_life(phase="stopping")
@@ -79,7 +84,7 @@ class JobState:
         silent_s = time.monotonic() - self._alive_at_s
         if silent_s <= self._liveness_timeout_s:
             return None
-        return f"no batch and no idle trigger for {silent_s:.0f} s"
+        return f"no batch, no task and no idle trigger for {silent_s:.0f} s"
 
     def lag_answered(self, answer: "Future[dict[MessageQueue, QueueBounds]]") -> None:
         """Take the brokers' answer about what they hold."""
@@ -153,3 +158,35 @@ class LagSampler:
         bounds = self._client.client.bounds(self._topics, now_s + _LAG_DEADLINE_S)
         self._pending = self._client.submit(bounds)
         self._pending.add_done_callback(self._state.lag_answered)
+
+
+class TaskWatch:
+    """Looks whether tasks of the running batch end, so that a long batch is not taken for dead."""
+
+    def __init__(self, tracker: StatusTracker, state: JobState) -> None:
+        """Look at all that this Spark runs."""
+        self._tracker = tracker
+        self._state = state
+        self._seen: dict[int, int] = {}
+
+    def poll(self) -> None:
+        """Look once."""
+        now = ended_tasks(self._tracker)
+        if has_advanced(self._seen, now):
+            self._state.task_ended()
+        self._seen = now
+
+
+def ended_tasks(tracker: StatusTracker) -> dict[int, int]:
+    """Return how many tasks of each running stage are done, those that failed not counted."""
+    stages = (tracker.getStageInfo(stage_id) for stage_id in tracker.getActiveStageIds())
+    # A stage may end between the two questions.
+    return {stage.stageId: stage.numCompletedTasks for stage in stages if stage is not None}
+
+
+def has_advanced(before: Mapping[int, int], now: Mapping[int, int]) -> bool:
+    """Tell whether a task has ended between two looks at the running stages.
+
+    That a stage begins says nothing: a broken one may be begun again and again.
+    """
+    return any(ended > before.get(stage_id, 0) for stage_id, ended in now.items())

@@ -19,6 +19,7 @@ from types import FrameType
 from typing import Final
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark import StatusTracker
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,13 +27,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from mailboat import __version__
 from mailboat.errors import MailboatError
 from mailboat_spark.client_thread import close_shared_clients, shared_client
-from mailboat_spark.job import checkpoint, table
+from mailboat_spark.job import checkpoint, pairing, table
 from mailboat_spark.job.endpoints import serve
 from mailboat_spark.job.executors import PodClient
 from mailboat_spark.job.fence import hold
 from mailboat_spark.job.metrics import JobMetrics
 from mailboat_spark.job.options import JobOptions
-from mailboat_spark.job.progress import JobListener, JobState, LagSampler
+from mailboat_spark.job.progress import JobListener, JobState, LagSampler, TaskWatch
 from mailboat_spark.job.settings import job_settings
 from mailboat_spark.session import end_java, open_session
 
@@ -88,18 +89,21 @@ def run_query(
             stack.enter_context(hold(spark, folder, options.lock_timeout_s, give_up=stop.is_set))
         if options.on_kubernetes:
             pods = PodClient(options.master, options.kubernetes.namespace)
-            pods.delete_executors(options.name, but_of=spark.sparkContext.applicationId)
-        if checkpoint.exists(options.checkpoint_dir):
-            table.remove_strays(options.output)
-        else:
-            table.check_new(options.output)
+            pods.delete_executors(
+                options.name,
+                options.kubernetes.instance,
+                but_of=spark.sparkContext.applicationId,
+            )
+        pairing.pair(options.checkpoint_dir, options.output, options.partition_by)
+        table.remove_strays(options.output, options.partition_by)
         state.begin(checkpoint.finished_offsets(options.checkpoint_dir))
         stop_file = work_dir / "stop"
         try:
             listener = JobListener(state)
             spark.streams.addListener(listener)
             query = start_query(spark, options, stop_file)
-            _follow(query, options, state, stop, stop_file)
+            tracker = spark.sparkContext.statusTracker()
+            _follow(query, tracker, options, state, stop, stop_file)
             spark.streams.removeListener(listener)
         except (PySparkException, Py4JError) as exc:
             raise JobFailedError(failure_text(str(exc))) from exc
@@ -127,17 +131,19 @@ def start_query(spark: SparkSession, options: JobOptions, stop_file: Path) -> St
 
 def _follow(
     query: StreamingQuery,
+    tracker: StatusTracker,
     options: JobOptions,
     state: JobState,
     stop: threading.Event,
     stop_file: Path,
 ) -> None:
     client = shared_client(options.namesrv)
-    topics = tuple(topic.strip() for topic in options.topics.split(","))
-    sampler = LagSampler(client, topics, state, _LAG_INTERVAL_S)
+    sampler = LagSampler(client, options.topic_names, state, _LAG_INTERVAL_S)
+    tasks = TaskWatch(tracker, state)
     try:
         while not stop.is_set() and not query.awaitTermination(_POLL_S):
             sampler.poll()
+            tasks.poll()
         if query.isActive:
             state.stopping()
             _stop_between_batches(query, stop_file, options.stop_timeout_s)

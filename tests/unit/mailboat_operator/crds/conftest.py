@@ -39,15 +39,18 @@ def environment() -> cel.Env:
     """Return CEL as Kubernetes has it, as far as the rules use it."""
     kind = cel.Type
 
-    def overload(name: str, arguments: int, member: bool, body: Callable[..., int]) -> Any:
+    def overload(
+        name: str, arguments: int, member: bool, body: Callable[..., float], result: Any = kind.INT
+    ) -> Any:
         types = [kind.INT] * arguments if member else [kind.STRING]
-        return cel.FunctionDecl(name, [cel.Overload(name, kind.INT, types, member, body)])
+        return cel.FunctionDecl(name, [cel.Overload(name, result, types, member, body)])
 
     return cel.NewEnv(
         variables={"self": kind.DYN, "oldSelf": kind.DYN},
         extensions=[ext_strings.ExtStrings()],
         functions=[
             overload("quantity", 1, False, thousandths),
+            overload("asApproximateFloat", 1, True, lambda one: one / 1000, kind.DOUBLE),
             overload("add", 2, True, lambda one, other: one + other),
             overload("compareTo", 2, True, lambda one, other: (one > other) - (one < other)),
         ],

@@ -93,7 +93,8 @@ def test_fields_of_a_newer_schema_are_left_out(make):
         (
             "spec.nameServers",
             {"addresses": ["here"]},
-            "Broker shop/orders: spec.nameServers.addresses[0]: must be host:port",
+            "Broker shop/orders: spec.nameServers.addresses[0]: must be host:port, the port from 1"
+            " to 65535",
         ),
         (
             "spec.config",

@@ -90,10 +90,10 @@ def _mostly(good, bad):
     return st.integers(0, 19).flatmap(lambda n: st.sampled_from(bad if n == 0 else good))
 
 
-SIZES = _mostly(["64Gi", "64.5Gi", "1Ti", "68719476736"], ["4Gi", "64G", "0", "x", "4 Gi"])
+SIZES = _mostly(["16Gi", "16.5Gi", "17Gi", "17179869184"], ["4Gi", "16G", "0", "x", "4 Gi", "20Ti"])
 SEGMENTS = _mostly(["1Mi", "1Gi", "512Mi", "1.5Gi"], ["2Gi", "1023Ki", "x"])
 PERCENT = _mostly([85, 86], [0, 10, 74, 91, 98])
-FREE = _mostly(["1Gi", "8.5Gi", "9G"], ["64Gi", "0", "x"])
+FREE = _mostly(["1Gi", "8.5Gi", "9G"], ["16Gi", "0", "x"])
 LEVEL = _maybe(percent=PERCENT, freeBytes=FREE)
 AUTO_GROW = _maybe(
     enabled=st.booleans(),

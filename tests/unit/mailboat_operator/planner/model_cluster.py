@@ -13,12 +13,14 @@ from typing import Any
 from mailboat.config.properties import parse_properties
 from mailboat_operator.crds.broker import Broker, parse_broker
 from mailboat_operator.crds.name_server import NameServer
+from mailboat_operator.crds.quantity import parse_quantity
 from mailboat_operator.planner.actions import (
     Action,
     Apply,
     ConfigureBroker,
     Delete,
     Notify,
+    Patch,
     Plan,
     ResizeClaim,
     ScaleAway,
@@ -148,6 +150,8 @@ class ModelCluster:
                 self._apply_or_fall_back(action)
             case Delete():
                 self._delete(action)
+            case Patch():
+                self._patch(action)
             case ScaleAway():
                 self._scale_away(action)
             case ConfigureBroker():
@@ -184,9 +188,20 @@ class ModelCluster:
         self.objects.pop(("Pod", name), None)
 
     def remove(self, kind: str, name: str) -> None:
-        """Let a person delete an object."""
-        self.objects.pop((kind, name), None)
-        self.applied.pop(f"{kind}/{name}", None)
+        """Let a person delete an object and leave what belonged to it (`--cascade=orphan`)."""
+        item = self._forget(kind, name)
+        for other in self.objects.values() if item else ():
+            self._disown(other, item)
+
+    def remove_with_dependents(self, kind: str, name: str) -> None:
+        """Let a person delete an object, and Kubernetes what belonged to nobody else."""
+        self._forget(kind, name)
+        self._collect_garbage()
+
+    def remove_broker(self) -> None:
+        """Let a person delete the Broker, with no operator about."""
+        self.deleted = True
+        self._collect_garbage()
 
     def pods(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield each pod with its name."""
@@ -224,6 +239,7 @@ class ModelCluster:
         wanted = duplicate(manifest)
         merged = merge(duplicate(live or {}), self.applied.get(key, {}), wanted, "")
         set_defaults(merged)
+        refuse_invalid(merged)
         if kind == "Service":
             self._give_address(merged, live)
         if live is not None and kind == "StatefulSet":
@@ -272,6 +288,16 @@ class ModelCluster:
         metadata["resourceVersion"] = self._next()
         live["orphan"] = action.orphan
 
+    def _patch(self, action: Patch) -> None:
+        live = self.objects[action.kind, action.name]
+        metadata = live["metadata"]
+        if (metadata["uid"], metadata["resourceVersion"]) != (action.uid, action.resource_version):
+            raise RefusedError("another uid or resourceVersion")
+        patched = merge_patch(duplicate(live), action.changes)
+        refuse_invalid(patched)
+        patched["metadata"]["resourceVersion"] = self._next()
+        self.objects[action.kind, action.name] = patched
+
     def _scale_away(self, action: ScaleAway) -> None:
         live = self.objects["StatefulSet", action.name]
         metadata = live["metadata"]
@@ -288,6 +314,26 @@ class ModelCluster:
         if pod_is_ready(pod):
             self.down_by_us.add(name)
 
+    def _collect_garbage(self) -> None:
+        """Remove what has owners of which none exists any more, until there is nothing."""
+        while True:
+            uids = {item["metadata"].get("uid") for item in self.objects.values()}
+            uids |= set() if self.deleted else {self.broker_uid}
+            lost = [
+                key
+                for key, item in self.objects.items()
+                if (owners := item["metadata"].get("ownerReferences"))
+                and not uids & {owner["uid"] for owner in owners}
+            ]
+            if not lost:
+                return
+            for kind, name in lost:
+                self._forget(kind, name)
+
+    def _forget(self, kind: str, name: str) -> dict[str, Any]:
+        self.applied.pop(f"{kind}/{name}", None)
+        return self.objects.pop((kind, name), {})
+
     def _finish_deletion(self, key: tuple[str, str], item: dict[str, Any]) -> None:
         kind, name = key
         if kind == "PersistentVolumeClaim" and ("Pod", name.removeprefix("data-")) in self.objects:
@@ -295,14 +341,27 @@ class ModelCluster:
         del self.objects[key]
         self.applied.pop(f"{kind}/{name}", None)
         if kind == "Pod":
-            claim = self.objects.get(("PersistentVolumeClaim", f"data-{name}"))
-            owners = claim["metadata"].get("ownerReferences", []) if claim else []
-            if {"kind": "Pod", "uid": item["metadata"]["uid"]} in owners:
-                del self.objects["PersistentVolumeClaim", f"data-{name}"]
+            self._collect_garbage()
         if kind == "StatefulSet" and not item.get("orphan"):
-            for pod, _ in list(self.pods()):
-                if pod.startswith(f"{name}-"):
-                    del self.objects["Pod", pod]
+            self._collect_garbage()
+        elif kind == "StatefulSet":
+            for other in self.objects.values():
+                self._disown(other, item)
+
+    def _disown(self, item: dict[str, Any], owner: dict[str, Any]) -> None:
+        metadata, uid = item["metadata"], owner["metadata"]["uid"]
+        owners = metadata.get("ownerReferences", [])
+        left = [reference for reference in owners if reference["uid"] != uid]
+        if left != owners:
+            metadata["ownerReferences"] = left
+
+    def _own(self, item: dict[str, Any], owner: dict[str, Any]) -> None:
+        metadata = item["metadata"]
+        reference = {"kind": owner["kind"], "uid": owner["metadata"]["uid"]}
+        if reference not in metadata.get("ownerReferences", []):
+            metadata["ownerReferences"] = [*metadata.get("ownerReferences", []), reference]
+            if item["kind"] == "PersistentVolumeClaim":
+                metadata["resourceVersion"] = self._next()
 
     def _next(self) -> str:
         self.version += 1
@@ -337,6 +396,11 @@ class ModelCluster:
             self.objects[claim] = template
         if ("Pod", name) not in self.objects:
             self._make_pod(name, spec["template"], revision)
+        self._own(self.objects["Pod", name], stateful_set)
+        if spec["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Delete":
+            self._own(self.objects[claim], stateful_set)
+        else:
+            self._disown(self.objects[claim], stateful_set)
 
     def _condemn(self, name: str, claim: tuple[str, str], when_scaled: str) -> None:
         """Take away a pod beyond the replicas, which then owns its claim if that is to go."""
@@ -344,8 +408,7 @@ class ModelCluster:
         if pod is None or pod["metadata"].get("deletionTimestamp"):
             return
         if when_scaled == "Delete" and claim in self.objects:
-            owner = {"kind": "Pod", "uid": pod["metadata"]["uid"]}
-            self.objects[claim]["metadata"]["ownerReferences"] = [owner]
+            self._own(self.objects[claim], pod)
         pod["metadata"]["deletionTimestamp"] = self.time()
 
     def _make_pod(self, name: str, template: dict[str, Any], revision: str) -> None:
@@ -479,6 +542,49 @@ def merge(live: Any, before: Any, wanted: Any, name: str) -> Any:
     rest = {item[key]: item for item in live or [] if isinstance(item, dict)}
     merged = [merge(rest.pop(item[key], None), old.get(item[key]), item, "") for item in wanted]
     return merged + [item for found, item in rest.items() if found not in old]
+
+
+def merge_patch(live: Any, patch: Any) -> Any:
+    """Change a value as a JSON merge patch (RFC 7386) says."""
+    if not isinstance(patch, dict):
+        return duplicate(patch)
+    merged = dict(live) if isinstance(live, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge_patch(merged.get(key), value)
+    return merged
+
+
+def refuse_invalid(manifest: dict[str, Any]) -> None:
+    """Refuse what the API server's validation refuses: fields that exclude each other."""
+    spec = manifest.get("spec", {})
+    if {"minAvailable", "maxUnavailable"} <= set(spec):
+        raise RefusedError("minAvailable and maxUnavailable cannot both be set")
+    if manifest["kind"] != "StatefulSet":
+        return
+    if spec["updateStrategy"]["type"] == "OnDelete" and "rollingUpdate" in spec["updateStrategy"]:
+        raise RefusedError("rollingUpdate is only allowed for updateStrategy RollingUpdate")
+    pod = spec["template"]["spec"]
+    seccomp = pod["securityContext"]["seccompProfile"]
+    if seccomp["type"] != "Localhost" and "localhostProfile" in seccomp:
+        raise RefusedError("localhostProfile is for the type Localhost")
+    for volume in pod["volumes"]:
+        if len(volume) > 2:
+            raise RefusedError(f"volume {volume['name']} has more than one source")
+    for container in pod["containers"]:
+        for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+            if len({"exec", "grpc", "httpGet", "tcpSocket"} & set(container[name])) != 1:
+                raise RefusedError(f"{name} needs one handler")
+        for variable in container.get("env", []):
+            if variable.get("value") and "valueFrom" in variable:
+                raise RefusedError(f"env {variable['name']} has value and valueFrom")
+        resources = container.get("resources", {})
+        for name, limit in resources.get("limits", {}).items():
+            asked = resources.get("requests", {}).get(name)
+            if asked is not None and parse_quantity(asked) > parse_quantity(limit):
+                raise RefusedError(f"the request of {name} is above its limit")
 
 
 def set_defaults(manifest: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from model_cluster import BROKEN_IMAGE, ModelCluster, pod_is_ready, settle
+from model_cluster import BROKEN_IMAGE, ModelCluster, duplicate, pod_is_ready, settle
 from operator_samples import BROKER_SPEC, sample_name_server
 
 from mailboat_operator.planner.actions import (
@@ -13,7 +13,9 @@ from mailboat_operator.planner.actions import (
     ConfigureBroker,
     Delete,
     Notify,
+    Patch,
     Plan,
+    ResizeClaim,
 )
 from mailboat_operator.planner.broker import plan_broker
 from mailboat_operator.planner.conditions import REASONS
@@ -523,6 +525,100 @@ def test_scaling_down_removes_the_volume_only_where_that_is_said():
     assert "PersistentVolumeClaim" not in deleted
 
 
+def claim_owners(cluster: ModelCluster, group: int = 0) -> list[tuple[str, str]]:
+    """Return kind and name of what a group's claim belongs to."""
+    claim = cluster.objects["PersistentVolumeClaim", f"data-orders-g{group}-0"]
+    owners = claim["metadata"].get("ownerReferences", [])
+    return [(owner["kind"], owner.get("name", "")) for owner in owners]
+
+
+@pytest.mark.parametrize("policy", ["Retain", "Delete"])
+def test_a_stateful_set_deleted_by_hand_costs_no_volume(policy):
+    """Its pod goes and comes back on the same claim, whatever becomes of that with the Broker."""
+    cluster = cluster_at_rest(pvcRetention={"whenDeleted": policy})
+    uid = cluster.objects["PersistentVolumeClaim", "data-orders-g0-0"]["metadata"]["uid"]
+    cluster.remove_with_dependents("StatefulSet", "orders-g0")
+    assert ("Pod", "orders-g0-0") not in cluster.objects
+    settle(cluster, plan_broker)
+    claim = cluster.objects["PersistentVolumeClaim", "data-orders-g0-0"]
+    assert claim["metadata"]["uid"] == uid
+    assert cluster.status["ready"] == "1/1"
+
+
+@pytest.mark.parametrize(("policy", "left"), [("Retain", 2), ("Delete", 0)])
+def test_the_volumes_go_with_the_broker_where_that_is_said(policy, left):
+    """All of them, of scaled-away groups too, and without an operator; else they all stay."""
+    cluster = cluster_at_rest(groups=2, pvcRetention={"whenDeleted": policy})
+    cluster.change(groups=1)
+    settle(cluster, plan_broker)
+    assert len(list(cluster.of_kind("PersistentVolumeClaim"))) == 2
+    cluster.remove_broker()
+    assert len(list(cluster.of_kind("PersistentVolumeClaim"))) == left
+    assert list(cluster.pods()) == []
+
+
+def test_the_owner_of_the_volumes_follows_the_spec():
+    """Delete makes them the Broker's, Retain takes them off it; owners of others stay."""
+    cluster = cluster_at_rest()
+    other = {"apiVersion": "v1", "kind": "ConfigMap", "name": "backup", "uid": "uid-of-backup"}
+    claim = cluster.objects["PersistentVolumeClaim", "data-orders-g0-0"]
+    claim["metadata"]["ownerReferences"] = [other]
+    cluster.change(pvcRetention={"whenDeleted": "Delete"})
+    settle(cluster, plan_broker)
+    assert claim_owners(cluster) == [("ConfigMap", "backup"), ("Broker", "orders")]
+    reference = cluster.objects["PersistentVolumeClaim", "data-orders-g0-0"]["metadata"][
+        "ownerReferences"
+    ][1]
+    assert (reference["controller"], reference["blockOwnerDeletion"]) == (False, False)
+    cluster.change(pvcRetention={"whenDeleted": "Retain"})
+    settle(cluster, plan_broker)
+    assert claim_owners(cluster) == [("ConfigMap", "backup")]
+
+
+def test_a_volume_that_goes_with_its_pod_belongs_to_nobody_else():
+    """Both Delete: the claim of a group that is scaled away goes, and no other one."""
+    policy = {"whenDeleted": "Delete", "whenScaled": "Delete"}
+    for steps in range(12):
+        cluster = cluster_at_rest(groups=2, pvcRetention=policy)
+        assert claim_owners(cluster, 1) == [("Broker", "orders")]
+        cluster.change(groups=1)
+        for _ in range(steps):
+            cluster.carry_out(plan_broker(cluster.snapshot()))
+            cluster.step()
+        back = duplicate(cluster)
+        settle(cluster, plan_broker)
+        assert not {name for name in cluster.names() if "orders-g1" in name}
+        assert claim_owners(cluster) == [("Broker", "orders")]
+        back.change(groups=2)
+        settle(back, plan_broker)
+        assert back.status["ready"] == "2/2"
+        assert claim_owners(back, 1) == [("Broker", "orders")]
+
+
+def test_a_claim_that_grows_is_given_its_owner_afterwards():
+    """One write per claim and plan: the second would name a version that is gone."""
+    cluster = cluster_at_rest()
+    cluster.change(storage={"size": "16Gi"}, pvcRetention={"whenDeleted": "Delete"})
+    actions = actions_of(plan_broker(cluster.snapshot()))
+    assert [type(action) for action in actions if isinstance(action, ResizeClaim | Patch)] == [
+        ResizeClaim
+    ]
+    settle(cluster, plan_broker)
+    assert claim_owners(cluster) == [("Broker", "orders")]
+
+
+def test_a_claim_of_another_name_or_on_its_way_out_is_left_alone():
+    """A person's claim with the Broker's labels is not the Broker's, nor is one that goes."""
+    cluster = cluster_at_rest()
+    own = cluster.objects["PersistentVolumeClaim", "data-orders-g0-0"]
+    cluster.objects["PersistentVolumeClaim", "backup"] = duplicate(own)
+    cluster.objects["PersistentVolumeClaim", "backup"]["metadata"]["name"] = "backup"
+    own["metadata"]["deletionTimestamp"] = cluster.time()
+    cluster.change(pvcRetention={"whenDeleted": "Delete"})
+    settle(cluster, plan_broker)
+    assert [action for action in cluster.writes if isinstance(action, Patch)] == []
+
+
 def test_whenever_a_group_is_wanted_again_it_comes_back():
     """Scaled away with its volume and, after any number of steps of that, wanted again."""
     for steps in range(12):
@@ -556,6 +652,44 @@ def test_a_volume_kept_from_an_earlier_life_is_never_removed():
     cluster.change(pvcRetention={"whenScaled": "Delete"})
     settle(cluster, plan_broker)
     assert "PersistentVolumeClaim/data-orders-g1-0" in cluster.names()
+
+
+@pytest.mark.parametrize(
+    "change", [{"image": "mailboat:2"}, {"config": {"flushDiskType": "SYNC_FLUSH"}}]
+)
+def test_no_pod_is_restarted_whose_claim_is_being_deleted(change):
+    """Its end would take the volume along: the others roll, and the conditions say what to do."""
+    cluster = cluster_at_rest(groups=2)
+    claim = cluster.objects["PersistentVolumeClaim", "data-orders-g0-0"]
+    claim["metadata"]["deletionTimestamp"] = cluster.time()
+    claim["spec"]["volumeName"] = "pv-7"
+    cluster.change(**change)
+    settle(cluster, plan_broker)
+    assert [name for name, _ in cluster.taken_down] == ["orders-g1-0"]
+    assert cluster.objects["PersistentVolumeClaim", "data-orders-g0-0"] is claim
+    progressing = condition(cluster.status, "Progressing")
+    assert (progressing["status"], progressing["reason"]) == ("True", "Rolling")
+    assert "data-orders-g0-0 is being deleted" in progressing["message"]
+    storage = condition(cluster.status, "StorageReady")
+    assert (storage["status"], storage["reason"]) == ("False", "ClaimDeleted")
+    assert "PersistentVolume pv-7 to Retain" in storage["message"]
+    (warning,) = [event for event in cluster.events if event.type == "Warning"]
+    assert (warning.reason, warning.message) == ("ClaimDeleted", storage["message"])
+    # A person does what it says.
+    cluster.evict("orders-g0-0")
+    settle(cluster, plan_broker)
+    assert condition(cluster.status, "StorageReady")["reason"] == "VolumesReady"
+    assert cluster.status["ready"] == "2/2"
+
+
+def test_a_group_with_a_claim_that_is_being_deleted_can_be_scaled_away():
+    """That the group goes was said by the user; its pod and the claim end."""
+    cluster = cluster_at_rest(groups=2)
+    claim = cluster.objects["PersistentVolumeClaim", "data-orders-g1-0"]
+    claim["metadata"]["deletionTimestamp"] = cluster.time()
+    cluster.change(groups=1)
+    settle(cluster, plan_broker)
+    assert not {name for name in cluster.names() if "orders-g1" in name}
 
 
 def test_scaling_and_a_template_change_at_once_both_end():

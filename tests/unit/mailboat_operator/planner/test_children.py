@@ -4,16 +4,13 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from model_cluster import ModelCluster
+from model_cluster import ModelCluster, settle
 from operator_samples import BROKER_SPEC, sample_broker
 
-from mailboat_operator.planner.actions import Apply, Delete
-from mailboat_operator.planner.children import (
-    first_difference,
-    foreign,
-    plan_child,
-    same_amount,
-)
+from mailboat_operator.planner.actions import Apply, Delete, Patch
+from mailboat_operator.planner.amounts import same_amount
+from mailboat_operator.planner.broker import plan_broker
+from mailboat_operator.planner.children import first_difference, foreign, plan_child
 from mailboat_operator.resources.config_map import broker_config_map, broker_settings
 from mailboat_operator.resources.services import group_service
 from mailboat_operator.resources.stateful_set import broker_stateful_set
@@ -217,3 +214,102 @@ def test_a_config_map_that_was_frozen_is_made_anew():
     live["immutable"] = True
     (delete,) = plan_child(broker_config_map(broker, 0, {"a": "2"}), live, UID).actions
     assert isinstance(delete, Delete)
+
+
+def edit_strategy(spec: dict[str, Any]) -> None:
+    """Let Kubernetes replace the pods."""
+    spec["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+
+
+def edit_probe(spec: dict[str, Any]) -> None:
+    """Ask the port instead of the page."""
+    probe = spec["template"]["spec"]["containers"][0]["livenessProbe"]
+    del probe["httpGet"]
+    probe["tcpSocket"] = {"port": 10_911}
+
+
+def edit_variable(spec: dict[str, Any]) -> None:
+    """Take a variable from a Secret."""
+    (variable,) = spec["template"]["spec"]["containers"][0]["env"]
+    del variable["value"]
+    variable["valueFrom"] = {"secretKeyRef": {"name": "s", "key": "k"}}
+
+
+def edit_volume(spec: dict[str, Any]) -> None:
+    """Take the file from elsewhere."""
+    (volume,) = [item for item in spec["template"]["spec"]["volumes"] if item["name"] == "config"]
+    del volume["configMap"]
+    volume["secret"] = {"secretName": "s"}
+
+
+def edit_profile(spec: dict[str, Any]) -> None:
+    """Name a profile of the node."""
+    spec["template"]["spec"]["securityContext"]["seccompProfile"] = {
+        "type": "Localhost",
+        "localhostProfile": "x",
+    }
+
+
+def edit_limit(spec: dict[str, Any]) -> None:
+    """Lower the request, and set a limit that is below what it was."""
+    spec["template"]["spec"]["containers"][0]["resources"] = {
+        "requests": {"cpu": "1"},
+        "limits": {"cpu": "1"},
+    }
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [edit_strategy, edit_probe, edit_variable, edit_volume, edit_profile, edit_limit],
+)
+def test_an_edit_that_ours_cannot_stand_beside_is_undone(edit):
+    """The StatefulSet is made anew around its pod, as no apply would be taken any more."""
+    spec = BROKER_SPEC | {
+        "resources": {"requests": {"cpu": "2"}},
+        "podTemplate": {"env": [{"name": "TZ", "value": "CET"}]},
+    }
+    cluster = ModelCluster(spec)
+    settle(cluster, plan_broker)
+    live = cluster.objects["StatefulSet", "orders-g0"]
+    wanted, uid = deepcopy(live["spec"]), live["metadata"]["uid"]
+    pod = cluster.objects["Pod", "orders-g0-0"]["metadata"]["uid"]
+    edit(live["spec"])
+    live["metadata"]["generation"] += 1
+    settle(cluster, plan_broker)
+    remade = cluster.objects["StatefulSet", "orders-g0"]
+    assert remade["spec"] == wanted
+    assert remade["metadata"]["uid"] != uid
+    assert cluster.objects["Pod", "orders-g0-0"]["metadata"]["uid"] == pod
+    cluster.change(image="mailboat:2")
+    settle(cluster, plan_broker)
+    (container,) = cluster.objects["Pod", "orders-g0-0"]["spec"]["containers"]
+    assert container["image"] == "mailboat:2"
+
+
+def test_a_budget_that_was_turned_round_is_turned_back():
+    """minAvailable in place of maxUnavailable: it is taken off, and the budget stays the same."""
+    cluster = ModelCluster(BROKER_SPEC)
+    settle(cluster, plan_broker)
+    live = cluster.objects["PodDisruptionBudget", "orders"]
+    wanted, uid = deepcopy(live["spec"]), live["metadata"]["uid"]
+    del live["spec"]["maxUnavailable"]
+    live["spec"]["minAvailable"] = 1
+    cluster.writes.clear()
+    cluster.carry_out(plan_broker(cluster.snapshot()))
+    budget = cluster.objects["PodDisruptionBudget", "orders"]
+    assert (budget["spec"], budget["metadata"]["uid"]) == (wanted, uid)
+    patch, apply = cluster.writes[:2]
+    assert isinstance(patch, Patch)
+    assert (patch.kind, patch.changes) == ("PodDisruptionBudget", {"spec": {"minAvailable": None}})
+    assert isinstance(apply, Apply)
+
+
+def test_a_source_that_the_spec_changes_needs_no_second_hand():
+    """A variable of ours that comes from a Secret from now on reaches the pod."""
+    cluster = ModelCluster(BROKER_SPEC | {"podTemplate": {"env": [{"name": "TZ", "value": "CET"}]}})
+    settle(cluster, plan_broker)
+    source = {"secretKeyRef": {"name": "s", "key": "k"}}
+    cluster.change(podTemplate={"env": [{"name": "TZ", "valueFrom": source}]})
+    settle(cluster, plan_broker)
+    (container,) = cluster.objects["Pod", "orders-g0-0"]["spec"]["containers"]
+    assert container["env"] == [{"name": "TZ", "valueFrom": source}]

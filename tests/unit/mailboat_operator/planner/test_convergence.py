@@ -21,6 +21,7 @@ CHANGES: dict[str, list[Any]] = {
     "resources": [{"requests": {"cpu": "0.5", "memory": "1024Mi"}}, {}],
     "podTemplate": [{"labels": {"team": "a"}}, {"env": [{"name": "TZ", "value": "CET"}]}, {}],
     "storage": [{"size": "8Gi"}, {"size": "16Gi"}],
+    "pvcRetention": [{"whenDeleted": "Delete"}, {"whenScaled": "Delete"}, {}],
 }
 EXAMPLES = 25
 KINDS = ["StatefulSet", "Service", "ConfigMap", "PodDisruptionBudget", "ServiceAccount"]
@@ -145,6 +146,10 @@ def assert_as_specified(cluster: ModelCluster) -> None:
         flush = spec.get("config", {}).get("flushDiskType")
         text = cluster.objects["ConfigMap", f"orders-g{group}"]["data"]["broker.conf"]
         assert ("flushDiskType=SYNC_FLUSH" in text) == (flush == "SYNC_FLUSH")
+        claim = cluster.objects["PersistentVolumeClaim", f"data-orders-g{group}-0"]
+        owners = [item["kind"] for item in claim["metadata"].get("ownerReferences", [])]
+        is_owned = spec.get("pvcRetention", {}).get("whenDeleted") == "Delete"
+        assert owners == (["Broker"] if is_owned else [])
         running = cluster.running_config[f"orders-g{group}-0"]
         assert running["maxMessageSize"] == spec.get("config", {}).get("maxMessageSize", "4194304")
     conditions = {item["type"]: item for item in cluster.status["conditions"]}

@@ -48,9 +48,8 @@ def pod(
 
 def member(name: str, *arguments: Any, missing: bool = False, **options: Any) -> Member:
     """Return a pod with its StatefulSet; the options of a Member may be given too."""
-    of_member = {
-        key: options.pop(key) for key in ("is_steady", "unfit", "restart_reason") if key in options
-    }
+    names = ("is_steady", "unfit", "restart_reason", "hold")
+    of_member = {key: options.pop(key) for key in names if key in options}
     return Member(
         name=name,
         pod=None if missing else pod(name, *arguments, **options),
@@ -228,6 +227,31 @@ def test_a_restart_for_the_volume_goes_through_the_same_gate():
 def test_one_restart_serves_two_reasons():
     """A new template and a volume's growth are one deletion."""
     assert taken(member("a", "old", restart_reason="the volume")) == ["a"]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        member("a", "old", hold="its claim is being deleted"),
+        member("a", "old", PULLING, ready=False, hold="its claim is being deleted"),
+        member("a", "old", ready=False, hold="its claim is being deleted"),
+        member("a", restart_reason="the volume", hold="its claim is being deleted"),
+    ],
+)
+def test_a_pod_that_is_held_is_taken_for_no_reason(state):
+    """Neither a new template nor a volume nor being broken is worth what its end would cost."""
+    plan = roll(state, member("b"))
+    assert plan.deletions == ()
+    assert plan.outdated == ("a",)
+    assert plan.waiting == "a is not restarted: its claim is being deleted"
+
+
+def test_a_pod_that_is_held_holds_up_no_other():
+    """The roll goes on with the next one; nobody is taken while the held one does not serve."""
+    held = member("a", "old", hold="its claim is being deleted")
+    assert taken(held, member("b", "old")) == ["b"]
+    unready = member("a", "old", ready=False, hold="its claim is being deleted")
+    assert taken(unready, member("b", "old")) == []
 
 
 def test_a_pod_that_is_ending_is_not_deleted_again():

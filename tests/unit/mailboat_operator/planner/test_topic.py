@@ -8,7 +8,7 @@ from mailboat_operator.crds.broker import Broker, parse_broker
 from mailboat_operator.crds.topic import Topic
 from mailboat_operator.planner.actions import Action, DeleteTopic, Plan, PutTopic, SetFinalizers
 from mailboat_operator.planner.snapshot import TopicSnapshot
-from mailboat_operator.planner.topic import FINALIZER, plan_topic
+from mailboat_operator.planner.topic import FINALIZER, is_same_topic, plan_topic
 
 URLS = {"orders-g0": "http://10.0.0.1:8080", "orders-g1": "http://10.0.0.2:8080"}
 DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["other", FINALIZER]}
@@ -35,6 +35,7 @@ def plan(
     *,
     broker: Broker | None = None,
     gone: bool = False,
+    rivals: tuple[dict[str, Any], ...] = (),
 ) -> Plan:
     """Plan for a Topic on a Broker of two groups, as many as answer."""
     snapshot = TopicSnapshot(
@@ -43,6 +44,7 @@ def plan(
         endpoints={name: URLS[name] for name in topics},
         topics=topics,
         now_s=1_700_000_000.0,
+        rivals=rivals,
     )
     return plan_topic(snapshot)
 
@@ -172,3 +174,80 @@ def test_a_topic_whose_broker_is_gone_is_let_go():
         }
     )
     assert actions(plan(topic, {}, broker=going)) == [SetFinalizers(("other",), "1")]
+
+
+def rival(name: str, day: int, **spec: Any) -> dict[str, Any]:
+    """Return a Topic as the API server has it, made on a day of January."""
+    born = f"2026-01-{day:02}T00:00:00Z"
+    return {
+        "metadata": metadata(name, creationTimestamp=born),
+        "spec": {"brokerRef": "orders"} | spec,
+    }
+
+
+def born(day: int, **more: Any) -> dict[str, Any]:
+    """Return the metadata of a Topic that was made on a day of January."""
+    return {"creationTimestamp": f"2026-01-{day:02}T00:00:00Z", **more}
+
+
+def test_a_topic_belongs_to_the_older_of_two():
+    """The younger one writes nothing and names the older; the older works as if it were alone."""
+    pair = (rival("orders-topic", 2), rival("older", 1, topicName="orders-topic"))
+    topics = {"orders-g0": None, "orders-g1": live(4, 4)}
+    younger = sample_topic(more=born(2), reclaimPolicy="Delete")
+    made = plan(younger, topics, rivals=pair)
+    assert actions(made) == []
+    assert ready(made) == ("False", "NameTaken")
+    (condition,) = made.status["conditions"]
+    assert condition["message"] == (
+        "topic orders-topic of Broker orders belongs to the older Topic older: delete one of the"
+        " two"
+    )
+    assert made.again_after_s is not None
+    older = sample_topic("older", more=born(1), topicName="orders-topic")
+    assert len(actions(plan(older, topics, rivals=pair))) == 2
+
+
+def test_of_two_topics_of_one_second_the_uid_decides():
+    """Exactly one of them has the topic."""
+    pair = (rival("a", 1, topicName="x"), rival("b", 1, topicName="x"))
+    topics = {"orders-g0": live(), "orders-g1": live()}
+    reasons = [
+        ready(plan(sample_topic(name, more=born(1), topicName="x"), topics, rivals=pair))[1]
+        for name in ("a", "b")
+    ]
+    assert reasons == ["TopicReady", "NameTaken"]
+
+
+def test_a_topic_that_has_nothing_takes_nothing_along():
+    """The younger of two is let go, whatever its reclaimPolicy; the older one removes the topic."""
+    pair = (rival("orders-topic", 2), rival("older", 1, topicName="orders-topic"))
+    topics = {"orders-g0": live(), "orders-g1": live()}
+    younger = sample_topic(more=DELETED | born(2), reclaimPolicy="Delete")
+    assert actions(plan(younger, topics, rivals=pair)) == [SetFinalizers(("other",), "1")]
+    older = sample_topic(
+        "older", more=DELETED | born(1), topicName="orders-topic", reclaimPolicy="Delete"
+    )
+    assert [type(action) for action in actions(plan(older, topics, rivals=pair))] == [
+        DeleteTopic,
+        DeleteTopic,
+    ]
+
+
+def test_a_topic_that_became_the_second_gives_its_finalizer_back():
+    """It has nothing to remove any more."""
+    pair = (rival("orders-topic", 2), rival("older", 1, topicName="orders-topic"))
+    topic = sample_topic(more=born(2, finalizers=[FINALIZER]), reclaimPolicy="Delete")
+    made = plan(topic, {"orders-g0": live(), "orders-g1": live()}, rivals=pair)
+    assert actions(made) == [SetFinalizers((), "1")]
+
+
+def test_topics_of_other_brokers_names_and_namespaces_are_no_rivals():
+    """The same topic is one of the same name on the same Broker."""
+    one = rival("orders-topic", 1)
+    assert is_same_topic(one, rival("other", 2, topicName="orders-topic"))
+    assert not is_same_topic(one, rival("orders-topic", 2, topicName="other"))
+    assert not is_same_topic(one, rival("orders-topic", 2, brokerRef="payments"))
+    elsewhere = rival("orders-topic", 2)
+    elsewhere["metadata"]["namespace"] = "billing"
+    assert not is_same_topic(one, elsewhere)

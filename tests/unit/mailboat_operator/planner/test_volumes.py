@@ -9,8 +9,30 @@ from hypothesis import strategies as st
 from volume_world import GIB, HOUR_S, MIB, START_S, World, time_text
 
 from mailboat_operator.planner.actions import ConfigureBroker, ResizeClaim
+from mailboat_operator.planner.snapshot import ConfigRefusal
 
 GROWS = {"enabled": True, "maxSize": "40Gi", "cooldown": "1h"}
+
+
+def filling_at_max_size() -> World:
+    """Return a volume at maxSize that has just been seen full of messages that are read."""
+    world = World(autoGrow=GROWS | {"maxSize": "10Gi"})
+    see_it_filling(world)
+    return world
+
+
+def see_it_filling(world: World) -> None:
+    """Let the broker say now that 84 % are used, by segments of 140 MiB an hour."""
+    now_ms = int(world.now_s * 1000)
+    segments = [
+        {
+            "size_bytes": 140 * MIB,
+            "last_timestamp_ms": now_ms - age * HOUR_S * 1000,
+            "is_read": True,
+        }
+        for age in range(60, -1, -1)
+    ]
+    world.use(84, per_s=140 * MIB / HOUR_S, segments=segments)
 
 
 def at_rest(world: World) -> None:
@@ -91,6 +113,9 @@ def test_growth_that_the_api_refuses_is_tried_ever_less() -> None:
     assert len(world.resizes) >= 12
     assert world.status["conditions"][0]["reason"] == "ResizeRefused"
     assert world.reasons().count("VolumeGrowing") == 0
+    (refusal,) = [event for event in world.events if event.reason == "VolumeGrowthRefused"]
+    assert refusal.type == "Warning"
+    assert "does not take the change from 10Gi to 12Gi" in refusal.message
     world.refuses.clear()
     for _ in range(21):
         world.turn(after_s=15)
@@ -110,7 +135,8 @@ def test_growth_that_the_api_refuses_is_tried_ever_less() -> None:
         ({"classes": None}, "Resizing"),
         ({"class_name": None}, "ClassCannotGrow"),
         ({"phase": "Pending"}, "VolumesPending"),
-        ({"ending": True}, "VolumesPending"),
+        ({"ending": True}, "ClaimDeleted"),
+        ({"ending": True, "podless": True}, "VolumesPending"),
         ({"missing": True}, "VolumesPending"),
     ],
 )
@@ -126,6 +152,8 @@ def test_what_keeps_a_spec_from_being_followed(change: dict[str, Any], reason: s
         world.claim["status"]["phase"] = "Pending"
     if "ending" in change:
         world.claim["metadata"]["deletionTimestamp"] = time_text(START_S)
+    if "podless" in change:
+        del world.pods["orders-g0-0"]
     if "missing" in change:
         del world.claims["data-orders-g0-0"]
     plan = world.turn()
@@ -215,18 +243,7 @@ def test_emergency_grows_once_within_the_cooldown() -> None:
 
 def test_at_max_size_read_messages_go_earlier() -> None:
     """At maxSize: the condition, one event, and the retention of read messages comes down."""
-    world = World(autoGrow=GROWS | {"maxSize": "10Gi"})
-    now_ms = int(START_S * 1000)
-    hours = range(60, -1, -1)
-    segments = [
-        {
-            "size_bytes": 140 * MIB,
-            "last_timestamp_ms": now_ms - age * HOUR_S * 1000,
-            "is_read": True,
-        }
-        for age in hours
-    ]
-    world.use(84, per_s=140 * MIB / HOUR_S, segments=segments)
+    world = filling_at_max_size()
     plan = world.turn()
     assert world.resizes == []
     assert (plan.storage_ready.holds, plan.storage_ready.reason) == (True, "AtMaxSize")
@@ -237,9 +254,9 @@ def test_at_max_size_read_messages_go_earlier() -> None:
         "VolumeGrowthRefused", "RetentionShortened", "DiskPressureRaised"]  # fmt: skip
     assert "60h instead of 72h: 84% used, fills at 39.8 KiB/s" in world.events[1].message
     assert "(AtMaxSize)" in world.events[1].message
+    plan = world.turn()
     assert world.entry["effectiveRetention"] == "60h"
     assert plan.retention == "60h"
-    world.turn()
     at_rest(world)
     # Room again: restored, but not at once.
     world.now_s += 600
@@ -251,7 +268,66 @@ def test_at_max_size_read_messages_go_earlier() -> None:
     world.turn()
     assert world.configured[-1].values == {"readFileReservedTime": "-1"}
     assert "RetentionRestored" in world.reasons()
+    assert world.turn().retention == "72h"
     assert "DiskPressureCleared" in world.reasons()
+
+
+def test_the_retention_is_decided_while_the_claim_is_being_deleted() -> None:
+    """The broker serves for as long as its pod runs, and its disk goes on filling."""
+    world = filling_at_max_size()
+    world.claim["metadata"]["deletionTimestamp"] = time_text(START_S)
+    world.turn()
+    assert world.resizes == []
+    assert world.configured == [ConfigureBroker("orders-g0-0", {"readFileReservedTime": "60"})]
+    assert world.reasons()[:2] == ["ClaimDeleted", "RetentionShortened"]
+
+
+def test_a_broker_that_is_too_busy_to_be_told_is_told_again_at_once() -> None:
+    """The status shows what it works with, and the pause begins when it has taken it over."""
+    world = filling_at_max_size()
+    world.busy.add("orders-g0-0")
+    for _ in range(3):
+        plan = world.turn(after_s=15)
+        assert (plan.retention, world.entry["effectiveRetention"]) == ("72h", "72h")
+        assert "lastRetentionChangeTime" not in world.entry
+    assert len(world.configured) == 3
+    assert "RetentionShortened" not in world.reasons()
+    world.busy.clear()
+    world.turn(after_s=15)
+    assert world.reasons().count("RetentionShortened") == 1
+    world.turn(after_s=15)
+    assert world.entry["effectiveRetention"] == "60h"
+    assert world.entry["lastRetentionChangeTime"] == time_text(world.now_s)
+    assert len(world.configured) == 4
+
+
+def test_a_broker_that_was_restarted_is_told_anew_at_once() -> None:
+    """It starts with the whole retention; the pause between two decisions is not for that."""
+    world = filling_at_max_size()
+    world.turn()
+    world.turn(after_s=15)
+    assert world.entry["effectiveRetention"] == "60h"
+    seen = world.observations["orders-g0-0"]
+    world.observations["orders-g0-0"] = replace(seen, config={"readFileReservedTime": "-1"})
+    world.now_s += 300
+    see_it_filling(world)
+    world.turn()
+    assert [action.values["readFileReservedTime"] for action in world.configured] == ["60", "60"]
+
+
+def test_a_retention_that_the_broker_refuses_is_sent_once_a_minute() -> None:
+    """It is not asked at every turn what it has just refused."""
+    world = filling_at_max_size()
+    refusal = ConfigRefusal({"readFileReservedTime": "60"}, "no", world.monotonic_s)
+    sent = []
+    for passed_s in (15, 59, 60):
+        world.now_s = START_S + passed_s
+        see_it_filling(world)
+        seen = world.observations["orders-g0-0"]
+        world.observations["orders-g0-0"] = replace(seen, config_refusals=(refusal,))
+        assert world.turn().live_values["orders-g0"] == {"readFileReservedTime": "60"}
+        sent.append(len(world.configured))
+    assert sent == [0, 0, 1]
 
 
 def test_bounds_that_moved_hold_at_once() -> None:

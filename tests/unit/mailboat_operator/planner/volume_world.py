@@ -54,6 +54,7 @@ class World:
         self.template_sizes = {f"orders-g{group}": "10Gi" for group in range(groups)}
         self.observations = {name: self._observation() for name in self.pods}
         self.refuses: set[str] = set()
+        self.busy: set[str] = set()
         self.resizes: list[ResizeClaim] = []
         self.events: list[Notify] = []
         self.configured: list[ConfigureBroker] = []
@@ -207,6 +208,8 @@ class World:
                     self.resize(action)
                 elif isinstance(action, ConfigureBroker):
                     self.configured.append(action)
+                    if action.pod in self.busy:
+                        break
                     observation = self.observations[action.pod]
                     config = dict(observation.config or {}) | dict(action.values)
                     self.observations[action.pod] = replace(observation, config=config)

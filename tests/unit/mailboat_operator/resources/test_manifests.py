@@ -157,7 +157,7 @@ def test_the_stateful_set_leaves_replacing_pods_to_the_operator():
     assert spec["serviceName"] == "orders-brokers"
     assert spec["template"]["spec"]["terminationGracePeriodSeconds"] == 90
     assert spec["persistentVolumeClaimRetentionPolicy"] == {
-        "whenDeleted": "Delete",
+        "whenDeleted": "Retain",
         "whenScaled": "Retain",
     }
     (claim,) = spec["volumeClaimTemplates"]

@@ -65,6 +65,8 @@ def test_the_environment_says_the_same(monkeypatch):
         ([*REQUIRED, "--checkpoint", "/data"], 3, "is the output or around it"),
         ([*REQUIRED, "--starting-offsets", "now"], 3, "--starting-offsets=now: "),
         ([*REQUIRED, "--master", "k8s://https://k"], 3, "--namespace=: is required"),
+        ([*REQUIRED, "--master", "k8s://k", "--instance", "a b"], 3, "--instance=a b: is no value"),
+        ([*REQUIRED, "--topics", " ,"], 3, "--topics=: names no topic"),
     ],
 )
 def test_mistakes_are_one_sentence_and_a_code(capsys, words, code, sentence):
@@ -74,6 +76,13 @@ def test_mistakes_are_one_sentence_and_a_code(capsys, words, code, sentence):
     assert sentence in captured.err
     assert captured.err.startswith("mailboat-job: ")
     assert captured.err.count("\n") == 1
+
+
+def test_topics_are_one_list_everywhere():
+    """A comma too much names no topic, neither for the source nor for the lag."""
+    options = read_options([*REQUIRED, "--topics", "a, b,,a,"])
+    assert options.topic_names == ("a", "b")
+    assert options.source_options()["subscribe"] == "a,b"
 
 
 def test_help_has_examples_and_every_option(capsys):

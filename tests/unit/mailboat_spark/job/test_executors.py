@@ -1,6 +1,7 @@
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -47,14 +48,32 @@ def test_leftover_executors_are_deleted_by_label(api, tmp_path):
     """Only executors of other runs are named, with the pod's token; their end is awaited."""
     (tmp_path / "token").write_text("secret\n")
     client = PodClient(f"k8s://http://127.0.0.1:{api.server_port}", "data", tmp_path)
-    assert client.delete_executors("my-job", but_of="spark-now") == 2
+    assert client.delete_executors("my-job", "", but_of="spark-now") == 2
     path = "/api/v1/namespaces/data/pods?labelSelector=mailboat.dev%2Fspark-job%3Dmy-job"
     methods = [method for method, _, _ in api.seen]
     assert methods == ["GET", "DELETE", "GET"]
     labels = f"{path}%2Cspark-role%3Dexecutor%2Cspark-app-selector%21%3Dspark-now"
     assert all(seen.startswith(labels) for _, seen, _ in api.seen)
     assert {token for _, _, token in api.seen} == {"Bearer secret"}
-    assert client.delete_executors("my-job", but_of="spark-now") == 0
+    assert client.delete_executors("my-job", "", but_of="spark-now") == 0
+
+
+def test_jobs_of_one_name_keep_off_each_other(api, tmp_path):
+    """With an instance, executors are deleted by exactly the labels that Spark gives them."""
+    options = KubernetesOptions(namespace="data", image="i", pod_ip="10.0.0.7", instance="blue")
+    prefix = "spark.kubernetes.executor.label."
+    settings = executor_settings(options, "orders")
+    given = {k.removeprefix(prefix): v for k, v in settings.items() if k.startswith(prefix)}
+    assert given == {"mailboat.dev/spark-job": "orders", "app.kubernetes.io/instance": "blue"}
+    client = PodClient(f"http://127.0.0.1:{api.server_port}", "data", tmp_path)
+    assert client.delete_executors("orders", "blue", but_of="spark-now") == 2
+    for _, path, _ in api.seen:
+        [selector] = parse_qs(urlsplit(path).query)["labelSelector"]
+        own = {f"{label}={value}" for label, value in given.items()}
+        assert set(selector.split(",")) == own | {
+            "spark-role=executor",
+            "spark-app-selector!=spark-now",
+        }
 
 
 def test_a_refusal_names_the_role(api, tmp_path):
@@ -62,7 +81,7 @@ def test_a_refusal_names_the_role(api, tmp_path):
     api.status = 403
     client = PodClient(f"http://127.0.0.1:{api.server_port}", "data", tmp_path)
     with pytest.raises(KubernetesApiError, match="403 Forbidden; does the service account"):
-        client.delete_executors("x", but_of="spark-now")
+        client.delete_executors("x", "", but_of="spark-now")
 
 
 def test_settings_fix_ports_and_owner():
@@ -76,6 +95,7 @@ def test_settings_fix_ports_and_owner():
     assert settings["spark.driver.blockManager.port"] == "7079"
     assert settings["spark.kubernetes.driver.pod.name"] == "job-0"
     assert settings["spark.kubernetes.executor.label.mailboat.dev/spark-job"] == "my-job"
+    assert "spark.kubernetes.executor.label.app.kubernetes.io/instance" not in settings
     assert "spark.kubernetes.executor.podTemplateFile" not in settings
 
 

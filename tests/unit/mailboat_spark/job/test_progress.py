@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from mailboat.model.message_queue import MessageQueue
+from mailboat_spark.job import progress
 from mailboat_spark.job.endpoints import PortInUseError, serve
 from mailboat_spark.job.metrics import JobMetrics, lag_by_topic
-from mailboat_spark.job.progress import JobState
+from mailboat_spark.job.progress import JobState, TaskWatch, has_advanced
 from mailboat_spark.job.runner import failure_text
 from mailboat_spark.planning import QueueBounds
 
@@ -76,7 +77,46 @@ def test_endpoints_follow_the_query():
 def test_a_silent_query_is_dead():
     """/livez fails when neither a batch nor an idle trigger was told of for too long."""
     state = make_state(liveness_timeout_s=-1)
-    assert "no batch and no idle trigger" in (state.dead_reason() or "")
+    assert "no batch, no task and no idle trigger" in (state.dead_reason() or "")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ({}, {}, False),
+        ({}, {3: 0}, False),
+        ({}, {3: 1}, True),
+        ({3: 1}, {3: 1}, False),
+        ({3: 1}, {3: 2}, True),
+        ({3: 5}, {4: 0}, False),
+        # Its second attempt begins anew.
+        ({3: 5}, {3: 0}, False),
+    ],
+)
+def test_only_a_finished_task_is_a_step(before, now, expected):
+    """A stage that begins, stands still or is begun again gets nowhere."""
+    assert has_advanced(before, now) is expected
+
+
+def test_a_long_batch_lives_while_its_tasks_end(monkeypatch):
+    """/livez stays good beyond the timeout as long as the batch gets on, and not longer."""
+    clock = SimpleNamespace(now_s=1000.0)
+    times = SimpleNamespace(monotonic=lambda: clock.now_s, time=lambda: clock.now_s)
+    monkeypatch.setattr(progress, "time", times)
+    stages = {7: SimpleNamespace(stageId=7, numCompletedTasks=0)}
+    # Stage 8 ends between the two questions.
+    tracker = SimpleNamespace(getActiveStageIds=lambda: [7, 8], getStageInfo=stages.get)
+    state = make_state(liveness_timeout_s=60)
+    watch = TaskWatch(tracker, state)
+    for ended in (1, 2, 3):
+        clock.now_s += 50
+        stages[7].numCompletedTasks = ended
+        watch.poll()
+        assert state.dead_reason() is None
+    assert state.ready_reason() == "the job is starting"
+    clock.now_s += 61
+    watch.poll()
+    assert state.dead_reason() == "no batch, no task and no idle trigger for 61 s"
 
 
 def test_the_sentence_is_found_in_a_failure():
