@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mailboat import __version__
 from mailboat.broker.controller import BrokerController
 from mailboat.client.producer import Producer
+from mailboat.client.pull_consumer import PullConsumer
 from mailboat.model.message import Message
 from mailboat.model.message_queue import MessageQueue
 from mailboat.store.retention import Pressure
@@ -129,6 +130,37 @@ async def test_a_topic_is_made_changed_and_removed(api: Api) -> None:
     assert await api.call("DELETE", path) == (200, {"topic": "made", "deleted": True})
     assert await api.call("DELETE", path) == (200, {"topic": "made", "deleted": False})
     assert (await api.call("GET", path))[0] == 404
+
+
+def saved_offsets(broker: BrokerController) -> str:
+    """Return the file of committed offsets."""
+    return Path(broker.store.paths.config, "consumerOffset.json").read_text()
+
+
+async def test_what_a_group_left_in_a_topic_is_forgotten(api: Api) -> None:
+    """Only there, and also in the file; a second time there is nothing, which is no error."""
+    path = "/api/v1/groups/g/offsets/%25RETRY%25old"
+    api.broker.offsets.commit("g", "%RETRY%old", 0, 3)
+    api.broker.offsets.commit("g", TOPIC, 0, 4)
+    answer = {"group": "g", "topic": "%RETRY%old"}
+    assert await api.call("DELETE", path) == (200, {**answer, "deleted": True})
+    assert await api.call("DELETE", path) == (200, {**answer, "deleted": False})
+    assert api.broker.offsets.topics_of("g") == {TOPIC}
+    saved = saved_offsets(api.broker)
+    assert f"{TOPIC}@g" in saved
+    assert "%RETRY%old@g" not in saved
+
+
+async def test_what_connected_members_read_is_not_forgotten(api: Api) -> None:
+    """One sentence says who has to be stopped first."""
+    async with PullConsumer("g", namesrv=api.cluster.namesrv_addresses) as consumer:
+        await api.send(1)
+        await consumer.subscribe(TOPIC)
+        api.broker.offsets.commit("g", TOPIC, 0, 1)
+        status, body = await api.call("DELETE", f"/api/v1/groups/g/offsets/{TOPIC}")
+    assert status == 400
+    assert body["error"] == "connected members of group g subscribe to topic T: stop them first"
+    assert api.broker.offsets.queues("g", TOPIC) == {0: 1}
 
 
 @pytest.mark.parametrize(

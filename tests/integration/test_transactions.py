@@ -150,7 +150,7 @@ class FillingDisk(RealDisk):
         """Return the state of a volume of a gigabyte."""
         size_bytes = 1 << 30
         used_bytes = size_bytes if self.is_full else 0
-        return VolumeUsage(size_bytes, used_bytes, size_bytes - used_bytes, 1000, 900)
+        return VolumeUsage(1, size_bytes, used_bytes, size_bytes - used_bytes, 1000, 900)
 
 
 class SlowDisk(RealDisk):

@@ -49,7 +49,7 @@ async def delete_topic(broker: BrokerContext, topic: str) -> None:
 
     Raises:
         BrokerError: INVALID_PARAMETER, it is the broker's own; SYSTEM_ERROR, the change could not
-            be saved.
+            be saved, or the queues not be removed.
     """
     if not topic:
         raise BrokerError(ResponseCode.INVALID_PARAMETER, "the topic to delete has no name")
@@ -109,6 +109,23 @@ async def delete_group(broker: BrokerContext, group: str, *, clean_offset: bool)
     await _save(asyncio.gather(broker.groups.persist(), broker.offsets.persist()), f"group {group}")
 
 
+async def delete_offsets(broker: BrokerContext, group: str, topic: str) -> bool:
+    """Forget a group's offsets in one topic, which it consumes no longer; tell whether it had any.
+
+    Raises:
+        BrokerError: INVALID_PARAMETER, connected members subscribe to the topic; SYSTEM_ERROR, the
+            change could not be saved.
+    """
+    if broker.consumers.find_subscription(group, topic) is not None:
+        raise BrokerError(
+            ResponseCode.INVALID_PARAMETER,
+            f"connected members of group {group} subscribe to topic {topic}: stop them first",
+        )
+    deleted = broker.offsets.remove(group, topic)
+    await _save(broker.offsets.persist(), f"what group {group} has read of topic {topic}")
+    return deleted
+
+
 def _pop_retry_topics(broker: BrokerContext, topic: str) -> list[str]:
     """Return the topics in which RocketMQ 5 retries a topic's messages group by group."""
     names = (
@@ -122,7 +139,14 @@ def _pop_retry_topics(broker: BrokerContext, topic: str) -> list[str]:
 def _forget_topic(broker: BrokerContext, topic: str) -> None:
     broker.offsets.remove_topic(topic)
     broker.stats.forget_topic(topic)
-    broker.store.delete_topic(topic)
+    try:
+        broker.store.delete_topic(topic)
+    except OSError as error:
+        raise BrokerError(
+            ResponseCode.SYSTEM_ERROR,
+            f"topic {topic} is deleted, but its queues are not ({error.strerror or error}); "
+            "delete it once more when the disk works",
+        ) from error
 
 
 async def _save(saving: Awaitable[object], subject: str) -> None:

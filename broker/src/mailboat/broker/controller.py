@@ -75,7 +75,6 @@ _DRAIN_WRITES_S: Final = 1.0
 _DRAIN_FLUSH_S: Final = 2.0
 _FAST_PORT_DISTANCE: Final = 2
 _PROGRESS_CHECK_S: Final = 1.0
-_PROGRESS_EVERY_S: Final = 5.0
 _PROGRESS_SLICE_S: Final = 0.003
 _PROGRESS_PAUSE_S: Final = 0.03
 
@@ -123,12 +122,13 @@ class BrokerController:
             self.store,
             self.consumers.clustering_topics,
             lambda: self.store.dispatch.dispatched_offset,
+            self._disk.monotonic,
         )
         self.store.cleaner.read_position = self.reading.position
         self.store.cleaner.on_removed = self.reading.removed
         self.pressure_watch = PressureWatch(self.store.retention)
         self._readers_wanted = asyncio.Event()
-        self.store.cleaner.on_unread = self._readers_wanted.set
+        self.store.cleaner.on_unread = self._ask_how_far_readers_are
         self.flush = FlushService(
             self.store,
             interval_s=settings.store.flush_interval_commit_log / 1000,
@@ -252,6 +252,8 @@ class BrokerController:
         # Recovery reads what may be gigabytes; HTTP shows its progress meanwhile.
         self._opening = asyncio.create_task(asyncio.to_thread(self.store.open))
         await asyncio.shield(self._opening)
+        # Whoever has never held a message had no members that are to come back.
+        is_restart = self.store.commit_log.end > 0
         write_identity(self._disk, identity_path, config)
         self.schedule.open()
         self.phase = "starting"
@@ -261,6 +263,7 @@ class BrokerController:
         self._start_tasks()
         self.registration.start(self.address, self.supervisor)
         await self.registration.register_now()
+        self._begin_reading_progress(is_restart=is_restart)
         self.phase = "serving"
         _log.info("broker serves name=%s address=%s", config.broker_name, self.address)
 
@@ -282,7 +285,6 @@ class BrokerController:
     def _start_tasks(self) -> None:
         supervisor, config = self.supervisor, self.settings.broker
         supervisor.start("store background", self._run_store)
-        supervisor.start("reading progress", self._follow_readers)
         supervisor.start("delayed messages", self.schedule.run)
         supervisor.start("transactions", self.transactions.run)
         self.flush.start(supervisor)
@@ -345,19 +347,23 @@ class BrokerController:
             if commit_log.end == end:
                 await asyncio.sleep(_IDLE_SLICE_S)
 
+    def _begin_reading_progress(self, *, is_restart: bool) -> None:
+        """Begin to look how far groups have read; until the first round nothing counts as read."""
+        if is_restart:
+            self.reading.await_members()
+        self.supervisor.start("reading progress", self._follow_readers)
+
+    def _ask_how_far_readers_are(self) -> None:
+        self.reading.ask_for_round()
+        self._readers_wanted.set()
+
     async def _follow_readers(self, progress: TaskProgress) -> None:
-        """Look how far groups have read: at once when retention asks, soon when a group is new."""
-        reading, wanted = self.reading, self._readers_wanted
-        seen: tuple[int, int] | None = None
-        next_s = 0.0
-        loop = asyncio.get_running_loop()
+        """Look how far groups have read: soon when retention asks or a group is new."""
+        wanted = self._readers_wanted
         while True:
-            state = (self.offsets.commits, self.store.dispatch.dispatched_offset)
-            is_due = loop.time() >= next_s or wanted.is_set()
             wanted.clear()
-            if not reading.is_current or (state != seen and is_due):
-                next_s, seen = loop.time() + _PROGRESS_EVERY_S, state
-                await self._finish_round(reading.slices(), progress)
+            if self.reading.is_round_due:
+                await self._finish_round(self.reading.slices(), progress)
                 if self.store.retention.is_pressing:
                     self.store.cleaner.hurry()
             progress.beat()

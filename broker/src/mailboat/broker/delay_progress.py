@@ -8,7 +8,8 @@ says so in fields that a Java broker passes over; to it everything from the firs
 parked.
 
 Progress is saved only once what was delivered is durable: a power cut may deliver again what was
-delivered since, and never takes a message both from its queue and from where it was parked.
+delivered since, and never takes a message both from its queue and from where it was parked. The
+same holds for retention: a parked message is needed until its copy is durable.
 """
 
 import asyncio
@@ -52,6 +53,23 @@ class DelayRange:
     is_aside: bool = False
 
 
+class ParkedRange(NamedTuple):
+    """Messages of one level that are needed where they were parked; `end` is None for all that
+    come."""
+
+    level: int
+    begin: int
+    end: int | None
+
+
+class _Capture(NamedTuple):
+    """The ranges at one moment, which count once the log is durable up to an end."""
+
+    log_end: int
+    state: DelayOffsets
+    moves: int
+
+
 class QueueBounds(NamedTuple):
     """The messages of one queue of the schedule topic."""
 
@@ -74,6 +92,7 @@ class DelayProgress:
         self._moves = 0
         self._captured_moves = 0
         self._durable = DelayOffsets()
+        self._unsettled: _Capture | None = None
         self.data_version = DataVersion(timestamp=disk.wall_ms())
 
     def load(self) -> None:
@@ -165,6 +184,33 @@ class DelayProgress:
         """Return what was set aside."""
         return [found for found in self if found.is_aside]
 
+    def settle(self, log_end: int, flushed_offset: int) -> None:
+        """Take note how far the log is durable, and with it what was delivered into it.
+
+        Args:
+            log_end: the log's present end.
+            flushed_offset: everything below is durable.
+        """
+        self._settle_captured(flushed_offset)
+        if self._moves != self._captured_moves and self._unsettled is None:
+            self._unsettled = _Capture(log_end, self._snapshot(), self._moves)
+            self._settle_captured(flushed_offset)
+
+    def _settle_captured(self, flushed_offset: int) -> None:
+        waiting = self._unsettled
+        if waiting is not None and waiting.log_end <= flushed_offset:
+            self._unsettled = None
+            self._take(waiting.state, waiting.moves)
+
+    def needed(self) -> Iterator[ParkedRange]:
+        """Return what is parked, or delivered by a copy that a power cut could still take."""
+        durable = self._durable
+        for level in self._ranges:
+            # What came since the ranges were captured begins at the start of its queue.
+            growing = (durable.offset_table.get(level, 0), None)
+            for begin, end in durable.mailboat_ranges.get(level) or [growing]:
+                yield ParkedRange(level, begin, end)
+
     def _moved(self) -> None:
         self._moves += 1
         if self._moves % _VERSION_STEP == 0:
@@ -213,8 +259,10 @@ class DelayProgress:
             self._take(self._snapshot(), self._moves)
 
     def _take(self, state: DelayOffsets, moves: int) -> None:
-        self._durable, self._captured_moves = state, moves
-        self._saver.mark_changed()
+        # Whoever waited for a flush may have been overtaken.
+        if moves > self._captured_moves:
+            self._durable, self._captured_moves = state, moves
+            self._saver.mark_changed()
 
     def _snapshot(self) -> DelayOffsets:
         several = {

@@ -67,6 +67,10 @@ class ConsumerOffsetManager:
         self.lowered = 0
         """Moves on with every commit behind which a group may have more unread than before: one
         that goes back, and the first one of a queue."""
+
+        self.removals = 0
+        """How many times all offsets of a group in a topic were forgotten."""
+
         self.data_version = DataVersion()
 
     def load(self) -> None:
@@ -150,7 +154,7 @@ class ConsumerOffsetManager:
         offsets = self.queues(source_group, topic)
         if not offsets:
             return
-        self._remove(topic, target_group)
+        self.remove(target_group, topic)
         for queue_id, queue_offset in offsets.items():
             self._set(target_group, topic, queue_id, queue_offset)
         self.lowered += 1
@@ -200,15 +204,33 @@ class ConsumerOffsetManager:
         """Return every group that has offsets."""
         return set(self._topics_of)
 
+    def remove(self, group: str, topic: str) -> bool:
+        """Forget the offsets of a group in a topic; return whether there were any."""
+        key = topic + _SEPARATOR + group
+        if self._table.pop(key, None) is None:
+            return False
+        self._pulled.pop(key, None)
+        self._resets.pop(key, None)
+        for index, name, member in (
+            (self._topics_of, group, topic),
+            (self._groups_of, topic, group),
+        ):
+            index[name].discard(member)
+            if not index[name]:
+                del index[name]
+        self.removals += 1
+        self._saver.mark_changed()
+        return True
+
     def remove_topic(self, topic: str) -> None:
         """Forget all offsets in a topic."""
         for group in self.groups_of(topic):
-            self._remove(topic, group)
+            self.remove(group, topic)
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""
         for topic in self.topics_of(group):
-            self._remove(topic, group)
+            self.remove(group, topic)
 
     def encode(self) -> bytes:
         """Return the whole table as the body of GET_ALL_CONSUMER_OFFSET."""
@@ -241,21 +263,6 @@ class ConsumerOffsetManager:
     def _add_to_indexes(self, topic: str, group: str) -> None:
         self._topics_of.setdefault(group, set()).add(topic)
         self._groups_of.setdefault(topic, set()).add(group)
-
-    def _remove(self, topic: str, group: str) -> None:
-        key = topic + _SEPARATOR + group
-        if self._table.pop(key, None) is None:
-            return
-        self._pulled.pop(key, None)
-        self._resets.pop(key, None)
-        for index, name, member in (
-            (self._topics_of, group, topic),
-            (self._groups_of, topic, group),
-        ):
-            index[name].discard(member)
-            if not index[name]:
-                del index[name]
-        self._saver.mark_changed()
 
     def _encode_file(self) -> bytes:
         content = self.encode()

@@ -13,6 +13,9 @@ Looking at all queues of all groups is cut into slices: `slices` yields whenever
 at. Between two rounds the last result stands; positions only rise, so it errs on the safe side.
 Where one may have fallen (an offset was set back, a group is new), nothing counts as read until
 the next round. Nothing here knows the event loop.
+
+Subscriptions are in no file. After a restart nothing may go as read before the members of the
+earlier run can have come back: a group without an offset is not known until then.
 """
 
 from collections import deque
@@ -26,6 +29,13 @@ from mailboat.store.queue_table import RaisedQueue
 
 _QUEUES_A_SLICE: Final = 50
 _SLICES_AT_ONCE: Final = 200
+_ROUND_EVERY_S: Final = 5.0  # While something moves.
+_ASKED_EVERY_S: Final = 1.0
+
+MEMBERS_RETURN_S: Final = 75.0
+"""How long it may take until all members are back after a restart. Java's clients find a broker
+that was away with their next look at the routes (pollNameServerInterval, 30 s) and introduce
+themselves with their next heartbeat (heartbeatBrokerInterval, 30 s); the rest is for slow ones."""
 
 SERIES_MAX: Final = 200
 """Pairs of group and topic with a count of their own; further ones share a sum."""
@@ -44,7 +54,9 @@ class GroupProgress(NamedTuple):
 class Offsets(Protocol):
     """The committed offsets (`mailboat.broker.offsets`)."""
 
+    commits: int
     lowered: int
+    removals: int
 
     def groups(self) -> set[str]:
         """Return every group that has offsets."""
@@ -92,6 +104,7 @@ class ReadingProgress:
         queues: Queues,
         subscriptions: Callable[[], dict[str, frozenset[str]]],
         log_end: Callable[[], int],
+        clock: Callable[[], float],
     ) -> None:
         """Look at the tables of one broker.
 
@@ -101,11 +114,16 @@ class ReadingProgress:
             subscriptions: gives the topics that connected members of clustering groups subscribe
                 to, by group.
             log_end: gives the physical offset below which every message is in its queue.
+            clock: monotonic seconds.
         """
         self._offsets = offsets
         self._queues = queues
         self._subscriptions = subscriptions
         self._log_end = log_end
+        self._clock = clock
+        self._members_back_s = clock()
+        self._round_s = 0.0
+        self._is_asked = False
         self._position = 0
         self._stamp: _Stamp | None = None
         self._removals: deque[list[RaisedQueue]] = deque()
@@ -128,9 +146,21 @@ class ReadingProgress:
         self.dropped_series: set[tuple[str, str]] = set()
         """Those other pairs, as far as they were counted."""
 
+    def await_members(self) -> None:
+        """Let nothing go as read until the members of an earlier run can have come back."""
+        self._members_back_s = self._clock() + MEMBERS_RETURN_S
+
     def position(self) -> int:
-        """Return the physical offset below which every group has read everything; 0 when that is
-        not known."""
+        """Return the physical offset below which everything may go as read; 0 when that is not
+        known."""
+        return 0 if self._clock() < self._members_back_s else self.known_position()
+
+    def known_position(self) -> int:
+        """Return the physical offset below which every group that is known has read everything; 0
+        when that is not known.
+
+        It is `position`, but for the time in which members are awaited.
+        """
         if not self.is_current:
             return 0
         needed = [found for find in self.also_unread if (found := find()) is not None]
@@ -148,6 +178,22 @@ class ReadingProgress:
             for group, topics in self._subscriptions().items()
         )
 
+    def ask_for_round(self) -> None:
+        """Have the next round soon: retention waits for what is read."""
+        self._is_asked = True
+
+    @property
+    def is_round_due(self) -> bool:
+        """The result is not current, or something moved and it is time to see what, or somebody
+        asked."""
+        if not self.is_current:
+            return True
+        age_s = self._clock() - self._round_s
+        if self._stamp != self._present():
+            return self._is_asked or age_s >= _ROUND_EVERY_S
+        # Not all that lets go of messages shows in the stamp: a deleted topic does not.
+        return self._is_asked and age_s >= _ASKED_EVERY_S
+
     def removed(self, raised: list[RaisedQueue]) -> None:
         """Count the messages that went with the log before they were read.
 
@@ -164,8 +210,9 @@ class ReadingProgress:
         Yields after each slice of work; a round that is not finished changes no result.
         """
         yield from self._count_removed()
-        end, subscriptions = self._log_end(), self._subscriptions()
-        stamp = _Stamp(self._offsets.lowered, subscriptions)
+        self._is_asked, self._round_s = False, self._clock()
+        stamp = self._present()
+        subscriptions = stamp.subscriptions
         queue_ids: dict[str, list[int]] = {}
         for topic, queue_id in self._queues.queue_keys():
             queue_ids.setdefault(topic, []).append(queue_id)
@@ -189,9 +236,20 @@ class ReadingProgress:
         self.groups = found
         # The broker's own reading of half messages says nothing about everybody else's.
         readers = [name for name in names if name != TRANSACTIONS_GROUP]
-        self._position = min([end, *(item.physical_offset for item in found)]) if readers else 0
+        oldest_unread = found[0].physical_offset if found else stamp.log_end
+        self._position = min(stamp.log_end, oldest_unread) if readers else 0
         self._stamp = stamp
         self.rounds_done += 1
+
+    def _present(self) -> "_Stamp":
+        offsets = self._offsets
+        return _Stamp(
+            offsets.lowered,
+            self._subscriptions(),
+            offsets.commits,
+            offsets.removals,
+            self._log_end(),
+        )
 
     def _unread_of(
         self, group: str, subscribed: frozenset[str], queue_ids: dict[str, list[int]]
@@ -260,7 +318,10 @@ class ReadingProgress:
 
 
 class _Stamp(NamedTuple):
-    """What a round was made of, as far as it may lower a position."""
+    """What a round was made of: the first two may lower a position, the others raise it."""
 
     lowered: int
     subscriptions: dict[str, frozenset[str]]
+    commits: int
+    removals: int
+    log_end: int

@@ -424,16 +424,20 @@ class ScheduleMessageService:
         return self.progress.offsets()
 
     def unread_position(self) -> int | None:
-        """Return where the oldest parked message lies in the log, None when nothing is parked.
+        """Return where the oldest message lies in the log that is parked, or whose delivered copy
+        is not durable yet; None when there is none.
 
         What a queue does not say counts as the oldest of all.
         """
+        store = self._store
+        self.progress.settle(store.commit_log.end, store.flushed_offset)
         positions = []
-        for source, end in self._ends():
-            if source.next_offset < end:
+        for level, begin, end in self.progress.needed():
+            there = self._still_there(level, begin, end)
+            if there:
                 try:
-                    position = self._store.physical_position(
-                        SCHEDULE_TOPIC, queue_id_of(source.level), source.next_offset
+                    position = store.physical_position(
+                        SCHEDULE_TOPIC, queue_id_of(level), there.start
                     )
                 except OSError:
                     return 0
@@ -445,20 +449,21 @@ class ScheduleMessageService:
         now_ms = self._now_ms()
         parked: Counter[int] = Counter()
         late: dict[int, int] = {}
-        for source, end in self._ends():
-            parked[source.level] += max(end - source.next_offset, 0)
-            if source.next_offset < end and source.wake_ms is not None:
+        for source in self.progress:
+            there = self._still_there(source.level, source.next_offset, source.end)
+            parked[source.level] += len(there)
+            if there and source.wake_ms is not None:
                 late_ms = max(now_ms - source.wake_ms, 0)
                 late[source.level] = max(late.get(source.level, 0), late_ms)
         return [LevelState(level, parked[level], late.get(level, 0)) for level in sorted(parked)]
 
-    def _ends(self) -> Iterator[tuple[DelayRange, int]]:
-        for source in self.progress:
-            if source.end is not None:
-                yield source, source.end
-            else:
-                queue_id = queue_id_of(source.level)
-                yield source, self._store.max_offset(SCHEDULE_TOPIC, queue_id)
+    def _still_there(self, level: int, begin: int, end: int | None) -> range:
+        """Return the queue offsets of a range whose messages have not gone with the log."""
+        store, queue_id = self._store, queue_id_of(level)
+        return range(
+            max(begin, store.min_offset(SCHEDULE_TOPIC, queue_id)),
+            store.max_offset(SCHEDULE_TOPIC, queue_id) if end is None else end,
+        )
 
 
 class _Batch:

@@ -15,8 +15,13 @@ from typing import NamedTuple, Protocol
 
 
 class VolumeUsage(NamedTuple):
-    """Bytes and inodes of the volume that holds a path; `available` is what a user may fill."""
+    """Bytes and inodes of the volume that holds a path; `available` is what a user may fill.
 
+    Two paths lie on one volume when they have the same `device`; the numbers of one volume may
+    differ from call to call, and those of two may be the same.
+    """
+
+    device: int
     capacity_bytes: int
     used_bytes: int
     available_bytes: int

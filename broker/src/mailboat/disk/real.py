@@ -115,6 +115,7 @@ class RealDisk:
         """Return the state of the volume that holds `path`."""
         state = os.statvfs(path)
         return VolumeUsage(
+            device=os.stat(path).st_dev,
             capacity_bytes=state.f_blocks * state.f_frsize,
             used_bytes=(state.f_blocks - state.f_bfree) * state.f_frsize,
             available_bytes=state.f_bavail * state.f_frsize,

@@ -67,10 +67,12 @@ def write_checkpoint(disk: Disk, path: str, times: CheckpointTimes) -> None:
 class Progress(msgspec.Struct, rename="camel"):
     """How far the derived files are durable and complete, and sums by which a lost one shows.
 
-    `index_file` is the newest IndexFile, `index_entry_counts` has the entries of all, oldest first;
-    `queue_units` is the sum of all queues' ends, `queue_first_bytes` of their first files' names.
-    `empty_queues` has topic, queue id and end of queues whose every message has expired: the log
-    cannot tell any more which queue offsets were given out.
+    `commit_log_start` is where the CommitLog begins: derived files that lie wholly below are not
+    counted, whether or not they are still there. `index_file` is the newest IndexFile,
+    `index_entry_counts` has the entries of all, oldest first; `queue_units` is the sum of all
+    queues' ends, `queue_first_bytes` of their first files' names. `empty_queues` has topic, queue
+    id and end of queues whose every message has expired: the log cannot tell any more which queue
+    offsets were given out.
     """
 
     commit_log_offset: int = 0
@@ -78,6 +80,7 @@ class Progress(msgspec.Struct, rename="camel"):
     index_entry_counts: list[int] = []
     queue_units: int = 0
     queue_first_bytes: int = 0
+    commit_log_start: int = 0
     last_store_timestamp_ms: int = 0
     empty_queues: list[tuple[str, int, int]] = []
     clean: bool = False

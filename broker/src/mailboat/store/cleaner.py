@@ -10,10 +10,9 @@ CleanConsumeQueueService).
 """
 
 import logging
-from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import islice, pairwise
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from mailboat.config import MessageStoreConfig
@@ -22,10 +21,10 @@ from mailboat.store.commit_log import CommitLog
 from mailboat.store.dispatch import Dispatch
 from mailboat.store.index_service import IndexService
 from mailboat.store.message_inner import BlockingRunner
-from mailboat.store.queue_table import QueueTable, RaisedQueue
-from mailboat.store.recovery import read_record
+from mailboat.store.queue_table import QueueDrop, QueueTable, RaisedQueue
 from mailboat.store.retention import REASONS, Pressure, Reason, Reserved, Retention
 from mailboat.store.segment import Segment
+from mailboat.store.segment_times import SegmentTimes
 
 log = logging.getLogger(__name__)
 
@@ -55,63 +54,11 @@ class _Removed(NamedTuple):
     size_bytes: int
 
 
-class SegmentTimes:
-    """Store times of the first records of segments, read once each."""
+class DroppedFiles(NamedTuple):
+    """Derived files that hold nothing of the log any more and are still on the disk."""
 
-    def __init__(self, commit_log: CommitLog) -> None:
-        """Look into one log."""
-        self._commit_log = commit_log
-        self._first_ms: dict[int, int] = {}
-
-    def first_ms(self, segment: Segment) -> int | None:
-        """Return the time of a segment's first record, None where it has none or a damaged one."""
-        if segment.start >= self._commit_log.end:
-            return None
-        known = self._first_ms.get(segment.start)
-        if known is not None:
-            return known
-        try:
-            parts = read_record(segment.view, 0, segment.start, check_crc=True)
-        except ValueError:
-            return None
-        self._first_ms[segment.start] = parts.store_timestamp_ms
-        return parts.store_timestamp_ms
-
-    def some_first_ms(self, reads_max: int) -> dict[int, int]:
-        """Return the times of first records by segment start, after at most so many new reads."""
-        reads = 0
-        for segment in self._commit_log.segments:
-            if segment.start not in self._first_ms and reads < reads_max:
-                reads += 1
-                self.first_ms(segment)
-        return self._first_ms
-
-    def newest_ms(self, segment: Segment) -> int | None:
-        """Return a time before which everything in a segment was stored, None in an empty log.
-
-        Where the segment itself does not know, it is the time of the first record behind it.
-        """
-        if segment.last_store_timestamp_ms:
-            return segment.last_store_timestamp_ms
-        segments = self._commit_log.segments
-        behind = bisect_left(segments, segment.end, key=lambda later: later.start)
-        for later in islice(segments, behind, None):
-            first_ms = self.first_ms(later)
-            if first_ms is not None:
-                return first_ms
-        return self._commit_log.last_store_timestamp_ms or None
-
-    def known_newest_ms(self) -> Iterator[tuple[Segment, int]]:
-        """Yield the segments but the last whose newest time needs no read, with that time."""
-        for segment, later in pairwise(self._commit_log.segments):
-            newest = segment.last_store_timestamp_ms or self._first_ms.get(later.start)
-            if newest:
-                yield segment, newest
-
-    def forget_before(self, physical_offset: int) -> None:
-        """Drop what is known of segments that are gone."""
-        for start in [start for start in self._first_ms if start < physical_offset]:
-            del self._first_ms[start]
+    queues: list[QueueDrop]
+    index_files: list[str]
 
 
 class Cleaner:
@@ -152,11 +99,11 @@ class Cleaner:
         self._last_look_s = 0.0
         self._looked_end = 0
         self._layout: tuple[int, bool] = (0, False)
-        self.times = SegmentTimes(commit_log)
+        self.times = SegmentTimes(commit_log, retention.now_ms)
         self.read_position: Callable[[], int] = lambda: 0
         self.on_removed: RemovalListener | None = None
         self.on_unread: Callable[[], None] | None = None
-        """Called when the disk wants room and the oldest segment stays because it is unread: the
+        """Called in a round after which the oldest segment stays only because it is unread: the
         read position may be out of date."""
 
         self.files: dict[Reason, int] = dict.fromkeys(REASONS, 0)
@@ -185,6 +132,7 @@ class Cleaner:
 
     def start(self) -> None:
         """Look at the disk for the first time; the rounds begin later."""
+        self.times.note_full()
         now_s = self._disk.monotonic()
         self._last_round_s = now_s
         self._next_round_s = now_s + min(FIRST_ROUND_S, self._interval_s)
@@ -232,13 +180,14 @@ class Cleaner:
         self._last_round_s = now_s
         self._next_round_s = now_s + self._interval_s
         self.look()
+        self.times.note_full()
         self._unlink()
         deleted, is_blocked = 0, False
         while deleted < self.batch_max:
             pressure = self._retention.pressure(sum(item.size_bytes for item in self._removed))
             reason = self._reason(pressure)
             if reason is None:
-                if pressure.force_clean and self.on_unread is not None:
+                if self.on_unread is not None and self._is_held_unread(pressure):
                     self.on_unread()
                 break
             if self._commit_log.segments[0].end > safe_offset:
@@ -291,6 +240,17 @@ class Cleaner:
             is_read=end <= self.read_position(),
         )
 
+    def _is_held_unread(self, pressure: Pressure) -> bool:
+        segments = self._commit_log.segments
+        if not segments:
+            return False
+        if min(segments[0].end, self._commit_log.end) <= self.read_position():
+            return False
+        reason = self._retention.removal_reason(
+            pressure, newest_ms=lambda: self.times.newest_ms(segments[0]), is_read=True
+        )
+        return reason is not None
+
     def _remove_oldest(self, reason: Reason) -> None:
         segment = self._commit_log.segments[0]
         log.info(
@@ -304,16 +264,39 @@ class Cleaner:
         start = self._commit_log.start
         self.times.forget_before(start)
         raised: list[RaisedQueue] = []
+        self._is_derived_behind = False
         try:
             self._queues.raise_min(start, raised)
-            self._index.drop_below(start)
         except OSError as exc:
-            log.warning("derived files of removed segments are still there: %s", exc)
+            log.warning("queues of removed segments could not be trimmed: %s", exc)
             self._is_derived_behind = True
-        else:
-            self._is_derived_behind = False
+        self._index.drop_below(start)
         if raised and self.on_removed is not None:
             self.on_removed(raised)
+
+    @property
+    def has_dropped_files(self) -> bool:
+        """Derived files wait for a checkpoint to be unlinked."""
+        return bool(self._queues.has_dropped or self._index.dropped)
+
+    def dropped_files(self) -> DroppedFiles:
+        """Return the derived files that may be unlinked once a checkpoint without them is saved.
+
+        The sums that a checkpoint saves must be those of the files that a start finds, or all of
+        them are built anew from the log.
+        """
+        return DroppedFiles(self._queues.dropped(), list(self._index.dropped))
+
+    def unlink_derived(self, files: DroppedFiles) -> None:
+        """Remove dropped files; those that stay are tried again after the next checkpoint."""
+        for unlink in (
+            partial(self._index.unlink_dropped, files.index_files),
+            partial(self._queues.unlink_dropped, files.queues),
+        ):
+            try:
+                unlink()
+            except OSError as exc:
+                log.warning("derived files of removed segments are still there: %s", exc)
 
     def _move_on_early(self, safe_offset: int) -> bool:
         """Begin a new segment although the only one is not full, when the old one may go then.

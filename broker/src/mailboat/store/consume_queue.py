@@ -16,7 +16,9 @@ derived: what a crash takes is rebuilt from the CommitLog.
 Source: apache/rocketmq store/ConsumeQueue.java @ rocketmq-all-5.3.3.
 """
 
+import contextlib
 import struct
+from bisect import bisect_right
 from collections import OrderedDict
 from typing import Final
 
@@ -83,6 +85,7 @@ class ConsumeQueue:
 
     __slots__ = (
         "_disk",
+        "_dropped",
         "_file_bytes",
         "_files",
         "_pending",
@@ -107,6 +110,8 @@ class ConsumeQueue:
         self._pool = pool
         self._file_bytes = file_bytes
         self._files: list[int] = []
+        # Files that hold nothing from `min_offset` on, out of the queue and still on the disk.
+        self._dropped: list[int] = []
         self._pending = bytearray()
         self._written = 0
         self.directory = directory
@@ -330,8 +335,9 @@ class ConsumeQueue:
 
     @property
     def first_byte(self) -> int:
-        """Where the first file begins, as its name says; 0 without files."""
-        return self._files[0] if self._files else 0
+        """Where the first file begins that holds units from `min_offset` on; 0 without files."""
+        index = bisect_right(self._files, self.min_offset * UNIT_BYTES) - 1
+        return self._files[max(index, 0)] if self._files else 0
 
     def _count_beyond(self, queue_offset: int, flushed_offset: int) -> int:
         """Return where the units of flushed records end that are stored beyond a cut."""
@@ -361,13 +367,17 @@ class ConsumeQueue:
     def _remove_file(self, file_start: int) -> None:
         path = self._path(file_start)
         self._pool.drop(path)
-        self._disk.unlink(path)
+        # A call that failed behind this one is repeated.
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.unlink(path)
 
     def raise_min(self, physical_offset: int) -> None:
         """Move `min_offset` to the first unit at or above the CommitLog's start; drop old files.
 
+        Their names stay until `unlink_dropped`.
+
         Raises:
-            OSError: a file could not be read or removed; the call may be repeated.
+            OSError: a file could not be read; the call may be repeated.
         """
         low, high = self.min_offset, self.max_offset
         first = self.unit(low)
@@ -381,11 +391,27 @@ class ConsumeQueue:
             else:
                 low = middle + 1
         self.min_offset = low
-        while len(self._files) > 1 and self._files[1] <= low * UNIT_BYTES <= self._written:
-            self._remove_file(self._files[0])
-            self._files.pop(0)
+        while len(self._files) > 1 and self._files[1] <= low * UNIT_BYTES:
+            file_start = self._files.pop(0)
+            self._pool.drop(self._path(file_start))
+            self._dropped.append(file_start)
+
+    @property
+    def dropped_count(self) -> int:
+        """Files that are out of the queue and still on the disk."""
+        return len(self._dropped)
+
+    def unlink_dropped(self, count: int) -> None:
+        """Remove the oldest dropped files from the disk.
+
+        Raises:
+            OSError: some are still there; the call may be repeated.
+        """
+        for file_start in self._dropped[:count]:
+            self._remove_file(file_start)
             # In order, so that a crash leaves no hole between files.
             self._disk.fsync_dir(self.directory)
+            self._dropped.remove(file_start)
 
     def remove(self) -> None:
         """Delete the queue's files and directory.
@@ -393,9 +419,9 @@ class ConsumeQueue:
         Raises:
             OSError: some of them are still there.
         """
-        for file_start in self._files:
+        for file_start in self._dropped + self._files:
             self._remove_file(file_start)
-        self._files = []
+        self._files, self._dropped = [], []
         self._pending.clear()
         self._written = 0
         if self._disk.exists(self.directory):

@@ -23,6 +23,7 @@ from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRAN
 from mailboat.model.tags import tags_code
 from mailboat.store.client_batch import ClientBatch
 from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.index_service import IndexedRecord, IndexService
 from mailboat.store.message_inner import MessageInner
 from mailboat.store.queue_table import QueueTable
@@ -47,6 +48,7 @@ class Dispatch:
         queues: QueueTable,
         index: IndexService,
         delay_levels: DelayLevels,
+        deleted: DeletedTopics,
         *,
         index_enabled: bool,
         wait_for_flush: bool,
@@ -55,6 +57,7 @@ class Dispatch:
         self._queues = queues
         self._index = index
         self._delay_levels = delay_levels
+        self._deleted = deleted
         self._index_enabled = index_enabled
         self._wait_for_flush = wait_for_flush
         self._waiting: deque[_Waiting] = deque()
@@ -155,12 +158,21 @@ class Dispatch:
     def dispatch_record(self, buffer: memoryview, parts: RecordParts) -> None:
         """Build the derived entries of one record; what is there already is left alone.
 
+        A record that was stored before its topic was deleted has none.
+
         Raises:
             OSError: a file could not be written.
         """
         header = parts.header
-        transaction = header.sys_flag & TRANSACTION_MASK
         topic = str(buffer[parts.topic_at : parts.topic_end], "utf-8", "replace")
+        if not self._deleted.is_gone(topic, header.physical_offset):
+            self._derive(buffer, parts, topic)
+        self.dispatched_offset = header.physical_offset + header.size_bytes
+        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, parts.store_timestamp_ms)
+
+    def _derive(self, buffer: memoryview, parts: RecordParts, topic: str) -> None:
+        header = parts.header
+        transaction = header.sys_flag & TRANSACTION_MASK
         text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
         properties = decode_properties(text)
         if transaction not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
@@ -172,8 +184,6 @@ class Dispatch:
             self._restore_unit(queue, parts, code)
         if self._index_enabled and transaction != TRANSACTION_ROLLBACK:
             self._index_keys(topic, properties, parts)
-        self.dispatched_offset = header.physical_offset + header.size_bytes
-        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, parts.store_timestamp_ms)
 
     def index_record(self, buffer: memoryview, parts: RecordParts) -> None:
         """Add only the keys of one record.
@@ -184,6 +194,8 @@ class Dispatch:
         if parts.header.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             return
         topic = str(buffer[parts.topic_at : parts.topic_end], "utf-8", "replace")
+        if self._deleted.is_gone(topic, parts.header.physical_offset):
+            return
         text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
         self._index_keys(topic, decode_properties(text), parts)
 

@@ -3,6 +3,7 @@
 Source: apache/rocketmq store/index/IndexService.java @ rocketmq-all-5.3.3.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -61,6 +62,8 @@ class IndexService:
         self._topic_hashes: dict[str, int] = {}
         self._saves: list[Callable[[], None]] = []
         self.files: list[IndexFile] = []
+        self.dropped: list[str] = []
+        """Paths of files that are out of the index and still on the disk, oldest first."""
 
     def put_messages(self, messages: Sequence[Indexed], store_timestamp_ms: int) -> None:
         """Index messages of one store time under their unique keys and their other keys.
@@ -213,12 +216,15 @@ class IndexService:
         entry_counts: list[int],
         physical_offset: int,
         *,
+        log_start: int,
         check_slots: bool,
     ) -> bool:
         """Open the files; tell whether they are what was durable at a physical offset.
 
-        Files newer than `newest_name` are dropped: their keys are indexed anew. `check_slots` looks
-        through the newest file's slots, which a crash may have left half written.
+        Files newer than `newest_name` are dropped: their keys are indexed anew. Those wholly below
+        `log_start` are dropped as well, which a crash may have kept from being unlinked.
+        `check_slots` looks through the newest file's slots, which a crash may have left half
+        written.
         """
         if not self._disk.exists(self._directory):
             return not newest_name
@@ -234,6 +240,7 @@ class IndexService:
             file = IndexFile(self._disk, path, fd, self._slot_count, self._max_entries)
             self.files.append(file)
             file.load()
+        self.drop_below(log_start)
         if self.newest_name != newest_name or self.entry_counts[:-1] != entry_counts[:-1]:
             return False
         if not self.files:
@@ -253,20 +260,28 @@ class IndexService:
         if self._disk.exists(self._directory):
             for name in self._disk.listdir(self._directory):
                 self._disk.unlink(f"{self._directory}/{name}")
+        self.dropped = []
 
-    def drop_below(self, physical_offset: int) -> int:
-        """Delete files whose every message lies below the CommitLog's start; return how many.
+    def drop_below(self, physical_offset: int) -> None:
+        """Drop files whose every message lies below the CommitLog's start.
 
-        Raises:
-            OSError: a file is still there; the call may be repeated.
+        Their names stay until `unlink_dropped`.
         """
-        count = 0
         while len(self.files) > 1 and self.files[0].end_physical_offset < physical_offset:
             file = self.files.pop(0)
             file.close()
-            self._disk.unlink(file.path)
-            count += 1
-        return count
+            self.dropped.append(file.path)
+
+    def unlink_dropped(self, paths: list[str]) -> None:
+        """Remove dropped files from the disk.
+
+        Raises:
+            OSError: some are still there; the call may be repeated.
+        """
+        for path in paths:
+            with contextlib.suppress(FileNotFoundError):
+                self._disk.unlink(path)
+            self.dropped = [dropped for dropped in self.dropped if dropped != path]
 
     def close(self) -> None:
         """Close the files; what is only in memory is dropped."""

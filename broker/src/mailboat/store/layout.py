@@ -9,6 +9,7 @@
     <root>/mailboat/queueLocks.json                  ours: who consumes which queue in order
     <root>/mailboat/progress.json                    ours: how far the derived files are durable
     <root>/mailboat/flushed                          ours: how far the CommitLog is durable
+    <root>/mailboat/deletedTopics.json               ours: records that belong to nobody any more
     <root>/mailboat/quarantine/                      ours: copies of damaged bytes
 
 Source: apache/rocketmq store/config/StorePathConfigHelper.java.
@@ -73,6 +74,11 @@ class StorePaths:
     def flushed(self) -> str:
         """How far the CommitLog is durable."""
         return f"{self.own}/flushed"
+
+    @property
+    def deleted_topics(self) -> str:
+        """Where the CommitLog ended when topics were deleted."""
+        return f"{self.own}/deletedTopics.json"
 
     @property
     def quarantine(self) -> str:

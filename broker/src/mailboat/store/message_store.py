@@ -28,10 +28,11 @@ from mailboat.store.checkpoint import (
     write_checkpoint,
     write_progress,
 )
-from mailboat.store.cleaner import Cleaner
+from mailboat.store.cleaner import Cleaner, DroppedFiles
 from mailboat.store.client_batch import ClientBatch
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import ConsumeQueue
+from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.dispatch import ArrivalListener, Dispatch
 from mailboat.store.flush import Flusher, FlushJob
 from mailboat.store.index_service import IndexService
@@ -122,11 +123,13 @@ class MessageStore:
         self.index = IndexService(
             disk, self.paths.index, config.max_hash_slot_num, config.max_index_num
         )
+        self._deleted = DeletedTopics(disk, self.paths.deleted_topics)
         self.is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.dispatch = Dispatch(
             self.queues,
             self.index,
             DelayLevels(config.message_delay_level),
+            self._deleted,
             index_enabled=config.message_index_enable,
             wait_for_flush=self.is_sync_flush,
         )
@@ -155,6 +158,7 @@ class MessageStore:
         self._is_checkpointing = False
         self._queue_syncs: list[QueueSync] = []
         self._index_saves: list[Callable[[], None]] = []
+        self._dropped = DroppedFiles([], [])
         self._synced_progress: Progress | None = None
         self._is_open = False
 
@@ -210,6 +214,7 @@ class MessageStore:
             queues=self.queues,
             index=self.index,
             dispatch=self.dispatch,
+            deleted=self._deleted,
             is_foreign=is_foreign,
         )
         self._mark = opened.mark
@@ -263,6 +268,7 @@ class MessageStore:
         write_checkpoint(self._disk, self.paths.checkpoint, self._checkpoint_times())
         progress.clean = True
         write_progress(self._disk, self.paths.progress, progress)
+        self.cleaner.unlink_derived(self._dropped)
         opening.remove_abort(self._disk, self.paths)
 
     # -- writing --------------------------------------------------------------------------------
@@ -382,19 +388,25 @@ class MessageStore:
         if not self._is_open or self.commit_log.failure is not None:
             return
         self.commit_log.prepare_next()
+        is_derived_written = self._write_some_derived()
+        # Also where nothing could be written: what goes now may be the only way to get room.
+        if self.cleaner.is_due():
+            self.clean()
+        if is_derived_written:
+            self._checkpoint_slice(self._disk.monotonic())
+
+    def _write_some_derived(self) -> bool:
         try:
             self._catch_up_index()
             self.queues.write_some(_WRITE_QUEUES_A_SLICE)
             self.index.write_some()
-            self._derived_refusal = None
         except OSError as exc:
             if self._derived_refusal is None:
                 log.warning("derived files cannot be written: %s", exc)
             self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
-            return
-        if self.cleaner.is_due():
-            self.clean()
-        self._checkpoint_slice(self._disk.monotonic())
+            return False
+        self._derived_refusal = None
+        return True
 
     def _catch_up_index(self) -> None:
         gap = self.dispatch.index_gap
@@ -411,7 +423,8 @@ class MessageStore:
                 self.on_flush_wanted()
             return
         behind = self.dispatch.dispatched_offset - self._checkpoint_offset
-        is_time = now_s - self._checkpoint_s >= CHECKPOINT_INTERVAL_S and behind > 0
+        is_worth_it = behind > 0 or self.cleaner.has_dropped_files
+        is_time = now_s - self._checkpoint_s >= CHECKPOINT_INTERVAL_S and is_worth_it
         # Where room is wanted, what may go must not wait for what makes its going safe.
         is_large = behind >= CHECKPOINT_BYTES or (
             self.retention.is_pressing and behind >= self._config.mapped_file_size_commit_log
@@ -444,7 +457,9 @@ class MessageStore:
     def _write_derived(self) -> Progress:
         self._queue_syncs = self.queues.write()
         self._index_saves = self.index.snapshot()
+        self._dropped = self.cleaner.dropped_files()
         return Progress(
+            commit_log_start=self.commit_log.start,
             commit_log_offset=self.dispatch.dispatched_offset,
             index_file=self.index.newest_name,
             index_entry_counts=self.index.entry_counts,
@@ -469,6 +484,7 @@ class MessageStore:
             return
         self._is_checkpointing = False
         self._checkpoint_offset = progress.commit_log_offset
+        self.cleaner.unlink_derived(self._dropped)
 
     def _checkpoint_failed(self, error: BaseException | None) -> bool:
         if error is None:
@@ -655,8 +671,10 @@ class MessageStore:
         """Delete a topic's queues; its records expire with the CommitLog.
 
         Raises:
-            OSError: some files are still there; the call may be repeated.
+            OSError: it could not be noted, or some files are still there; the call may be repeated.
         """
+        if self.queues.of_topic(topic):
+            self._deleted.note(topic, self.commit_log.start, self.commit_log.end)
         self.queues.delete_topic(topic)
         self._checkpoint_due = True
 

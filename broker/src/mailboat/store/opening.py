@@ -19,6 +19,7 @@ from mailboat.store.checkpoint import (
     read_progress,
 )
 from mailboat.store.commit_log import CommitLog
+from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.dispatch import Dispatch
 from mailboat.store.index_service import IndexService
 from mailboat.store.layout import StorePaths
@@ -59,6 +60,7 @@ def recover(
     queues: QueueTable,
     index: IndexService,
     dispatch: Dispatch,
+    deleted: DeletedTopics,
     is_foreign: bool,
 ) -> Opened:
     """Bring log, queues and index into agreement and leave the log's end durable.
@@ -69,7 +71,8 @@ def recover(
     """
     if is_foreign:
         # After a crash the lock file will say that it was us: then they must not be believed.
-        _forget(disk, paths.own, (paths.progress, paths.flushed))
+        _forget(disk, paths.own, (paths.progress, paths.flushed, paths.deleted_topics))
+    deleted.load()
     commit_log.segments = open_segments(disk, paths.commit_log, config.mapped_file_size_commit_log)
     mark = open_flushed_mark(disk, paths.flushed)
     progress = read_progress(disk, paths.progress)
@@ -93,6 +96,7 @@ def recover(
             if not mark.is_new:
                 _write_again(segment, mark.flushed_offset, report.end)
             sync(disk, segment.fd)
+    deleted.cut(commit_log.end)
     mark.advance(commit_log.end)
     mark.sync()
     dispatch.dispatched_offset = commit_log.end
@@ -101,6 +105,7 @@ def recover(
         progress.last_store_timestamp_ms if progress is not None else 0,
     )
     queues.raise_min(commit_log.start)
+    index.drop_below(commit_log.start)
     for queue in queues.by_key.values():
         queue.next_offset = queue.max_offset
     if report.records or report.torn_bytes or report.damaged:
@@ -158,8 +163,12 @@ def _load_queues(
     commit_log.end = log_start
     if progress is not None and progress.commit_log_offset >= log_start:
         offset = progress.commit_log_offset
+        is_intact = queues.load(offset, flushed_offset)
+        if is_intact:
+            # A crash may have come before or after what lies below was unlinked.
+            queues.raise_min(progress.commit_log_start)
         if (
-            queues.load(offset, flushed_offset)
+            is_intact
             and queues.total_units() == progress.queue_units
             and queues.first_bytes() == progress.queue_first_bytes
         ):
@@ -184,7 +193,11 @@ def _load_index(
     start = dispatch.dispatched_offset
     if progress is not None and progress.commit_log_offset == start:
         if index.load(
-            progress.index_file, progress.index_entry_counts, start, check_slots=not is_clean
+            progress.index_file,
+            progress.index_entry_counts,
+            start,
+            log_start=progress.commit_log_start,
+            check_slots=not is_clean,
         ):
             return
         log.warning("the index does not fit the CommitLog: rebuilding it from it")

@@ -18,6 +18,13 @@ class QueueSync(NamedTuple):
     since_bytes: int
 
 
+class QueueDrop(NamedTuple):
+    """A queue whose oldest dropped files may be unlinked, so many of them."""
+
+    queue: ConsumeQueue
+    files: int
+
+
 class RaisedQueue(NamedTuple):
     """A queue whose oldest messages went: those from `old_min` up to `new_min`."""
 
@@ -54,7 +61,10 @@ class QueueTable:
         self._pool = FilePool(disk, _OPEN_FILES)
         self._dirty: dict[ConsumeQueue, None] = {}
         self._unsynced: dict[ConsumeQueue, int] = {}
+        self._trimmed: dict[ConsumeQueue, None] = {}
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
+        # The same by topic: walking all queues for one topic is too slow for a page of topics.
+        self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
         # Ends of queues whose files are in order, kept over a rebuild of all queues.
         self._known_ends: dict[tuple[str, int], int] = {}
 
@@ -71,12 +81,13 @@ class QueueTable:
                 self._disk, self._pool, directory, topic, queue_id, self._file_bytes
             )
             self.by_key[(topic, queue_id)] = queue
+            self._by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         """Return the queues of a topic, by queue id."""
-        queues = [queue for queue in self.by_key.values() if queue.topic == topic]
-        return sorted(queues, key=lambda queue: queue.queue_id)
+        queues = self._by_topic.get(topic, {})
+        return [queues[queue_id] for queue_id in sorted(queues)]
 
     def mark_dirty(self, queue: ConsumeQueue) -> None:
         """Note that a queue has units that are only in memory."""
@@ -167,7 +178,10 @@ class QueueTable:
             queue.remove()
             self._dirty.pop(queue, None)
             self._unsynced.pop(queue, None)
+            self._trimmed.pop(queue, None)
             del self.by_key[(topic, queue.queue_id)]
+            del self._by_topic[topic][queue.queue_id]
+        self._by_topic.pop(topic, None)
         directory = f"{self._directory}/{topic}"
         if self._disk.exists(directory) and not self._disk.listdir(directory):
             self._disk.rmdir(directory)
@@ -181,8 +195,10 @@ class QueueTable:
         """
         self._pool.close()
         self.by_key = {}
+        self._by_topic = {}
         self._dirty = {}
         self._unsynced = {}
+        self._trimmed = {}
         if not self._disk.exists(self._directory):
             return
         for topic in self._disk.listdir(self._directory):
@@ -198,16 +214,50 @@ class QueueTable:
         """Adjust all queues to the CommitLog's start; `raised` gets those that lost messages.
 
         Raises:
-            OSError: the call may be repeated; `raised` has what was done until then.
+            OSError: of the first queue that could not be adjusted, after all others were; the call
+                may be repeated.
         """
+        first_error: OSError | None = None
         for queue in self.by_key.values():
             old_min = queue.min_offset
             try:
                 queue.raise_min(physical_offset)
-            finally:
-                new_min = queue.min_offset
-                if raised is not None and new_min > old_min:
-                    raised.append(RaisedQueue(queue.topic, queue.queue_id, old_min, new_min))
+            except OSError as exc:
+                first_error = first_error or exc
+            if queue.dropped_count:
+                self._trimmed[queue] = None
+            new_min = queue.min_offset
+            if raised is not None and new_min > old_min:
+                raised.append(RaisedQueue(queue.topic, queue.queue_id, old_min, new_min))
+        if first_error is not None:
+            raise first_error
+
+    @property
+    def has_dropped(self) -> bool:
+        """Files that `raise_min` dropped are still on the disk."""
+        return bool(self._trimmed)
+
+    def dropped(self) -> list[QueueDrop]:
+        """Return the queues with files that `raise_min` dropped and that are still on the disk."""
+        return [QueueDrop(queue, queue.dropped_count) for queue in self._trimmed]
+
+    def unlink_dropped(self, drops: list[QueueDrop]) -> None:
+        """Remove dropped files from the disk; queues that were deleted since have none.
+
+        Raises:
+            OSError: of the first queue that failed, after all others were done; the call may be
+                repeated.
+        """
+        first_error: OSError | None = None
+        for queue, files in drops:
+            try:
+                queue.unlink_dropped(files)
+            except OSError as exc:
+                first_error = first_error or exc
+            if not queue.dropped_count:
+                self._trimmed.pop(queue, None)
+        if first_error is not None:
+            raise first_error
 
     def empty_queues(self) -> list[tuple[str, int, int]]:
         """Return topic, queue id and end of the queues whose every message has expired."""

@@ -13,9 +13,13 @@
 
 A volume above a level is above those before it too, wherever their thresholds are: free bytes and
 percentages stand in another order on a volume of another size, and one that refuses writes must be
-cleaned. A level is left only diskThresholdHysteresisPercent below where it was entered. Room that segments
-have reserved and not written yet counts as free: a send into it takes nothing from the volume.
-Where the next segment does not fit any more, that is as good as being above "force clean".
+cleaned. A level is left only diskThresholdHysteresisPercent below where it was entered. Room that
+segments have reserved and not written yet counts as free: a send into it takes nothing from the
+volume. Where the next segment does not fit any more, that is as good as being above "force clean".
+
+Where the CommitLog has a volume of its own, that of the derived files has less to say, because
+removed segments hardly help it: above "expire" expired segments go at any hour, which takes their
+derived files along, and above "reject writes" sends are refused. Nothing goes before its time.
 
 Age is the time since a segment's newest record was stored, counted by a clock that follows the
 monotonic one: a jump of the wall clock expires nothing. A volume whose state cannot be read counts
@@ -62,11 +66,24 @@ class Threshold(NamedTuple):
 
     def is_crossed(self, usage: VolumeUsage, hysteresis_percent: int = 0) -> bool:
         """Tell whether a volume is above; with a hysteresis, whether it is not yet well below."""
-        if used_percent(usage) > self.percent - hysteresis_percent:
-            return True
+        return self.is_percent_crossed(usage, hysteresis_percent) or self.is_free_crossed(
+            usage, hysteresis_percent
+        )
+
+    def is_percent_crossed(self, usage: VolumeUsage, hysteresis_percent: int) -> bool:
+        """Tell whether the used part is above."""
+        return used_percent(usage) > self.percent - hysteresis_percent
+
+    def is_free_crossed(self, usage: VolumeUsage, hysteresis_percent: int) -> bool:
+        """Tell whether too few bytes are free."""
+        return usage.available_bytes < self.wanted_free_bytes(usage, hysteresis_percent)
+
+    def wanted_free_bytes(self, usage: VolumeUsage, hysteresis_percent: int) -> int:
+        """Return how many bytes are to be free, 0 where only the percentage counts."""
+        if not self.free_bytes:
+            return 0
         fillable = usage.used_bytes + usage.available_bytes
-        wanted = self.free_bytes + fillable * hysteresis_percent // 100
-        return self.free_bytes > 0 and usage.available_bytes < wanted
+        return self.free_bytes + fillable * hysteresis_percent // 100
 
 
 class Thresholds(NamedTuple):
@@ -90,7 +107,7 @@ def thresholds_of(config: MessageStoreConfig) -> Thresholds:
 
 @dataclass(slots=True)
 class ActiveLevels:
-    """The levels that the disk is above."""
+    """The levels that the CommitLog's volume is above; the last one also for another volume."""
 
     expire: bool = False
     force_clean: bool = False
@@ -108,8 +125,15 @@ class Reserved(NamedTuple):
 NOTHING_RESERVED: Final = Reserved()
 
 
+class _Volume(NamedTuple):
+    """A volume as the thresholds see it, and a path on it."""
+
+    path: str
+    usage: VolumeUsage
+
+
 class Pressure(NamedTuple):
-    """What may be deleted now."""
+    """What may be deleted now; `in_window` lets expired segments go, as `expire` does."""
 
     in_window: bool
     expire: bool
@@ -131,13 +155,14 @@ class Retention:
         self._started_wall_ms = disk.wall_ms()
         self._started_s = disk.monotonic()
         self._unknown_count = 0
-        self._volumes: list[VolumeUsage] = []
+        self._volumes: list[_Volume] = []
         self._wanted_bytes = 0
         self.usage: VolumeUsage | None = None
         """The CommitLog's volume at the last look, None while it is unknown."""
 
         self.pressure_percent: int | None = None
-        """What the thresholds were compared with: reserved room counts as free."""
+        """What the thresholds were compared with, of the fullest volume: reserved room counts as
+        free."""
 
         self.active = ActiveLevels()
         self.manual_rounds = 0
@@ -177,19 +202,22 @@ class Retention:
 
     def look(self, reserved: Reserved = NOTHING_RESERVED) -> None:
         """Read the volumes, enter and leave levels, and set or clear the refusal of sends."""
-        try:
-            volumes = [self._disk.usage(path) for path in self._paths]
-        except OSError as exc:
-            self._is_unknown(exc)
-            return
+        volumes: dict[int, _Volume] = {}
+        for path in self._paths:
+            try:
+                usage = self._disk.usage(path)
+            except OSError as exc:
+                self._is_unknown(path, exc)
+                return
+            # The numbers of one volume change between two calls: the first ones count.
+            volumes.setdefault(usage.device, _Volume(path, usage))
         self._unknown_count = 0
-        self.usage = volumes[0]
-        self._volumes = [
-            _with_room(volume, reserved.empty_bytes if _is_same(volume, volumes[0]) else 0)
-            for volume in volumes
-        ]
+        of_log, *others = volumes.values()
+        self.usage = of_log.usage
+        of_log = _Volume(of_log.path, _with_room(of_log.usage, reserved.empty_bytes))
+        self._volumes = [of_log, *others]
         self._wanted_bytes = reserved.wanted_bytes
-        self.pressure_percent = max(map(used_percent, self._volumes))
+        self.pressure_percent = max(used_percent(volume.usage) for volume in self._volumes)
         self._enter_and_leave()
         if self.on_look is not None:
             self.on_look()
@@ -205,17 +233,16 @@ class Retention:
         in_window = hour in self._hours or self.manual_rounds > 0
         if self.usage is None:
             return Pressure(in_window=False, expire=False, force_clean=False)
-        volumes = [
-            _with_room(volume, freed_bytes) if _is_same(volume, self.usage) else volume
-            for volume in self._volumes
-        ]
+        of_log, *others = self._volumes
+        in_window = in_window or any(self._is_above("expire", other) for other in others)
+        freed = _Volume(of_log.path, _with_room(of_log.usage, freed_bytes))
         lacks_room = self.usage.available_bytes + freed_bytes < self._wanted_bytes
         hysteresis = self.thresholds.hysteresis_percent
         return Pressure(
             in_window,
-            self.active.expire and self._is_above("expire", volumes, hysteresis),
+            self.active.expire and self._is_above("expire", freed, hysteresis),
             lacks_room
-            or (self.active.force_clean and self._is_above("force_clean", volumes, hysteresis)),
+            or (self.active.force_clean and self._is_above("force_clean", freed, hysteresis)),
         )
 
     @property
@@ -263,7 +290,8 @@ class Retention:
         for name in _LEVELS:
             was_active: bool = getattr(active, name)
             hysteresis = self.thresholds.hysteresis_percent if was_active else 0
-            is_active = self._is_above(name, self._volumes, hysteresis)
+            volumes = self._volumes if name == "reject_writes" else self._volumes[:1]
+            is_active = any(self._is_above(name, volume, hysteresis) for volume in volumes)
             if is_active != was_active:
                 setattr(active, name, is_active)
                 level = logging.WARNING if name == "reject_writes" and is_active else logging.INFO
@@ -271,33 +299,40 @@ class Retention:
                 log.log(level, "disk %s %s percent=%s", verb, name, self.pressure_percent)
         self.refusal = self._full_sentence() if active.reject_writes else None
 
-    def _is_above(self, level: str, volumes: list[VolumeUsage], hysteresis_percent: int) -> bool:
+    def _is_above(self, level: str, volume: _Volume, hysteresis_percent: int = 0) -> bool:
         """Tell whether a volume is above a level or a later one."""
         thresholds: list[Threshold] = [
             getattr(self.thresholds, name) for name in _LEVELS[_LEVELS.index(level) :]
         ]
         return any(
-            threshold.is_crossed(volume, hysteresis_percent)
-            for threshold in thresholds
-            for volume in volumes
+            threshold.is_crossed(volume.usage, hysteresis_percent) for threshold in thresholds
         )
 
     def _full_sentence(self) -> str:
-        limit = self.thresholds.reject_writes
-        resume = limit.percent - self.thresholds.hysteresis_percent
+        limit, hysteresis = self.thresholds.reject_writes, self.thresholds.hysteresis_percent
+        path, usage = next(
+            volume
+            for volume in self._volumes
+            if self._is_above("reject_writes", volume, hysteresis)
+        )
         free = f" or less than {limit.free_bytes} bytes free" if limit.free_bytes else ""
+        wanted = []
+        if limit.is_percent_crossed(usage, hysteresis):
+            wanted.append(f"at {limit.percent - hysteresis}%")
+        if limit.is_free_crossed(usage, hysteresis):
+            wanted.append(f"with {limit.wanted_free_bytes(usage, hysteresis)} bytes free")
         return (
-            f"the broker's disk is full [{self.pressure_percent}% of the volume of "
-            f"{self._paths[0]}, limit {limit.percent}%{free}]; messages are taken again at "
-            f"{resume}%: let consumers catch up or make the volume larger"
+            f"the broker's disk is full [{used_percent(usage)}% and {usage.available_bytes} bytes "
+            f"free of the volume of {path}, limit {limit.percent}%{free}]; messages are taken "
+            f"again {' and '.join(wanted)}: let consumers catch up or make the volume larger"
         )
 
-    def _is_unknown(self, exc: OSError) -> None:
+    def _is_unknown(self, path: str, exc: OSError) -> None:
         self._unknown_count += 1
         self.usage = self.pressure_percent = None
         log.warning("disk usage unknown count=%d: %s", self._unknown_count, exc)
         if self._unknown_count >= _UNKNOWN_LIMIT:
-            self.refusal = f"the state of the volume at {self._paths[0]} cannot be read: {exc}"
+            self.refusal = f"the state of the volume at {path} cannot be read: {exc}"
 
 
 def _with_room(volume: VolumeUsage, size_bytes: int) -> VolumeUsage:
@@ -307,8 +342,3 @@ def _with_room(volume: VolumeUsage, size_bytes: int) -> VolumeUsage:
         used_bytes=volume.used_bytes - size_bytes,
         available_bytes=volume.available_bytes + size_bytes,
     )
-
-
-def _is_same(one: VolumeUsage, other: VolumeUsage) -> bool:
-    """Tell whether two paths lie on the same volume, as far as its numbers tell."""
-    return (one.capacity_bytes, one.inodes_total) == (other.capacity_bytes, other.inodes_total)

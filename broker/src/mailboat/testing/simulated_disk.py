@@ -23,6 +23,7 @@ from mailboat.testing.simulated_file import SimulatedFile
 _START_MS: Final = 1_700_000_000_000
 _UNLIMITED_BYTES: Final = 1 << 50
 _INODES: Final = 1 << 20
+_DEVICE: Final = 1
 
 
 class PowerCutError(BaseException):
@@ -259,6 +260,7 @@ class SimulatedDisk:
         is_limited = self.capacity_bytes < _UNLIMITED_BYTES
         used = self._used_bytes() if is_limited else 0
         return VolumeUsage(
+            device=_DEVICE,
             capacity_bytes=self.capacity_bytes,
             used_bytes=used,
             available_bytes=max(0, self.capacity_bytes - used),

@@ -1,10 +1,13 @@
-"""The part of the JSON API by which an operator runs a broker: who it is, its settings, its topics.
+"""The part of the JSON API by which an operator runs a broker: who it is, its settings, its topics,
+and what groups left behind.
 
 GET    /api/v1/broker            identity, phase, name servers
 GET    /api/v1/config            effective settings, and which of them are live
 PATCH  /api/v1/config            change live settings, all that are named or none
 PUT    /api/v1/topics/{topic}    make or change a topic
 DELETE /api/v1/topics/{topic}    remove a topic; one that is not there is no error
+DELETE /api/v1/groups/{group}/offsets/{topic}
+                                 forget what a group has read of a topic; nothing is no error
 """
 
 import dataclasses
@@ -70,6 +73,14 @@ class TopicDeletedBody(msgspec.Struct):
     deleted: bool
 
 
+class OffsetsDeletedBody(msgspec.Struct):
+    """What a deletion of offsets found."""
+
+    group: str
+    topic: str
+    deleted: bool
+
+
 _changes_decoder: Final = msgspec.json.Decoder(dict[str, str])
 _topic_decoder: Final = msgspec.json.Decoder(TopicChangeBody)
 
@@ -82,6 +93,7 @@ def add_routes(app: web.Application, context: WebContext) -> None:
     app.router.add_patch("/api/v1/config", api.change_config)
     app.router.add_put("/api/v1/topics/{topic}", api.put_topic)
     app.router.add_delete("/api/v1/topics/{topic}", api.delete_topic)
+    app.router.add_delete("/api/v1/groups/{group}/offsets/{topic}", api.delete_offsets)
 
 
 class OperatorApi:
@@ -149,3 +161,10 @@ class OperatorApi:
         is_there = broker.topics.select(name) is not None
         await administration.delete_topic(broker, name)
         return reply(TopicDeletedBody(name, is_there))
+
+    async def delete_offsets(self, request: web.Request) -> web.Response:
+        """Forget what a group has read of a topic that it no longer consumes."""
+        broker = serving_broker(self._context)
+        group, topic = request.match_info["group"], request.match_info["topic"]
+        deleted = await administration.delete_offsets(broker, group, topic)
+        return reply(OffsetsDeletedBody(group, topic, deleted))

@@ -170,6 +170,13 @@ _OPERATIONS: Final = [
         api.GroupBody,
         {404: "There is no such group.", **_NOT_STARTED},
     ),
+    _Operation(
+        "/api/v1/groups/{group}/offsets/{topic}",
+        "Forget how far a group has read a topic that it no longer consumes, on this broker.",
+        administration.OffsetsDeletedBody,
+        {400: "Connected members subscribe to the topic.", **_NOT_STARTED},
+        method="delete",
+    ),
     _Operation("/api/v1/store", "The store's condition.", api.StoreBody, _NOT_STARTED),
 ]
 

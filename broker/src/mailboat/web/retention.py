@@ -207,7 +207,7 @@ def retention_document(broker: BrokerController) -> RetentionDocument:
         refusal=store.refusal() or log.no_room,
         retention=_rules(broker),
         reclaimable=ReclaimableBody(reclaimable["expired"], reclaimable["consumed"]),
-        unread_bytes=max(log.end - max(reading.position(), log.start), 0),
+        unread_bytes=max(log.end - max(reading.known_position(), log.start), 0),
         deleted=DeletedBody(
             {reason: cleaner.files[reason] for reason in REASONS},
             {reason: cleaner.size_bytes[reason] for reason in REASONS},
@@ -273,7 +273,7 @@ def _rules(broker: BrokerController) -> RetentionRulesBody:
 
 
 def _segments(cleaner: Cleaner, broker: BrokerController) -> list[SegmentBody]:
-    log, position = broker.store.commit_log, broker.reading.position()
+    log, position = broker.store.commit_log, broker.reading.known_position()
     first_times = cleaner.times.some_first_ms(READS_MAX)
     bodies = []
     for index, segment in enumerate(log.segments):

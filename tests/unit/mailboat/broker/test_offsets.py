@@ -154,6 +154,34 @@ def test_a_deleted_group_takes_its_offsets_along() -> None:
     assert offsets.groups_of("T") == {"H"}
 
 
+def test_a_group_is_forgotten_in_one_topic() -> None:
+    """It keeps its offsets in others, as do other groups in this one; nothing is no error."""
+    offsets = manager()
+    offsets.commit("G", "T", 0, 5)
+    offsets.commit("G", "U", 0, 6)
+    offsets.commit("H", "T", 0, 7)
+    assert offsets.remove("G", "T")
+    assert not offsets.remove("G", "T")
+    assert not offsets.remove("G", "unknown")
+    assert (offsets.topics_of("G"), offsets.groups_of("T")) == ({"U"}, {"H"})
+    assert offsets.query("H", "T", 0) == 7
+
+
+def test_removals_are_noticed_by_retention() -> None:
+    """What held messages back may do so no longer: one for each topic that a group had read."""
+    offsets = manager()
+    for group in ("G", "H"):
+        offsets.commit(group, "T", 0, 5)
+        offsets.commit(group, "U", 0, 5)
+    assert offsets.removals == 0
+    offsets.remove_topic("T")
+    assert offsets.removals == 2
+    offsets.remove_group("G")
+    assert offsets.removals == 3
+    offsets.remove_group("G")
+    assert offsets.removals == 3
+
+
 def test_the_offset_pulled_from_is_known_apart() -> None:
     """consumerProgress shows how far a group pulled beside how far it committed."""
     offsets = manager()

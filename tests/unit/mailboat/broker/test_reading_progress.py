@@ -1,10 +1,16 @@
 """How far all groups have read, against tables whose positions are plain arithmetic."""
 
+from collections.abc import Callable
 from itertools import islice
 
 import pytest
 
-from mailboat.broker.reading_progress import SERIES_MAX, GroupProgress, ReadingProgress
+from mailboat.broker.reading_progress import (
+    MEMBERS_RETURN_S,
+    SERIES_MAX,
+    GroupProgress,
+    ReadingProgress,
+)
 from mailboat.model.names import retry_topic
 from mailboat.store.queue_table import RaisedQueue
 
@@ -17,7 +23,11 @@ class Tables:
 
     def __init__(self) -> None:
         """Know nothing."""
+        self.commits = 0
         self.lowered = 0
+        self.removals = 0
+        self.end = END
+        self.now_s = 1_000.0
         self.table: dict[tuple[str, str], dict[int, int]] = {}
         self.bounds: dict[tuple[str, int], tuple[int, int]] = {}
         self.members: dict[str, frozenset[str]] = {}
@@ -27,9 +37,15 @@ class Tables:
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Commit as `ConsumerOffsetManager` does."""
         queues = self.table.setdefault((group, topic), {})
+        self.commits += 1
         if queue_offset < queues.get(queue_id, 1 << 60):
             self.lowered += 1
         queues[queue_id] = queue_offset
+
+    def remove(self, group: str, topic: str) -> None:
+        """Forget offsets as `ConsumerOffsetManager` does."""
+        del self.table[group, topic]
+        self.removals += 1
 
     def groups(self) -> set[str]:
         """Return every group that has offsets."""
@@ -75,9 +91,16 @@ def tables() -> Tables:
     return tables
 
 
+def new_progress(tables: Tables) -> ReadingProgress:
+    """Return the progress before its first round."""
+    return ReadingProgress(
+        tables, tables, lambda: dict(tables.members), lambda: tables.end, lambda: tables.now_s
+    )
+
+
 def progress_of(tables: Tables) -> ReadingProgress:
     """Return the progress after one round."""
-    progress = ReadingProgress(tables, tables, lambda: dict(tables.members), lambda: END)
+    progress = new_progress(tables)
     finish(progress)
     return progress
 
@@ -200,7 +223,7 @@ def test_many_queues_are_looked_at_in_slices() -> None:
     tables.bounds = {("T", queue_id): (0, 9) for queue_id in range(5_000)}
     for group in range(4):
         tables.commit(f"g{group}", "T", 0, 0)
-    progress = ReadingProgress(tables, tables, dict, lambda: END)
+    progress = new_progress(tables)
     asked = []
     for _ in progress.slices():
         asked.append(tables.positions_asked)
@@ -259,3 +282,156 @@ def test_what_the_broker_still_needs_itself_is_not_read(tables: Tables) -> None:
     assert progress.position() == 700
     needed[:] = [None, None, None]
     assert progress.position() > 900
+
+
+# -- after a restart ------------------------------------------------------------------------------
+
+
+def read_to_the_end(tables: Tables) -> None:
+    """Let one group have read everything."""
+    for queue_id in (0, 1):
+        tables.commit("g", "T", queue_id, 50)
+
+
+def test_nothing_goes_before_the_members_can_be_back(tables: Tables) -> None:
+    """A client finds the broker within 30 s and introduces itself within 30 s more."""
+    read_to_the_end(tables)
+    progress = new_progress(tables)
+    tables.now_s += 500
+    progress.await_members()
+    finish(progress)
+    assert progress.position() == 0
+    tables.now_s += 30 + 30
+    assert progress.position() == 0
+    tables.now_s += MEMBERS_RETURN_S - 60
+    assert progress.position() == END
+
+
+def test_what_is_known_to_be_read_is_shown_before_the_members_are_back(tables: Tables) -> None:
+    """A forecast must not take all for unread because of a restart."""
+    read_to_the_end(tables)
+    tables.commit("g", "T", 0, 20)
+    progress = new_progress(tables)
+    progress.await_members()
+    finish(progress)
+    assert (progress.position(), progress.known_position()) == (0, 20 * RECORD)
+
+
+def test_a_member_that_comes_back_in_time_keeps_what_it_has_not_read(tables: Tables) -> None:
+    """Nobody but its subscription says that the group exists."""
+    read_to_the_end(tables)
+    progress = new_progress(tables)
+    progress.await_members()
+    finish(progress)
+    tables.now_s += 59
+    tables.members = {"late": frozenset({"T"})}
+    tables.now_s += MEMBERS_RETURN_S
+    assert progress.position() == 0
+    finish(progress)
+    assert progress.position() == 10 * RECORD
+
+
+# -- when to look ---------------------------------------------------------------------------------
+
+
+def test_a_round_is_due_at_once_where_the_result_is_not_current(tables: Tables) -> None:
+    """At the start, and when an offset went back."""
+    progress = new_progress(tables)
+    assert progress.is_round_due
+    read_to_the_end(tables)
+    finish(progress)
+    assert not progress.is_round_due
+    tables.commit("g", "T", 0, 20)
+    assert progress.is_round_due
+
+
+def test_nobody_looks_while_nothing_moves(tables: Tables) -> None:
+    """An idle broker rests."""
+    read_to_the_end(tables)
+    progress = progress_of(tables)
+    tables.now_s += 1_000_000
+    assert not progress.is_round_due
+
+
+def commit_on(tables: Tables) -> None:
+    """Let the group read on."""
+    tables.commit("g", "T", 0, 60)
+
+
+def remove_group(tables: Tables) -> None:
+    """Remove a group that has not read its messages."""
+    tables.remove("dead", "T")
+
+
+def end_subscription(tables: Tables) -> None:
+    """Let a group's last member go."""
+    tables.members = {}
+
+
+def send(tables: Tables) -> None:
+    """Store messages."""
+    tables.end += RECORD
+
+
+@pytest.mark.parametrize("move", [commit_on, remove_group, end_subscription, send])
+def test_what_moves_is_looked_at_within_five_seconds(
+    tables: Tables, move: Callable[[Tables], None]
+) -> None:
+    """At once when retention asks: whatever may let go of messages counts."""
+    read_to_the_end(tables)
+    tables.commit("dead", "T", 0, 20)
+    tables.members = {"hung": frozenset({"T"})}
+    progress = progress_of(tables)
+    move(tables)
+    assert not progress.is_round_due
+    tables.now_s += 4.9
+    assert not progress.is_round_due
+    tables.now_s += 0.1
+    assert progress.is_round_due
+    finish(progress)
+    tables.end += RECORD
+    progress.ask_for_round()
+    assert progress.is_round_due
+
+
+def test_who_asks_is_served_once_a_second_though_nothing_seems_to_move(tables: Tables) -> None:
+    """A deleted topic is in no counter; asking all the time must not be looking all the time."""
+    tables.commit("g", "T", 0, 50)
+    tables.commit("g", "T", 1, 10)
+    progress = progress_of(tables)
+    del tables.bounds["T", 1]
+    progress.ask_for_round()
+    assert not progress.is_round_due
+    tables.now_s += 1
+    assert progress.is_round_due
+    finish(progress)
+    assert progress.position() == END
+    tables.now_s += 1
+    assert not progress.is_round_due
+
+
+def test_a_removed_group_lets_go(tables: Tables) -> None:
+    """With the next round only the others count."""
+    read_to_the_end(tables)
+    tables.commit("dead", "T", 0, 20)
+    progress = progress_of(tables)
+    assert progress.position() == 10 * RECORD + 1
+    tables.remove("dead", "T")
+    finish(progress)
+    assert progress.position() == END
+
+
+def test_a_group_that_comes_during_a_round_is_protected_at_once(tables: Tables) -> None:
+    """The round does not know it, so neither its result nor the one before counts."""
+    read_to_the_end(tables)
+    progress = progress_of(tables)
+    round_ = progress.slices()
+    next(round_)
+    assert progress.position() == END
+    tables.members = {"new": frozenset({"T"})}
+    assert progress.position() == 0
+    for _ in round_:
+        assert progress.position() == 0
+    assert progress.position() == 0
+    finish(progress)
+    assert progress.position() == 10 * RECORD

@@ -5,126 +5,22 @@ Due times are arithmetic: the time of parking plus the delay of the level.
 
 import asyncio
 import contextlib
-import json
-from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import pytest
+from delayed_life import Life, saved_progress
 
-from mailboat.broker.schedule import GATHER_MS, ScheduleMessageService
-from mailboat.broker.stats import BrokerStats
+from mailboat.broker.schedule import GATHER_MS
 from mailboat.broker.supervisor import TaskProgress
-from mailboat.disk import read_file
 from mailboat.errors import DamagedStoreError
 from mailboat.model.names import SCHEDULE_TOPIC
 from mailboat.model.properties import decode_properties
 from mailboat.model.record import decode_record
 from mailboat.model.tags import tags_code
 from mailboat.store.message_inner import MessageInner, PutStatus
-from mailboat.store.message_store import MessageStore
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
-from mailboat.testing.store_simulator import HOST, small_config
-
-LEVELS = "1s 5s 10s"
-ROOT = "/store"
-
-
-class Life:
-    """One run of a broker's store and schedule over a disk."""
-
-    def __init__(
-        self,
-        disk: SimulatedDisk | None = None,
-        *,
-        levels: str = LEVELS,
-        flush_disk_type: str = "ASYNC_FLUSH",
-        wrap: Callable[[SimulatedDisk], Any] = lambda disk: disk,
-        **changes: Any,
-    ) -> None:
-        """Open the store and find what is parked."""
-        self.disk = disk or SimulatedDisk()
-        config = small_config(
-            flush_disk_type,
-            message_delay_level=levels,
-            **({"file_reserved_time": 72, "mapped_file_size_commit_log": 1 << 20} | changes),
-        )
-        self.store = MessageStore(config, wrap(self.disk), store_host=HOST)
-        self.store.open()
-        self.stats = BrokerStats()
-        self.flush_is_stuck = False
-        self.schedule = ScheduleMessageService(
-            self.store, config, wrap(self.disk), self.stats, self._wait_flushed
-        )
-        self.schedule.load()
-        self.schedule.open()
-        self.parked = 0
-
-    def _wait_flushed(self, end: int, done: Callable[[bool], None]) -> None:
-        if not self.flush_is_stuck:
-            self.flush()
-        done(self.store.flushed_offset >= end)
-
-    def flush(self) -> None:
-        """Flush what is written."""
-        job = self.store.begin_flush()
-        if job is not None:
-            job.run()
-            self.store.finish_flush(job, None)
-
-    def park(
-        self, level: int, *, body: bytes = b"", topic: str = "T", **properties: str
-    ) -> MessageInner:
-        """Park a message for queue 2 of a topic; the properties are the client's."""
-        self.parked += 1
-        everything = {"UNIQ_KEY": f"U{self.parked}", "TAGS": "a", "DELAY": str(level), **properties}
-        message = MessageInner(
-            topic, 2, body or b"%d" % self.parked, b"", 0, everything["UNIQ_KEY"], None, 7, 0, 123,
-            HOST, 1,
-        )  # fmt: skip
-        self.schedule.park(message, everything, level)
-        self.store.put_messages([message])
-        return message
-
-    def work(self) -> None:
-        """Deliver all that is due."""
-        while self.schedule.deliver_slice():
-            pass
-
-    def pass_time(self, milliseconds: int) -> None:
-        """Let time pass in small steps, delivering all the while."""
-        for _ in range(milliseconds // 50):
-            self.disk.advance(0.05)
-            self.work()
-        self.disk.advance(milliseconds % 50 / 1000)
-        self.work()
-
-    def bodies(self, topic: str = "T") -> list[bytes]:
-        """Return what was delivered to queue 2 of a topic, in order."""
-        queue = self.store.queues.get(topic, 2)
-        bodies = []
-        for queue_offset in range(
-            queue.min_offset if queue else 0, queue.max_offset if queue else 0
-        ):
-            assert queue is not None
-            unit = queue.unit(queue_offset)
-            assert unit is not None
-            record = self.store.look_message_by_offset(unit[0])
-            assert record is not None
-            bodies.append(decode_record(record)[0].body)
-        return bodies
-
-    async def save(self) -> None:
-        """Save the progress, as every five seconds."""
-        await self.schedule.persist()
-
-    def end(self) -> SimulatedDisk:
-        """End in good order; return the disk."""
-        self.store.close()
-        self.schedule.persist_blocking()
-        return self.disk
-
+from mailboat.testing.store_simulator import HOST
 
 # -- when -----------------------------------------------------------------------------------------
 
@@ -330,7 +226,7 @@ async def test_a_restart_delivers_only_what_was_not() -> None:
     life.park(2, body=b"b")
     life.pass_time(1_100)
     disk = life.end()
-    assert json.loads(_read(disk, "delayOffset.json"))["offsetTable"] == {"1": 1, "2": 0}
+    assert saved_progress(disk)["offsetTable"] == {"1": 1, "2": 0}
     life = Life(disk)
     life.pass_time(5_100)
     assert life.bodies() == [b"a", b"b"]
@@ -377,10 +273,10 @@ async def test_progress_waits_for_the_flush() -> None:
     life.flush_is_stuck = True
     with pytest.raises(OSError, match="not flushed"):
         await life.save()
-    assert "1" not in json.loads(_read(life.disk, "delayOffset.json"))["offsetTable"]
+    assert "1" not in saved_progress(life.disk)["offsetTable"]
     life.flush_is_stuck = False
     await life.save()
-    assert json.loads(_read(life.disk, "delayOffset.json"))["offsetTable"] == {"1": 1}
+    assert saved_progress(life.disk)["offsetTable"] == {"1": 1}
 
 
 def test_with_sync_flush_a_parked_message_is_delivered_once_it_is_durable() -> None:
@@ -603,8 +499,10 @@ def test_the_oldest_parked_message_counts_as_unread() -> None:
     first, second = life.park(2), life.park(1)
     assert life.schedule.unread_position() == first.physical_offset
     life.pass_time(1_100)
+    life.flush()
     assert life.schedule.unread_position() == first.physical_offset
     life.pass_time(4_000)
+    life.flush()
     assert life.schedule.unread_position() is None
     assert second.status == PutStatus.PUT_OK
 
@@ -650,11 +548,6 @@ async def test_the_task_sleeps_while_nothing_is_parked_and_wakes_for_a_message(
     assert looks == 2
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _read(disk: SimulatedDisk, name: str) -> bytes:
-    (path,) = [path for path in disk.walk() if path.endswith(f"/{name}")]
-    return read_file(disk, path)
 
 
 def _write(disk: SimulatedDisk, content: bytes) -> None:

@@ -191,6 +191,19 @@ def test_usage_adds_up(place: Place) -> None:
         disk.usage(f"{root}/nothing")
 
 
+def test_paths_on_one_volume_have_one_device(place: Place) -> None:
+    """A folder lies where the folder above it lies, until something is mounted there."""
+    disk, root = place
+    disk.mkdir(f"{root}/below")
+    assert disk.usage(root).device == disk.usage(f"{root}/below").device
+
+
+def test_another_volume_has_another_device(tmp_path: Path) -> None:
+    """/proc is a file system of its own on every Linux."""
+    disk = RealDisk()
+    assert disk.usage("/proc").device != disk.usage(f"{tmp_path}").device
+
+
 def test_clocks_run(place: Place) -> None:
     """Wall time is epoch milliseconds and monotonic time never goes back."""
     disk, _ = place

@@ -3,6 +3,9 @@
 import time
 from typing import Any
 
+import pytest
+
+from mailboat.disk import VolumeUsage
 from mailboat.store.message_inner import PutStatus
 from mailboat.store.message_store import MessageStore
 from mailboat.store.queue_table import RaisedQueue
@@ -268,3 +271,140 @@ def test_expired_segments_go_at_any_hour_when_an_administrator_asks() -> None:
     for _ in range(3):
         life.tick(11)
     assert life.files == {"expired": 3}
+
+
+def foreign_file_takes_all_room(life: Life) -> None:
+    """Fill the volume to the last byte with a file that is not the store's."""
+    fd = life.disk.open("/foreign", create=True)
+    with pytest.raises(OSError, match="No space left"):
+        life.disk.fallocate(fd, 1 << 40)
+
+
+def test_a_volume_without_a_byte_left_is_cleaned() -> None:
+    """What is read makes room, although the ConsumeQueue of a new topic finds none."""
+    life = Life(20 * SEGMENT + OTHER_FILES)
+    life.fill(10)
+    life.tick(11)
+    life.read_up_to()
+    foreign_file_takes_all_room(life)
+    sent = Sent(life.count, ("another", 0), b"x" * 4000)
+    inner = make_message(sent, "unique")
+    life.store.put_messages([inner])
+    assert inner.status == PutStatus.PUT_OK
+    for _ in range(10):
+        life.tick()
+    assert life.files.keys() == {"consumed"}
+    assert life.store.refusal() is None
+    assert life.store.physical_position("another", 0, inner.queue_offset) == inner.physical_offset
+
+
+class TwoVolumes(SimulatedDisk):
+    """A disk whose files outside of /data lie on a volume that others have filled to 87 %."""
+
+    def usage(self, path: str) -> VolumeUsage:
+        """Count what /data holds, of 200 segments; make up the rest."""
+        if not path.startswith("/data"):
+            return VolumeUsage(2, 100_000, 87_000, 13_000, 1000, 900)
+        used = sum(self.file(found).allocated_bytes for found in self.walk("/data"))
+        return VolumeUsage(1, 200 * SEGMENT, used, 200 * SEGMENT - used, 1000, 900)
+
+
+def test_a_full_volume_elsewhere_leaves_the_log_alone() -> None:
+    """The log's own volume has room: nothing goes for one on which it does not lie."""
+    life = Life(0, disk=TwoVolumes(), store_path_commit_log="/data/commitlog")
+    life.read_up_to()
+    life.fill(8)
+    for _ in range(5):
+        life.tick()
+    assert life.files == {}
+
+
+def test_readers_are_asked_when_only_they_keep_a_segment() -> None:
+    """Above expire with a shortened promise, as above force clean; not while it is too young."""
+    life = Life(20 * SEGMENT + OTHER_FILES, read_file_reserved_time=1)
+    asked: list[None] = []
+    life.store.cleaner.on_unread = lambda: asked.append(None)
+    life.fill(16)
+    life.tick()
+    assert life.store.retention.pressure().expire
+    assert asked == []
+    life.tick(3600)
+    assert not life.store.retention.pressure().force_clean
+    assert len(asked) >= 1
+    life.read_up_to(SEGMENT - 1)
+    asked.clear()
+    life.tick()
+    assert len(asked) >= 1
+    life.read_up_to()
+    life.tick()
+    assert life.files["consumed"] >= 1
+
+
+def test_one_unreadable_queue_keeps_no_other_from_being_trimmed() -> None:
+    """The others and the index lose what lies below the log's new start; the failure is told."""
+    life = Life(60 * SEGMENT, message_index_enable=True, mapped_file_size_consume_queue=600)
+    for number in range(300):
+        for topic in ("bad", "good"):
+            inner = make_message(Sent(life.count, (topic, 0), b"x" * 4000), f"U{number}{topic}")
+            life.count += 1
+            life.store.put_messages([inner])
+        life.tick(0)
+    life.tick(11)
+    old_index_files = list(life.store.index.files)
+    life.store.queues.close()
+    bad = [path for path in life.disk.walk("/store/consumequeue") if "/bad/" in path]
+    life.disk.unlink(bad[0])
+    life.tick(73 * 3600)
+    life.store.cleaner.delete_expired()
+    for _ in range(20):
+        life.tick(11)
+    start = life.store.commit_log.start
+    assert start > 0
+    assert life.store.min_offset("bad", 0) == 0
+    first = life.store.min_offset("good", 0)
+    assert start <= (life.store.physical_position("good", 0, first) or 0) < start + 2 * 4200
+    assert life.store.index.files[0] not in old_index_files[:5]
+
+
+def every_hour() -> str:
+    """Return a deleteWhen that names all hours."""
+    return ";".join(f"{hour:02}" for hour in range(24))
+
+
+def test_a_clock_that_was_ahead_keeps_no_segment_for_good() -> None:
+    """All messages carry a time of next year since; each segment goes 72 hours after it was full,
+    or after the start where that was later, and never before."""
+    life = Life(400 * SEGMENT, delete_when=every_hour())
+    life.put()
+    life.disk.jump_wall_clock(365 * 86_400)
+    life.put()
+    life.disk.jump_wall_clock(-365 * 86_400)
+    life.fill(3)
+    life.tick(71.9 * 3600)
+    life.fill(4)
+    life.tick()
+    assert life.files == {}
+    life.tick(0.2 * 3600)
+    assert life.files == {"expired": 2}
+    assert life.store.commit_log.last_store_timestamp_ms > life.disk.wall_ms() + 300 * 86_400_000
+
+    again = Life(0, disk=life.disk.kill(), delete_when=every_hour())
+    again.tick(71.9 * 3600)
+    assert again.files == {}
+    again.tick(0.2 * 3600)
+    assert again.files == {"expired": 1}
+    assert again.store.cleaner.reclaimable_bytes() == {"expired": 0, "consumed": 0}
+
+
+def test_a_start_with_a_clock_that_is_behind_deletes_nothing_early() -> None:
+    """All messages seem to come from the future then; their age counts from the start."""
+    life = Life(400 * SEGMENT)
+    life.fill(4)
+    life.tick(11)
+    life.disk.jump_wall_clock(-365 * 86_400)
+    again = Life(0, disk=life.disk.kill(), delete_when=every_hour())
+    again.tick(71.9 * 3600)
+    again.disk.jump_wall_clock(365 * 86_400)
+    again.tick(60)
+    assert again.files == {}
+    assert again.store.cleaner.reclaimable_bytes()["expired"] == 0

@@ -1,0 +1,69 @@
+"""Where the CommitLog ended when topics were deleted: what lies before belongs to nobody any more.
+
+The records of a deleted topic stay in the log until they expire. When queues are built anew from
+the log they would come back, and hide the messages of a topic of the same name that was made again:
+its queue offsets begin at 0 once more. So each deletion is noted durably before the queues go, and
+forgotten once the log begins behind it.
+"""
+
+import logging
+from typing import Final
+
+import msgspec
+
+from mailboat.disk import Disk, read_file, replace_file
+
+log = logging.getLogger(__name__)
+
+_decoder: Final = msgspec.json.Decoder(dict[str, int])
+
+
+class DeletedTopics:
+    """The deletions whose records may still be in the log, in a small file of their own."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Name the file; nothing is read or written yet."""
+        self._disk = disk
+        self._path = path
+        self._ends: dict[str, int] = {}
+
+    def load(self) -> None:
+        """Read the file where there is one; a damaged one says nothing.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        if not self._disk.exists(self._path):
+            return
+        try:
+            self._ends = _decoder.decode(read_file(self._disk, self._path))
+        except msgspec.MsgspecError as exc:
+            log.warning("deletions of topics are forgotten, %s is damaged: %s", self._path, exc)
+
+    def is_gone(self, topic: str, physical_offset: int) -> bool:
+        """Tell whether a record was stored before its topic was deleted."""
+        return physical_offset < self._ends.get(topic, 0)
+
+    def note(self, topic: str, log_start: int, log_end: int) -> None:
+        """Remember durably that all of a topic's records in the log are gone.
+
+        Raises:
+            OSError: it is not known to be remembered; the call may be repeated.
+        """
+        ends = {name: end for name, end in self._ends.items() if end > log_start}
+        if log_end > log_start:
+            ends[topic] = log_end
+        self._save(ends)
+
+    def cut(self, log_end: int) -> None:
+        """Follow a log that lost its end: what is stored there from now on is not gone.
+
+        Raises:
+            OSError: the log must take no messages.
+        """
+        if any(end > log_end for end in self._ends.values()):
+            self._save({topic: min(end, log_end) for topic, end in self._ends.items()})
+
+    def _save(self, ends: dict[str, int]) -> None:
+        replace_file(self._disk, self._path, msgspec.json.encode(ends))
+        self._ends = ends

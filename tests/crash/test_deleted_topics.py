@@ -1,0 +1,178 @@
+"""What a deleted topic leaves in the log does not come back, and takes nobody's place."""
+
+import logging
+from random import Random
+from typing import Final
+
+import pytest
+
+from mailboat.model.record import decode_record
+from mailboat.store.message_inner import PutStatus
+from mailboat.store.message_store import MessageStore
+from mailboat.testing.history import Sent
+from mailboat.testing.simulated_disk import SimulatedDisk
+from mailboat.testing.store_reading import read_queue
+from mailboat.testing.store_simulator import HOST, make_message, small_config
+
+# make_message gives keys to all topics but "orders".
+_KEY: Final = ("%RETRY%group", 0)
+_OTHER: Final = ("orders", 0)
+_PROGRESS: Final = "/store/mailboat/progress.json"
+_NOTES: Final = "/store/mailboat/deletedTopics.json"
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "mailboat")
+
+
+def _open(disk: SimulatedDisk) -> MessageStore:
+    store = MessageStore(small_config("ASYNC_FLUSH"), disk, store_host=HOST)
+    store.open()
+    return store
+
+
+def _put(store: MessageStore, key: tuple[str, int], words: range) -> None:
+    for number in words:
+        inner = make_message(Sent(number, key, b"%d" % number), f"U{number}")
+        store.put_messages([inner])
+        assert inner.status == PutStatus.PUT_OK
+
+
+def _checkpoint(disk: SimulatedDisk, store: MessageStore) -> None:
+    job = store.begin_flush()
+    if job is not None:
+        job.run()
+        store.finish_flush(job, None)
+    for _ in range(3):
+        disk.advance(11)
+        store.background()
+
+
+def _bodies(store: MessageStore) -> list[int]:
+    return [int(found.body) for found in read_queue(store, _KEY).messages]
+
+
+def _rebuilt(disk: SimulatedDisk) -> tuple[SimulatedDisk, MessageStore]:
+    """Kill the process and open a store that has to build everything anew."""
+    disk = disk.kill()
+    if disk.exists(_PROGRESS):
+        disk.unlink(_PROGRESS)
+    return disk, _open(disk)
+
+
+def test_messages_of_a_deleted_topic_do_not_hide_those_of_a_new_one() -> None:
+    """Both count their queue offsets from 0; only what was sent after the deletion is there."""
+    disk = SimulatedDisk()
+    store = _open(disk)
+    _put(store, _OTHER, range(10))
+    _put(store, _KEY, range(100, 150))
+    _checkpoint(disk, store)
+    store.delete_topic(_KEY[0])
+    _checkpoint(disk, store)
+    _put(store, _KEY, range(200, 230))
+    _checkpoint(disk, store)
+    for _ in range(2):
+        disk, store = _rebuilt(disk)
+        assert _bodies(store) == list(range(200, 230))
+        assert store.max_offset(*_OTHER) == 10
+        assert store.query_message(_KEY[0], "U120", 10, 0, 1 << 60).records == []
+        [record] = store.query_message(_KEY[0], "U220", 10, 0, 1 << 60).records
+        assert decode_record(record)[0].body == b"220"
+
+
+def test_a_deletion_is_not_undone_by_the_death_of_the_process() -> None:
+    """Also before any checkpoint has come behind it."""
+    disk = SimulatedDisk()
+    store = _open(disk)
+    _put(store, _KEY, range(50))
+    _checkpoint(disk, store)
+    _put(store, _KEY, range(50, 60))
+    store.delete_topic(_KEY[0])
+    store = _open(disk.kill())
+    assert not store.has_queue(*_KEY)
+
+
+def test_what_is_stored_where_a_power_cut_took_the_log_is_there() -> None:
+    """A deletion counts up to the log's end, which may come back nearer to its start."""
+    shorter = 0
+    for seed in range(20):
+        disk = SimulatedDisk()
+        store = _open(disk)
+        _put(store, _KEY, range(3))
+        _checkpoint(disk, store)
+        _put(store, _KEY, range(100, 140))
+        end = store.commit_log.end
+        store.delete_topic(_KEY[0])
+        disk = disk.crash(Random(seed))
+        store = _open(disk)
+        shorter += store.commit_log.end < end
+        _put(store, _KEY, range(200, 230))
+        _checkpoint(disk, store)
+        assert _bodies(_rebuilt(disk)[1]) == list(range(200, 230)), seed
+    assert shorter > 5
+
+
+def test_a_deletion_is_forgotten_once_its_records_are_gone() -> None:
+    """The file stays small however many topics come and go."""
+    disk = SimulatedDisk()
+    store = _open(disk)
+    _put(store, _KEY, range(50))
+    store.delete_topic(_KEY[0])
+    noted = store.commit_log.end
+    _put(store, _OTHER, range(200))
+    _checkpoint(disk, store)
+    disk.advance(4000)
+    _checkpoint(disk, store)
+    assert store.commit_log.start > noted
+    _put(store, ("another", 0), range(10))
+    store.delete_topic("another")
+    assert list(store._deleted._ends) == ["another"]
+    assert list(_open(disk.kill())._deleted._ends) == ["another"]
+
+
+def test_deletions_are_not_believed_after_rocketmq_had_the_directory() -> None:
+    """It may have cut the log and stored messages in places that were noted."""
+    disk = SimulatedDisk()
+    store = _open(disk)
+    _put(store, _KEY, range(50))
+    _checkpoint(disk, store)
+    store.delete_topic(_KEY[0])
+    disk = disk.kill()
+    assert disk.exists(_NOTES)
+    disk.lock("/store/lock", "lock")()
+    store = _open(disk)
+    assert _bodies(store) == list(range(50))
+    assert not disk.exists(_NOTES)
+
+
+def test_a_damaged_note_keeps_no_store_from_opening() -> None:
+    """What it said is lost, no message is."""
+    disk = SimulatedDisk()
+    store = _open(disk)
+    _put(store, _KEY, range(5))
+    _checkpoint(disk, store)
+    store.delete_topic(_KEY[0])
+    _put(store, _OTHER, range(5))
+    disk = disk.kill()
+    disk.pwrite(disk.open(_NOTES), b"\0\0", 0)
+    store = _open(disk)
+    assert store.max_offset(*_OTHER) == 5
+
+
+def test_an_index_that_is_built_anew_has_nothing_of_a_deleted_topic() -> None:
+    """Also where the queues are in order, so that only the index is built from the log."""
+    disk = SimulatedDisk()
+    store = _open(disk)
+    _put(store, _KEY, range(50))
+    _checkpoint(disk, store)
+    store.delete_topic(_KEY[0])
+    _put(store, _KEY, range(200, 230))
+    _checkpoint(disk, store)
+    disk = disk.kill()
+    for path in disk.walk("/store/index"):
+        disk.unlink(path)
+    store = _open(disk)
+    assert store.recovery.records == 0
+    assert store.query_message(_KEY[0], "U20", 10, 0, 1 << 60).records == []
+    assert len(store.query_message(_KEY[0], "U220", 10, 0, 1 << 60).records) == 1
