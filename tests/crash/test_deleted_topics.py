@@ -1,6 +1,7 @@
 """What a deleted topic leaves in the log does not come back, and takes nobody's place."""
 
 import logging
+from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -10,7 +11,7 @@ from mailboat.model.record import decode_record
 from mailboat.store.message_inner import PutStatus
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.history import Sent
-from mailboat.testing.simulated_disk import SimulatedDisk
+from mailboat.testing.simulated_disk import PowerCutError, SimulatedDisk
 from mailboat.testing.store_reading import read_queue
 from mailboat.testing.store_simulator import HOST, make_message, small_config
 
@@ -39,11 +40,15 @@ def _put(store: MessageStore, key: tuple[str, int], words: range) -> None:
         assert inner.status == PutStatus.PUT_OK
 
 
-def _checkpoint(disk: SimulatedDisk, store: MessageStore) -> None:
+def _flush(store: MessageStore) -> None:
     job = store.begin_flush()
     if job is not None:
         job.run()
         store.finish_flush(job, None)
+
+
+def _checkpoint(disk: SimulatedDisk, store: MessageStore) -> None:
+    _flush(store)
     for _ in range(3):
         disk.advance(11)
         store.background()
@@ -91,6 +96,38 @@ def test_a_deletion_is_not_undone_by_the_death_of_the_process() -> None:
     store.delete_topic(_KEY[0])
     store = _open(disk.kill())
     assert not store.has_queue(*_KEY)
+
+
+@pytest.mark.parametrize(
+    "fell",
+    [SimulatedDisk.kill, lambda disk: disk.crash(Random(1)), lambda disk: disk.crash(Random(2))],
+    ids=["kill", "power-cut-1", "power-cut-2"],
+)
+def test_a_deletion_that_was_cut_took_all_or_nothing(
+    fell: Callable[[SimulatedDisk], SimulatedDisk],
+) -> None:
+    """Cut at every change that it makes: no message is lost of a topic that is still there."""
+    outcomes: list[int] = []
+    while True:
+        disk = SimulatedDisk()
+        store = _open(disk)
+        _put(store, _KEY, range(50))
+        _checkpoint(disk, store)
+        _put(store, _KEY, range(50, 60))
+        _flush(store)
+        disk.cut_power_after(len(outcomes))
+        try:
+            store.delete_topic(_KEY[0])
+            break
+        except PowerCutError:
+            disk = fell(disk)
+        found = _bodies(_open(disk))
+        assert found in ([], list(range(60))), len(outcomes)
+        assert _bodies(_rebuilt(disk)[1]) == found
+        outcomes.append(len(found))
+    assert len(outcomes) > 4
+    # Undone up to the note, done from there on.
+    assert outcomes == sorted(outcomes, reverse=True)
 
 
 def test_what_is_stored_where_a_power_cut_took_the_log_is_there() -> None:
@@ -155,9 +192,12 @@ def test_a_damaged_note_keeps_no_store_from_opening() -> None:
     store.delete_topic(_KEY[0])
     _put(store, _OTHER, range(5))
     disk = disk.kill()
-    disk.pwrite(disk.open(_NOTES), b"\0\0", 0)
-    store = _open(disk)
-    assert store.max_offset(*_OTHER) == 5
+    whole = disk.pread(disk.open(_NOTES), disk.size(_NOTES), 0)
+    for at in range(len(whole)):
+        broken = disk.kill()
+        broken.pwrite(broken.open(_NOTES), bytes([whole[at] ^ 0x81]), at)
+        store = _open(broken)
+        assert store.max_offset(*_OTHER) == 5, at
 
 
 def test_an_index_that_is_built_anew_has_nothing_of_a_deleted_topic() -> None:

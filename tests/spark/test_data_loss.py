@@ -210,6 +210,10 @@ def test_what_expired_in_a_queue_unknown_so_far_is_data_loss(tmp_path, topic, ca
         assert "messages 0 to 1 are gone" in caplog.text
         assert end["_from"] == {topic: {"broker-a:1": 2}}
         assert [row[1] for row in read(lenient, start, end)] == [2]
+        # So does a broker that is new as a whole: it may have been away when the query began.
+        other = {"_v": 1, topic: {"broker-b:0": 7}}
+        strict_end = stream(own, topic).latestOffset(other, ALL)
+        assert strict_end["_from"] == {topic: {"broker-a:0": 0, "broker-a:1": 2}}
         # A topic that is new as a whole begins at what is there.
         assert stream(own, topic).initialOffset()[topic]["broker-a:1"] == 2
         assert stream(own, topic).latestOffset({"_v": 1}, ALL)[topic]["broker-a:1"] == 3

@@ -265,7 +265,7 @@ class BrokerClient:
 
         Raises:
             _QueueEndedError: the queue is gone.
-            RouteNotFoundError, RemotingError: its broker is away.
+            RouteNotFoundError, RemotingError: its broker is away, or was asked for elsewhere.
         """
         queue = pull.queue
         refusal = await self._refusal_of_master(pull)
@@ -274,6 +274,8 @@ class BrokerClient:
                 f"{queue} does not exist any more, messages {pull.queue_offset} to {end - 1} of it "
                 f"are gone ({refusal})"
             )
+        await self._instance.routes.refresh(queue.topic)
+        raise RouteNotFoundError(f"{queue} was asked for where it is not; its master has it")
 
     async def _make_group(self, group: str, queue: MessageQueue) -> bool:
         """Make a group known to a broker by a pull that brings nothing; tell whether it may be."""

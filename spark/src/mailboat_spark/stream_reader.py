@@ -210,15 +210,19 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_new(self, new: QueueOffsets, starts: QueueOffsets) -> None:
         """Find messages that expired in a queue before the query learned of the queue.
 
-        A topic that is new to the query as a whole begins at what is there.
+        A topic that is new to the query as a whole begins at what is there, and so does a broker,
+        which may just have been away when the query began.
         """
         topics = {queue.topic for queue in starts}
+        brokers = {(queue.topic, queue.broker_name) for queue in starts}
         for queue, start in sorted(new.items()):
-            if start > 0 and queue.topic in topics:
-                self._lose(
-                    f"{queue} is new to the query and holds offsets from {start} on: "
-                    f"messages 0 to {start - 1} are gone"
-                )
+            if start == 0 or queue.topic not in topics:
+                continue
+            text = f"{queue} is new to the query and holds offsets from {start} on"
+            if (queue.topic, queue.broker_name) in brokers:
+                self._lose(f"{text}: messages 0 to {start - 1} are gone")
+            else:
+                logger.warning("%s", text)
 
     def _lose(self, text: str) -> None:
         if self._options.fail_on_data_loss:

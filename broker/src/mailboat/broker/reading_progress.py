@@ -188,9 +188,12 @@ class ReadingProgress:
         asked."""
         if not self.is_current:
             return True
-        age_s = self._clock() - self._round_s
+        now_s = self._clock()
+        age_s = now_s - self._round_s
         if self._stamp != self._present():
-            return self._is_asked or age_s >= _ROUND_EVERY_S
+            # While members are awaited no round lets anything go: then asking is no hurry.
+            asked_s = _ASKED_EVERY_S if now_s < self._members_back_s else 0.0
+            return age_s >= (asked_s if self._is_asked else _ROUND_EVERY_S)
         # Not all that lets go of messages shows in the stamp: a deleted topic does not.
         return self._is_asked and age_s >= _ASKED_EVERY_S
 

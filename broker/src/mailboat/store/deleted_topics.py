@@ -2,11 +2,16 @@
 
 The records of a deleted topic stay in the log until they expire. When queues are built anew from
 the log they would come back, and hide the messages of a topic of the same name that was made again:
-its queue offsets begin at 0 once more. So each deletion is noted durably before the queues go, and
-forgotten once the log begins behind it.
+its queue offsets begin at 0 once more. So each deletion is noted durably when its queues are gone,
+and forgotten once the log begins behind it.
+
+    deletedTopics.json, in the store's own folder
+    line 1    JSON object: topic -> physical offset at which the log ended
+    line 2    CRC-32 of line 1, decimal
 """
 
 import logging
+import zlib
 from typing import Final
 
 import msgspec
@@ -26,6 +31,7 @@ class DeletedTopics:
         self._disk = disk
         self._path = path
         self._ends: dict[str, int] = {}
+        self._is_saved = True
 
     def load(self) -> None:
         """Read the file where there is one; a damaged one says nothing.
@@ -35,10 +41,11 @@ class DeletedTopics:
         """
         if not self._disk.exists(self._path):
             return
-        try:
-            self._ends = _decoder.decode(read_file(self._disk, self._path))
-        except msgspec.MsgspecError as exc:
-            log.warning("deletions of topics are forgotten, %s is damaged: %s", self._path, exc)
+        text, _, crc = read_file(self._disk, self._path).rpartition(b"\n")
+        if crc.isdigit() and int(crc) == zlib.crc32(text):
+            self._ends = _decoder.decode(text)
+        else:
+            log.warning("deletions of topics are forgotten, %s is damaged", self._path)
 
     def is_gone(self, topic: str, physical_offset: int) -> bool:
         """Tell whether a record was stored before its topic was deleted."""
@@ -48,12 +55,21 @@ class DeletedTopics:
         """Remember durably that all of a topic's records in the log are gone.
 
         Raises:
-            OSError: it is not known to be remembered; the call may be repeated.
+            OSError: it is not known to be remembered; see `save_again`.
         """
         ends = {name: end for name, end in self._ends.items() if end > log_start}
         if log_end > log_start:
             ends[topic] = log_end
         self._save(ends)
+
+    def save_again(self) -> None:
+        """Save what could not be saved before, if there is anything.
+
+        Raises:
+            OSError: as before.
+        """
+        if not self._is_saved:
+            self._save(self._ends)
 
     def cut(self, log_end: int) -> None:
         """Follow a log that lost its end: what is stored there from now on is not gone.
@@ -65,5 +81,7 @@ class DeletedTopics:
             self._save({topic: min(end, log_end) for topic, end in self._ends.items()})
 
     def _save(self, ends: dict[str, int]) -> None:
-        replace_file(self._disk, self._path, msgspec.json.encode(ends))
-        self._ends = ends
+        self._ends, self._is_saved = ends, False
+        text = msgspec.json.encode(ends)
+        replace_file(self._disk, self._path, text + b"\n%d" % zlib.crc32(text))
+        self._is_saved = True

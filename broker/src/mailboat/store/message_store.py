@@ -436,6 +436,7 @@ class MessageStore:
         try:
             progress = self._write_derived()
         except OSError as exc:
+            self._take_syncs_back()
             self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
             return
         self._checkpoint_s = now_s
@@ -455,6 +456,7 @@ class MessageStore:
         self._run_blocking(sync_all, self._derived_synced)
 
     def _write_derived(self) -> Progress:
+        self._queue_syncs = []
         self._queue_syncs = self.queues.write()
         self._index_saves = self.index.snapshot()
         self._dropped = self.cleaner.dropped_files()
@@ -498,12 +500,17 @@ class MessageStore:
         # A deleted topic's queues need no sync any more; a full disk gets room again. Until then a
         # restart reads more of the log.
         log.warning("no checkpoint for now: %s", error)
-        for queue, since_bytes in self._queue_syncs:
-            if self.queues.get(queue.topic, queue.queue_id) is queue:
-                self.queues.mark_unsynced(queue, since_bytes)
+        self._take_syncs_back()
         self.index.save_again(self._index_saves)
         self._index_saves = []
         return True
+
+    def _take_syncs_back(self) -> None:
+        """Have the next checkpoint sync what this one will not."""
+        for queue, since_bytes in self._queue_syncs:
+            if self.queues.get(queue.topic, queue.queue_id) is queue:
+                self.queues.mark_unsynced(queue, since_bytes)
+        self._queue_syncs = []
 
     def _checkpoint_times(self) -> CheckpointTimes:
         return CheckpointTimes(
@@ -673,10 +680,15 @@ class MessageStore:
         Raises:
             OSError: it could not be noted, or some files are still there; the call may be repeated.
         """
-        if self.queues.of_topic(topic):
-            self._deleted.note(topic, self.commit_log.start, self.commit_log.end)
+        had_queues = bool(self.queues.of_topic(topic))
         self.queues.delete_topic(topic)
         self._checkpoint_due = True
+        # Last: whoever finds the note finds no file of the queues. A process that dies before it
+        # leaves a topic that is not deleted: its queues are built anew from the log.
+        if had_queues:
+            self._deleted.note(topic, self.commit_log.start, self.commit_log.end)
+        else:
+            self._deleted.save_again()
 
     @property
     def on_arrival(self) -> ArrivalListener | None:

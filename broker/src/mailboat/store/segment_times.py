@@ -86,9 +86,7 @@ class SegmentTimes:
                 yield segment, self._not_ahead(segment, newest)
 
     def _not_ahead(self, segment: Segment, stored_ms: int) -> int:
-        if stored_ms <= self._now_ms():
-            return stored_ms
-        return self._full_ms.get(segment.start, stored_ms)
+        return min(stored_ms, self._full_ms.get(segment.start, stored_ms))
 
     def forget_before(self, physical_offset: int) -> None:
         """Drop what is known of segments that are gone."""

@@ -1,5 +1,6 @@
 """How the query is: fed by Spark's events and by the brokers, read by metrics and probes."""
 
+import asyncio
 import json
 import logging
 import threading
@@ -155,9 +156,29 @@ class LagSampler:
         if now_s < self._next_s or (self._pending is not None and not self._pending.done()):
             return
         self._next_s = now_s + self._interval_s
-        bounds = self._client.client.bounds(self._topics, now_s + _LAG_DEADLINE_S)
-        self._pending = self._client.submit(bounds)
+        self._pending = self._client.submit(self._bounds(now_s + _LAG_DEADLINE_S))
         self._pending.add_done_callback(self._state.lag_answered)
+
+    async def _bounds(self, deadline_s: float) -> dict[MessageQueue, QueueBounds]:
+        """Ask topic by topic: one that is gone must not hide the lag of the others."""
+        client = self._client.client
+        answers = await asyncio.gather(
+            *(client.bounds((topic,), deadline_s) for topic in self._topics),
+            return_exceptions=True,
+        )
+        found: dict[MessageQueue, QueueBounds] = {}
+        failures = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                failures.append(answer)
+            else:
+                found |= answer
+        for failure in failures:
+            if not found or not isinstance(failure, MailboatError):
+                raise failure
+            logger.info("the lag of a topic is unknown: %s", failure)
+            self._state.metrics.lag_failed()
+        return found
 
 
 class TaskWatch:

@@ -58,7 +58,9 @@ def check_new(output: Path) -> None:
     """
     for entry in sorted(output.iterdir()) if output.is_dir() else ():
         is_hidden = entry.name.startswith(("_", ".")) or entry.name == "lost+found"
-        if entry.name == _METADATA_DIR or not is_hidden:
+        # A first start that was cut may have got as far as the folder of the list.
+        is_list = entry.name == _METADATA_DIR and any(entry.iterdir())
+        if is_list or not is_hidden:
             raise ForeignTableError(
                 f"{output} holds {entry.name}, which the checkpoint has not written; "
                 "give the checkpoint that belongs to this table, or an empty output"

@@ -396,6 +396,19 @@ def test_a_clock_that_was_ahead_keeps_no_segment_for_good() -> None:
     assert again.store.cleaner.reclaimable_bytes() == {"expired": 0, "consumed": 0}
 
 
+def test_a_clock_that_was_ahead_by_two_days_keeps_no_segment_longer() -> None:
+    """Also once the time has come that the messages carry: they were full before it."""
+    life = Life(400 * SEGMENT, delete_when=every_hour())
+    life.disk.jump_wall_clock(2 * 86_400)
+    life.put()
+    life.disk.jump_wall_clock(-2 * 86_400)
+    life.fill(3)
+    life.tick(71.9 * 3600)
+    assert life.files == {}
+    life.tick(0.2 * 3600)
+    assert life.files == {"expired": 2}
+
+
 def test_a_start_with_a_clock_that_is_behind_deletes_nothing_early() -> None:
     """All messages seem to come from the future then; their age counts from the start."""
     life = Life(400 * SEGMENT)

@@ -85,6 +85,17 @@ def test_every_cut_of_a_batch_is_gone_on_from(job, planned, listed, finished):
     job.pair()
 
 
+def test_a_first_start_cut_before_its_checkpoint_begins_again(tmp_path):
+    """Spark makes the folder of the table's list before it begins the checkpoint."""
+    job = Job(tmp_path)
+    job.pair()
+    (job.output / "_spark_metadata").mkdir()
+    job.pair()
+    (job.output / "_spark_metadata" / "0").write_text("v1")
+    with pytest.raises(ForeignTableError, match="holds _spark_metadata"):
+        job.pair()
+
+
 @pytest.mark.parametrize(
     ("planned", "listed", "finished", "words"),
     [

@@ -1,3 +1,4 @@
+import asyncio
 import urllib.error
 import urllib.request
 from concurrent.futures import Future
@@ -5,11 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from mailboat.errors import RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
 from mailboat_spark.job import progress
 from mailboat_spark.job.endpoints import PortInUseError, serve
 from mailboat_spark.job.metrics import JobMetrics, lag_by_topic
-from mailboat_spark.job.progress import JobState, TaskWatch, has_advanced
+from mailboat_spark.job.progress import JobState, LagSampler, TaskWatch, has_advanced
 from mailboat_spark.job.runner import failure_text
 from mailboat_spark.planning import QueueBounds
 
@@ -46,6 +48,36 @@ def test_lag_counts_what_no_batch_has_read():
     assert lag_by_topic(bounds, {QUEUE: 90}) == {"t": 13}
     # What expired is no longer behind.
     assert lag_by_topic(bounds, {QUEUE: 3, new: 8}) == {"t": 90}
+
+
+def test_a_topic_that_is_gone_does_not_hide_the_lag_of_the_others():
+    """Each topic is asked for by itself; only when none answers is there no answer."""
+
+    class Brokers:
+        async def bounds(self, topics, deadline_s):
+            if topics == ("gone",):
+                raise RouteNotFoundError("no route for topic gone")
+            return {QUEUE: QueueBounds(0, 40)}
+
+    class Thread:
+        client = Brokers()
+
+        def submit(self, question):
+            answer = Future()
+            try:
+                answer.set_result(asyncio.run(question))
+            except RouteNotFoundError as exc:
+                answer.set_exception(exc)
+            return answer
+
+    state = make_state()
+    state.begin({QUEUE: 5})
+    LagSampler(Thread(), ("gone", "t"), state, 10.0).poll()
+    text = state.metrics.text().decode()
+    assert 'mailboat_job_lag_messages{topic="t"} 35.0' in text
+    assert "mailboat_job_lag_failures_total 1.0" in text
+    LagSampler(Thread(), ("gone",), state, 10.0).poll()
+    assert "mailboat_job_lag_failures_total 2.0" in state.metrics.text().decode()
 
 
 def test_endpoints_follow_the_query():
