@@ -18,7 +18,7 @@
 The chart's own win: pods are found by them. */}}
 {{- define "mailboat.labels" -}}
 {{- $version := dict "app.kubernetes.io/version" .root.Chart.AppVersion "app.kubernetes.io/managed-by" .root.Release.Service "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_") -}}
-{{- toYaml (merge (include "mailboat.selectorLabels" . | fromYaml) $version (default dict .more) .root.Values.commonLabels) -}}
+{{- toYaml (merge (include "mailboat.selectorLabels" . | fromYaml) $version (default dict .more) (default dict .root.Values.commonLabels)) -}}
 {{- end -}}
 
 {{/* The labels by which pods are found; they never change in the life of a release. */}}
@@ -62,7 +62,7 @@ app.kubernetes.io/component: {{ .component | quote }}
 
 {{/* Whether the operator asks the kubelets for the use of volumes whose broker is down. */}}
 {{- define "mailboat.kubeletStats" -}}
-{{- if and .Values.operator.rbac.kubeletStats (eq .Values.operator.watch.scope "cluster") }}true{{ else }}false{{ end -}}
+{{- if and (ne (toString .Values.operator.rbac.kubeletStats) "false") (eq .Values.operator.watch.scope "cluster") }}true{{ else }}false{{ end -}}
 {{- end -}}
 
 {{/* An image's reference; call with (dict "root" $ "image" .Values.image). */}}

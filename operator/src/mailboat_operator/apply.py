@@ -159,7 +159,7 @@ class Applier:
         namespace = resource["metadata"]["namespace"]
         match action:
             case Apply():
-                return await self._apply(resource, action)
+                return await self._apply(resource, action, step.name)
             case Delete():
                 await self._delete(namespace, action, step.name)
             case Patch():
@@ -191,7 +191,7 @@ class Applier:
                 return False
         return True
 
-    async def _apply(self, resource: Manifest, action: Apply) -> bool:
+    async def _apply(self, resource: Manifest, action: Apply, step: str) -> bool:
         kind = BY_NAME[action.manifest["kind"]]
         namespace = resource["metadata"]["namespace"]
         name = action.manifest["metadata"]["name"]
@@ -202,9 +202,13 @@ class Applier:
         try:
             answer = await self._apply_manifest(resource, kind, action.manifest)
         except KubeApiError as error:
-            if error.status != _INVALID or action.fallback is None:
+            if error.status != _INVALID or (action.fallback or action.in_the_way) is None:
                 raise
             logger.warning("%s: giving way: %s", key_of(resource), error)
+            if action.in_the_way is not None:
+                await self._delete(namespace, action.in_the_way, step)
+                return True
+            assert action.fallback is not None
             answer = await self._apply_manifest(resource, kind, action.fallback)
         logger.info("applied %s %s/%s", kind.kind, namespace, name)
         return self._cache.update(answer)

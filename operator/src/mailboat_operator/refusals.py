@@ -42,6 +42,9 @@ PATIENCE_S: Final = 60.0
 """So long a failure that may pass by itself is not shown."""
 
 _LONGEST_WORDS: Final = 1000
+_SHOWN: Final = 10
+"""So many failures are put into words, the rest is counted."""
+
 _PASSING: Final = frozenset({401, 404, 408, 409, 429})
 """Client errors that a later turn may not meet again, without anybody mending anything."""
 
@@ -151,7 +154,7 @@ class Refusals:
         shown = [failure for failure in self._shown(key) if not failure.claims]
         if not shown:
             return status
-        words = "; ".join(failure.words for failure in shown)
+        words = _some_of([failure.words for failure in shown])
         has_roll = all(failure.step != "rollout" for failure in shown)
         kept = {READY: {NAME_TAKEN}, PROGRESSING: {ROLLING, ROLL_BLOCKED} if has_roll else {}}
         conditions = []
@@ -191,6 +194,13 @@ def _is_final(error: MailboatError) -> bool:
         is_refusal = 400 <= error.status < 500 and error.status not in _PASSING
         return is_refusal and _TERMINATING not in error.message
     return isinstance(error, BrokerRefusedError)
+
+
+def _some_of(sentences: list[str]) -> str:
+    """Join sentences, as many as a condition's message has room for."""
+    distinct = list(dict.fromkeys(sentences))
+    more = f"; and {len(distinct) - _SHOWN} more" if len(distinct) > _SHOWN else ""
+    return "; ".join(distinct[:_SHOWN]) + more
 
 
 def _is_ready(status: Manifest) -> bool:

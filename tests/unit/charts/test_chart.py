@@ -233,6 +233,16 @@ def test_values_that_do_not_go_together_are_named(values: dict[str, Any], senten
         render(values)
 
 
+def test_values_of_an_earlier_chart_are_enough() -> None:
+    """`helm upgrade --reuse-values` has no value that came later: each is as by default."""
+    later = {
+        "commonLabels": None,
+        "operator": {"logFormat": None, "rbac": {"kubeletStats": None, "aggregate": None}},
+        "sample": {"enabled": True, "nameServerSpec": None},
+    }
+    assert render(later) == render({"sample": {"enabled": True}})
+
+
 def test_the_charts_own_labels_win() -> None:
     """Pods are found by them, so no other label of the same key takes their place."""
     objects = render(VALUES["own labels"])
@@ -314,12 +324,12 @@ def test_people_with_kubernetes_roles_may_use_the_resources() -> None:
         for label in item["metadata"]["labels"]:
             if item["kind"] == "ClusterRole" and label.startswith(prefix):
                 found[label.removeprefix(prefix)] = item["rules"]
-    kinds = ["brokers", "nameservers", "topics"]
+    kinds = ["brokers", "nameservers", "topics", "brokers/scale", "nameservers/scale"]
     read = {"apiGroups": ["mailboat.dev"], "resources": kinds, "verbs": ["get", "list", "watch"]}
     assert found["view"] == [read]
     assert found["edit"] == found["admin"]
     (change,) = found["edit"]
-    assert change["resources"] == [*kinds, "brokers/scale", "nameservers/scale"]
+    assert change["resources"] == kinds
     assert set(change["verbs"]) == {"create", "delete", "deletecollection", "patch", "update"}
     objects = render({"operator": {"rbac": {"aggregate": False}}})
     assert len([item for item in objects if item["kind"] == "ClusterRole"]) == 1

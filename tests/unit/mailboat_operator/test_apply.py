@@ -226,6 +226,30 @@ async def test_resize_asks_for_the_size_once(
     assert 'operator_volume_resize_total{result="failed"} 1.0' in text
 
 
+async def test_what_is_in_the_way_goes_only_when_the_apply_is_refused(
+    kubernetes: FakeKubernetes, applier: Applier, cache: ObjectCache
+) -> None:
+    """An apply that is taken removes nothing; a refused one leaves the place free."""
+    stored = await kubernetes.put("statefulsets", _in_shop(_child("StatefulSet", spec={"a": 1})))
+    cache.update(stored)
+    metadata = stored["metadata"]
+    rival = Delete("StatefulSet", "orders-g0", metadata["uid"], None, True, "in the way")
+    resource = await kubernetes.put("brokers", _BROKER)
+    stored["metadata"]["ownerReferences"] = [
+        {"kind": "Broker", "uid": resource["metadata"]["uid"], "controller": True}
+    ]
+    apply = Apply(_child("StatefulSet", spec={"a": 2}), in_the_way=rival)
+    await _run(applier, apply, resource=resource)
+    assert kubernetes.find("statefulsets", "shop", "orders-g0") is not None
+
+    async def invalid(request: web.Request) -> web.Response | None:
+        return web.Response(status=422) if request.method == "PATCH" else None
+
+    kubernetes.faults = [invalid]
+    await _run(applier, apply, resource=resource)
+    assert kubernetes.find("statefulsets", "shop", "orders-g0") is None
+
+
 async def test_scaling_away_changes_replicas_and_policy_of_the_very_object(
     kubernetes: FakeKubernetes, applier: Applier
 ) -> None:

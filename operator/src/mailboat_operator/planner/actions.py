@@ -8,16 +8,6 @@ from mailboat_operator.planner.snapshot import Manifest
 
 
 @dataclass(frozen=True, slots=True)
-class Apply:
-    """Server-side apply of a child; creates it if it is missing."""
-
-    manifest: Manifest
-    fallback: Manifest | None = None
-    """What to apply instead when the API server refuses `manifest` as invalid (422): a Service
-    that asks for an address which another one has."""
-
-
-@dataclass(frozen=True, slots=True)
 class Delete:
     """Remove exactly the object that the plan saw: another one of the same name stays."""
 
@@ -32,6 +22,20 @@ class Delete:
 
     reason: str
     """For the log: why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Server-side apply of a child; creates it if it is missing."""
+
+    manifest: Manifest
+    fallback: Manifest | None = None
+    """What to apply instead when the API server refuses `manifest` as invalid (422): a Service
+    that asks for an address which another one has."""
+
+    in_the_way: Delete | None = None
+    """What to remove when `manifest` is refused so: the live object has something that excludes
+    ours, which no apply takes away. It is missing then, and made anew."""
 
 
 @dataclass(frozen=True, slots=True)

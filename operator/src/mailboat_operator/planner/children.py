@@ -82,8 +82,10 @@ def plan_child(
     rivals = list(leftovers(wanted, live))
     if rivals and live["kind"] in _STRIPPED:
         return ChildPlan((_strip(live, rivals), Apply(wanted, fallback)))
-    if rivals:
-        return ChildPlan((_removal(live, f"{_spelled(rivals[0])} stands in the way"),))
+    if rivals and not needs_remaking(wanted, live):
+        # Whose it is cannot be told: what was ours once goes by an apply, so that is tried first.
+        rival = _removal(live, f"{_spelled(rivals[0])} stands in the way")
+        return ChildPlan((Apply(wanted, fallback, in_the_way=rival),))
     if needs_remaking(wanted, live):
         return ChildPlan((_removal(live, f"{difference} cannot be changed in place"),))
     return ChildPlan((Apply(wanted, fallback),))

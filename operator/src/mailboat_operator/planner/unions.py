@@ -2,15 +2,15 @@
 
 Server-side apply removes only what the operator itself gave before. Where fields exclude each other
 (a budget's minAvailable and maxUnavailable, the handlers of a probe, the source of a volume, text
-and bytes of one name in a ConfigMap, a request and a limit below it), one that somebody else put
-there stays when ours is added, and the API server takes no object with both: it would refuse every
-apply from then on, and with it every later change of the spec.
+and bytes of one name in a ConfigMap), one that somebody else put there stays when ours is added,
+and the API server takes no object with both: it would refuse every apply from then on, and with it
+every later change of the spec. A limit that somebody put below a request of ours is not among them:
+it may be a policy's, which would put it there again.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from mailboat_operator.planner.amounts import amount
 from mailboat_operator.planner.merging import entry_key, list_keys
 
 _UNIONS: Final[tuple[frozenset[str], ...]] = (
@@ -38,8 +38,6 @@ def leftovers(wanted: Any, live: Any, path: Path = ()) -> Iterator[Path]:
     if isinstance(wanted, dict) and isinstance(live, dict):
         for name in sorted(_rivals(wanted, live, path)):
             yield (*path, name)
-        if path[-1:] == ("resources",):
-            yield from _crossed(wanted, live, path)
         if not path:
             both = set(wanted.get("data") or ()) & set(live.get("binaryData") or ())
             yield from (("binaryData", key) for key in sorted(both))
@@ -66,15 +64,3 @@ def _rivals(wanted: Mapping[str, Any], live: Mapping[str, Any], path: Path) -> s
     if is_entry or (path[-1:] and path[-1] in _WHOLE_CHOICES):
         return others
     return {key for union in _UNIONS if union & set(wanted) for key in union & others}
-
-
-def _crossed(wanted: Mapping[str, Any], live: Mapping[str, Any], path: Path) -> Iterator[Path]:
-    """Yield the request above our limit and the limit below our request."""
-    for ours, theirs in (("requests", "limits"), ("limits", "requests")):
-        for name, value in (wanted.get(ours) or {}).items():
-            if name in (wanted.get(theirs) or {}):
-                continue
-            mine, other = amount(value), amount((live.get(theirs) or {}).get(name))
-            if mine is not None and other is not None and mine != other:
-                if (mine > other) == (ours == "requests"):
-                    yield (*path, theirs, name)

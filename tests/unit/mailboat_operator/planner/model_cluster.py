@@ -229,6 +229,9 @@ class ModelCluster:
         try:
             self._apply(action.manifest)
         except RefusedError:
+            if action.in_the_way is not None:
+                self._delete(action.in_the_way)
+                return
             if action.fallback is None:
                 raise
             self._apply(action.fallback)

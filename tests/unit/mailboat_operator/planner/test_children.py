@@ -250,17 +250,9 @@ def edit_profile(spec: dict[str, Any]) -> None:
     }
 
 
-def edit_limit(spec: dict[str, Any]) -> None:
-    """Lower the request, and set a limit that is below what it was."""
-    spec["template"]["spec"]["containers"][0]["resources"] = {
-        "requests": {"cpu": "1"},
-        "limits": {"cpu": "1"},
-    }
-
-
 @pytest.mark.parametrize(
     "edit",
-    [edit_strategy, edit_probe, edit_variable, edit_volume, edit_profile, edit_limit],
+    [edit_strategy, edit_probe, edit_variable, edit_volume, edit_profile],
 )
 def test_an_edit_that_ours_cannot_stand_beside_is_undone(edit):
     """The StatefulSet is made anew around its pod, as no apply would be taken any more."""
