@@ -61,9 +61,13 @@ class TrafficPod:
         return csv.reader(io.StringIO(text), delimiter="\t")
 
     def close(self) -> None:
-        """End the clients; the pod goes with its namespace."""
+        """Let go of the clients, which go with the pod, and the pod with its namespace.
+
+        What is killed is kubectl: its connection may be dead after minutes without a word, and then
+        it does not end by itself.
+        """
         for client in self._clients:
-            client.close()
+            client.kill()
 
     def _exec(self, *command: str, data: bytes | None = None) -> bytes:
         prefix = ["kubectl", "--namespace", self._namespace.name, "exec", "-i", _POD, "--"]

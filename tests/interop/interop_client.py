@@ -120,6 +120,10 @@ class DrivenClient:
         """End the process: it shuts its clients down when its input ends."""
         self._process.end_input()
 
+    def kill(self) -> None:
+        """End the process at once, whatever becomes of its clients."""
+        self._process.kill()
+
 
 class GoClient(DrivenClient):
     """One process with producers and consumers of `rocketmq-client-go`."""
