@@ -8,7 +8,7 @@ from mailboat_operator.broker_api import BrokerApi, BrokerRefusedError, http_url
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.crds.quantity import format_quantity
 from mailboat_operator.events import EventPoster
-from mailboat_operator.kinds import BY_NAME, CLAIM, POD, STATEFUL_SET, Kind, ResourceKey, key_of
+from mailboat_operator.kinds import BY_NAME, CLAIM, POD, Kind, ResourceKey, key_of
 from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError, NotFoundError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import (
@@ -21,7 +21,6 @@ from mailboat_operator.planner.actions import (
     Patch,
     PutTopic,
     ResizeClaim,
-    ScaleAway,
     SetFinalizers,
     Step,
 )
@@ -164,8 +163,6 @@ class Applier:
                 await self._delete(namespace, action, step.name)
             case Patch():
                 await self._patch(namespace, action)
-            case ScaleAway():
-                await self._scale_away(namespace, action)
             case ResizeClaim():
                 await self._resize(namespace, action)
             case ConfigureBroker():
@@ -274,23 +271,6 @@ class Applier:
         changes = {**action.changes, "metadata": metadata}
         answer = await self._api.merge_patch(kind, namespace, action.name, changes)
         logger.info("patched %s %s/%s: %s", kind.kind, namespace, action.name, action.reason)
-        self._cache.update(answer)
-
-    async def _scale_away(self, namespace: str, action: ScaleAway) -> None:
-        patch = {
-            "metadata": {"uid": action.uid, "resourceVersion": action.resource_version},
-            "spec": {
-                "replicas": 0,
-                "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"},
-            },
-        }
-        answer = await self._api.merge_patch(STATEFUL_SET, namespace, action.name, patch)
-        logger.info(
-            "scaled StatefulSet %s/%s away with its claim: %s",
-            namespace,
-            action.name,
-            action.reason,
-        )
         self._cache.update(answer)
 
     async def _resize(self, namespace: str, action: ResizeClaim) -> None:

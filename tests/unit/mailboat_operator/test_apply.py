@@ -22,7 +22,6 @@ from mailboat_operator.planner.actions import (
     Notify,
     Patch,
     ResizeClaim,
-    ScaleAway,
     SetFinalizers,
     Step,
 )
@@ -258,7 +257,9 @@ async def test_scaling_away_changes_replicas_and_policy_of_the_very_object(
     spec = {"replicas": 1, "serviceName": "s", "persistentVolumeClaimRetentionPolicy": policy}
     stored = await kubernetes.put("statefulsets", _in_shop(_child("StatefulSet", spec=spec)))
     uid, version = stored["metadata"]["uid"], stored["metadata"]["resourceVersion"]
-    await _run(applier, ScaleAway("orders-g0", uid, version, "spec.groups is 0"))
+    away = {"replicas": 0, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}
+    patch = Patch("StatefulSet", "orders-g0", uid, version, {"spec": away}, "spec.groups is 0")
+    await _run(applier, patch)
     changed = kubernetes.find("statefulsets", "shop", "orders-g0")
     assert changed is not None
     assert changed["spec"] == {
@@ -267,7 +268,7 @@ async def test_scaling_away_changes_replicas_and_policy_of_the_very_object(
         "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Delete"},
     }
     with pytest.raises(ConflictError):
-        await _run(applier, ScaleAway("orders-g0", uid, version, "spec.groups is 0"))
+        await _run(applier, patch)
 
 
 async def test_a_patch_changes_the_very_object_in_what_it_names(

@@ -88,10 +88,8 @@ class Progress(msgspec.Struct, rename="camel"):
 
 def read_progress(disk: Disk, path: str) -> Progress | None:
     """Return the progress, None where it is missing or damaged (then everything is rebuilt)."""
-    if not disk.exists(path):
-        return None
-    text, _, crc = read_file(disk, path).rpartition(b"\n")
-    if not crc.isdigit() or int(crc) != zlib.crc32(text):
+    text = read_checked(disk, path) if disk.exists(path) else None
+    if text is None:
         return None
     try:
         return msgspec.json.decode(text, type=Progress)
@@ -105,7 +103,21 @@ def write_progress(disk: Disk, path: str, progress: Progress) -> None:
     Raises:
         OSError: the old one may still be in place.
     """
-    text = msgspec.json.encode(progress)
+    write_checked(disk, path, msgspec.json.encode(progress))
+
+
+def read_checked(disk: Disk, path: str) -> bytes | None:
+    """Return the text that `write_checked` wrote, None where it is damaged."""
+    text, _, crc = read_file(disk, path).rpartition(b"\n")
+    return text if crc.isdigit() and int(crc) == zlib.crc32(text) else None
+
+
+def write_checked(disk: Disk, path: str, text: bytes) -> None:
+    """Replace a file, durably, by one line of text and a line with its CRC-32 in decimal.
+
+    Raises:
+        OSError: the old one may still be in place.
+    """
     replace_file(disk, path, text + b"\n%d" % zlib.crc32(text))
 
 

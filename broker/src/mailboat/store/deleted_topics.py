@@ -11,12 +11,12 @@ and forgotten once the log begins behind it.
 """
 
 import logging
-import zlib
 from typing import Final
 
 import msgspec
 
-from mailboat.disk import Disk, read_file, replace_file
+from mailboat.disk import Disk
+from mailboat.store.checkpoint import read_checked, write_checked
 
 log = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ class DeletedTopics:
         """
         if not self._disk.exists(self._path):
             return
-        text, _, crc = read_file(self._disk, self._path).rpartition(b"\n")
-        if crc.isdigit() and int(crc) == zlib.crc32(text):
-            self._ends = _decoder.decode(text)
-        else:
+        text = read_checked(self._disk, self._path)
+        if text is None:
             log.warning("deletions of topics are forgotten, %s is damaged", self._path)
+        else:
+            self._ends = _decoder.decode(text)
 
     def is_gone(self, topic: str, physical_offset: int) -> bool:
         """Tell whether a record was stored before its topic was deleted."""
@@ -82,6 +82,5 @@ class DeletedTopics:
 
     def _save(self, ends: dict[str, int]) -> None:
         self._ends, self._is_saved = ends, False
-        text = msgspec.json.encode(ends)
-        replace_file(self._disk, self._path, text + b"\n%d" % zlib.crc32(text))
+        write_checked(self._disk, self._path, msgspec.json.encode(ends))
         self._is_saved = True

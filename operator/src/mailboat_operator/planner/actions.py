@@ -54,21 +54,6 @@ class Patch:
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleAway:
-    """Let a StatefulSet take away its pod and then the pod's claim, with all messages.
-
-    Kubernetes deletes the claim (`persistentVolumeClaimRetentionPolicy.whenScaled`); the operator
-    itself has no right to.
-    """
-
-    name: str
-    uid: str
-    resource_version: str
-    reason: str
-    """For the log: why."""
-
-
-@dataclass(frozen=True, slots=True)
 class ResizeClaim:
     """Ask for another size of a volume."""
 
@@ -127,7 +112,6 @@ Action: TypeAlias = (
     Apply
     | Delete
     | Patch
-    | ScaleAway
     | ResizeClaim
     | ConfigureBroker
     | PutTopic

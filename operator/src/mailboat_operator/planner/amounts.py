@@ -22,12 +22,11 @@ _UNITS: Final = {
 
 def same_amount(one: object, other: object) -> bool:
     """Return whether two quantities are the same amount, as `1Gi` and `1024Mi`."""
-    amounts = [amount(one), amount(other)]
+    amounts = [_amount(one), _amount(other)]
     return None not in amounts and amounts[0] == amounts[1]
 
 
-def amount(value: object) -> Fraction | None:
-    """Return what a quantity amounts to; None if it is none."""
+def _amount(value: object) -> Fraction | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     text = str(value)

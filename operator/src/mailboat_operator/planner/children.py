@@ -109,6 +109,19 @@ def foreign(live: Manifest, owner_uid: str) -> str | None:
     return f"{name} exists and was not made by the operator; rename or remove it"
 
 
+def patch_of(live: Manifest, changes: Manifest, reason: str) -> Patch:
+    """Return the action that changes exactly this state of an object."""
+    metadata = live["metadata"]
+    return Patch(
+        kind=str(live["kind"]),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=metadata["resourceVersion"],
+        changes=changes,
+        reason=reason,
+    )
+
+
 def controller_of(live: Manifest) -> Mapping[str, Any] | None:
     """Return the reference to what controls an object."""
     for reference in live["metadata"].get("ownerReferences") or ():
@@ -210,15 +223,7 @@ def _strip(live: Manifest, paths: list[Path]) -> Patch:
         for key in path[:-1]:
             place = place.setdefault(key, {})
         place[path[-1]] = None
-    metadata = live["metadata"]
-    return Patch(
-        kind=str(live["kind"]),
-        name=metadata["name"],
-        uid=metadata["uid"],
-        resource_version=metadata["resourceVersion"],
-        changes=changes,
-        reason=f"{_spelled(paths[0])} stands in the way",
-    )
+    return patch_of(live, changes, f"{_spelled(paths[0])} stands in the way")
 
 
 def _spelled(path: Path) -> str:

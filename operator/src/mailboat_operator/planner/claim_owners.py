@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from mailboat_operator.planner.actions import Patch, Step
+from mailboat_operator.planner.children import patch_of
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
 from mailboat_operator.resources.labels import dependent_reference
 from mailboat_operator.resources.names import claim_name, group_index, pod_name
@@ -60,19 +61,15 @@ def _is_of_a_pod(claim: Manifest) -> bool:
 
 
 def _patch(snapshot: BrokerSnapshot, claim: Manifest, is_wanted: bool) -> Patch:
-    broker, metadata = snapshot.resource, claim["metadata"]
+    broker = snapshot.resource
     owners = [dict(item) for item in _owners(claim) if item.get("uid") != broker.metadata.uid]
     if is_wanted:
         owners.append(dependent_reference(broker))
     policy = broker.spec.pvc_retention
-    return Patch(
-        kind="PersistentVolumeClaim",
-        name=metadata["name"],
-        uid=metadata["uid"],
-        resource_version=metadata["resourceVersion"],
-        changes={"metadata": {"ownerReferences": owners}},
-        reason=f"pvcRetention is {policy.when_deleted} when deleted, {policy.when_scaled} when"
-        " scaled",
+    return patch_of(
+        claim,
+        {"metadata": {"ownerReferences": owners}},
+        f"pvcRetention is {policy.when_deleted} when deleted, {policy.when_scaled} when scaled",
     )
 
 

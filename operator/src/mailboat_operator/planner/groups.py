@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from mailboat_operator.crds.broker import Broker
 from mailboat_operator.crds.quantity import parse_quantity
-from mailboat_operator.planner.actions import Action, Delete, ScaleAway
-from mailboat_operator.planner.children import ChildPlan, foreign, plan_child
+from mailboat_operator.planner.actions import Action, Delete
+from mailboat_operator.planner.children import ChildPlan, foreign, patch_of, plan_child
 from mailboat_operator.planner.claim_owners import is_owned
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
 from mailboat_operator.resources.config_map import (
@@ -217,19 +217,19 @@ def _remove_group(snapshot: BrokerSnapshot, name: str) -> tuple[Action, ...]:
 
 
 def _scale_away(stateful_set: Manifest, reason: str) -> tuple[Action, ...]:
-    """Return what begins it; nothing while the pod is on its way out."""
-    metadata, spec = stateful_set["metadata"], stateful_set["spec"]
+    """Let a StatefulSet take away its pod and then the pod's claim; nothing once it is at that.
+
+    Kubernetes deletes the claim; the operator itself has no right to.
+    """
+    spec = stateful_set["spec"]
     policy = spec.get("persistentVolumeClaimRetentionPolicy") or {}
     if spec.get("replicas") == 0 and policy.get("whenScaled") == "Delete":
         return ()
-    return (
-        ScaleAway(
-            metadata["name"],
-            metadata["uid"],
-            metadata["resourceVersion"],
-            f"{reason}, and pvcRetention.whenScaled is Delete",
-        ),
-    )
+    changes = {
+        "spec": {"replicas": 0, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}}
+    }
+    reason = f"{reason}, and pvcRetention.whenScaled is Delete"
+    return (patch_of(stateful_set, changes, reason),)
 
 
 def _is_there(child: Manifest | None) -> bool:

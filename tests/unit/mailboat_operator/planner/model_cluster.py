@@ -23,7 +23,6 @@ from mailboat_operator.planner.actions import (
     Patch,
     Plan,
     ResizeClaim,
-    ScaleAway,
 )
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Children, Observation
 from mailboat_operator.resources.config_map import live_settings
@@ -152,8 +151,6 @@ class ModelCluster:
                 self._delete(action)
             case Patch():
                 self._patch(action)
-            case ScaleAway():
-                self._scale_away(action)
             case ConfigureBroker():
                 self.running_config[action.pod] |= action.values
             case ResizeClaim():
@@ -299,17 +296,9 @@ class ModelCluster:
         patched = merge_patch(duplicate(live), action.changes)
         refuse_invalid(patched)
         patched["metadata"]["resourceVersion"] = self._next()
+        if patched.get("spec") != live.get("spec"):
+            patched["metadata"]["generation"] = metadata.get("generation", 1) + 1
         self.objects[action.kind, action.name] = patched
-
-    def _scale_away(self, action: ScaleAway) -> None:
-        live = self.objects["StatefulSet", action.name]
-        metadata = live["metadata"]
-        if (metadata["uid"], metadata["resourceVersion"]) != (action.uid, action.resource_version):
-            raise RefusedError("another uid or resourceVersion")
-        live["spec"]["replicas"] = 0
-        live["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"] = "Delete"
-        metadata["generation"] += 1
-        metadata["resourceVersion"] = self._next()
 
     def _note_restart(self, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]
