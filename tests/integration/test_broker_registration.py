@@ -11,6 +11,7 @@ import pytest
 
 from mailboat.broker.controller import BrokerController
 from mailboat.config import BrokerConfig, MessageStoreConfig, NamesrvConfig, Settings
+from mailboat.model.topic import Perm
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand
@@ -48,7 +49,9 @@ async def start_namesrv(stack: AsyncExitStack, port: int = 0) -> NamesrvControll
     return namesrv
 
 
-async def start_broker(stack: AsyncExitStack, root: Path, *ports: int) -> BrokerController:
+async def start_broker(
+    stack: AsyncExitStack, root: Path, *ports: int, route_kept_seconds: int = 0
+) -> BrokerController:
     """Run a broker that knows the name servers on these ports."""
     broker = BrokerController(
         Settings(
@@ -57,6 +60,7 @@ async def start_broker(stack: AsyncExitStack, root: Path, *ports: int) -> Broker
                 listen_port=0,
                 bind_address="127.0.0.1",
                 namesrv_addr=";".join(f"127.0.0.1:{port}" for port in ports),
+                route_kept_seconds=route_kept_seconds,
             ),
             store=MessageStoreConfig(
                 store_path_root_dir=str(root),
@@ -216,6 +220,54 @@ async def test_the_end_is_told_before_it_comes(
         "clusterName": "DefaultCluster",
         "brokerId": "0",
     }
+
+
+async def test_a_broker_that_may_be_back_says_for_how_long_its_routes_are_kept(
+    stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    """With each registration, in case that it is killed, and when it ends in order."""
+    namesrv = SlowNamesrv()
+    port = await namesrv.start(stack)
+    broker = await start_broker(stack, tmp_path, port, route_kept_seconds=60)
+    assert namesrv.requests[-1].ext_fields["routeKeptMillis"] == "60000"
+    broker.change_config({"routeKeptSeconds": "5"})
+    await broker.registration.register_now()
+    assert namesrv.requests[-1].ext_fields["routeKeptMillis"] == "5000"
+    await broker.shutdown()
+    last = namesrv.requests[-1]
+    assert last.code == RequestCode.UNREGISTER_BROKER
+    assert last.ext_fields["routeKeptMillis"] == "5000"
+
+
+async def test_a_name_server_that_is_left_keeps_no_routes(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """The broker runs on without it: what it knows would soon be wrong."""
+    left, stays = await start_namesrv(stack), await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, left.port, stays.port, route_kept_seconds=60)
+    broker.change_config({"namesrvAddr": f"127.0.0.1:{stays.port}"})
+
+    async def is_left() -> bool:
+        return await addresses_of(client, left.port, "TBW102") == []
+
+    await eventually(is_left)
+    assert await addresses_of(client, stays.port, "TBW102") == [broker.address]
+
+
+async def test_the_routes_of_a_broker_that_restarts_are_kept(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """Whoever looks meanwhile finds its address; back, it takes sends again."""
+    namesrv = await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, namesrv.port, route_kept_seconds=60)
+    await broker.shutdown()
+    assert await addresses_of(client, namesrv.port, "TBW102") == [broker.address]
+    assert namesrv.routes.broker_count() == 0
+    await start_broker(stack, tmp_path, namesrv.port, route_kept_seconds=60)
+    assert namesrv.routes.broker_count() == 1
+    route = namesrv.routes.route("TBW102")
+    assert route is not None
+    assert [item.perm & Perm.WRITE for item in route.queue_datas] == [Perm.WRITE]
 
 
 async def test_a_topic_made_by_a_message_is_registered(

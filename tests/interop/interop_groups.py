@@ -90,9 +90,10 @@ def transaction_other_producer(stage: Stage) -> Observed:
     """When its producer is gone another one of the group is asked."""
     stage.create_topic()
     consumer = stage.push()
+    heir = stage.producer("lost", count=0, checks="COMMIT_MESSAGE")
+    # It is there first: a message is checked so often and then given up, whoever is there.
     lost = stage.producer("lost")
     stage.client.call("transaction_stop", handle=lost.number)
-    heir = stage.producer("lost", count=0, checks="COMMIT_MESSAGE")
     checks = _checks(heir, 1)
     messages = consumer.wait_messages(1)
     for message in messages:

@@ -12,6 +12,7 @@ import logging
 import random
 import time
 import zlib
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from mailboat.broker.supervisor import Supervisor, TaskProgress
@@ -184,11 +185,15 @@ class NamesrvRegistration:
         return all(server.round_done >= round_wanted for server in waiting)
 
     async def unregister(self) -> None:
-        """Tell the name servers that the broker goes; takes a second at most."""
+        """Tell the name servers that the broker goes; takes a second at most.
+
+        Ours keep its routes for `routeKeptSeconds`, in case that it comes back.
+        """
         self._is_closing = True
         if self.request in self._topics.on_change:
             self._topics.on_change.remove(self.request)
-        await asyncio.gather(*(self._unregister_at(server) for server in self._servers))
+        kept = self._route_kept()
+        await asyncio.gather(*(self._unregister_at(server, kept) for server in self._servers))
 
     async def close(self) -> None:
         """Close the connections to the name servers."""
@@ -198,7 +203,7 @@ class NamesrvRegistration:
         await self._client.close()
 
     async def _leave(self, server: _NameServer) -> None:
-        await self._unregister_at(server)
+        await self._unregister_at(server, {})
         self._client.close_address(server.address)
         _log.info("left name_server=%s", server.address)
 
@@ -250,6 +255,7 @@ class NamesrvRegistration:
             RequestCode.REGISTER_BROKER,
             {
                 **self._identity(),
+                **self._route_kept(),
                 "haServerAddr": self._broker_address,
                 "compressed": self._config.compressed_register,
                 "bodyCrc32": body.crc32,
@@ -262,10 +268,12 @@ class NamesrvRegistration:
         if answer.body:
             self._topics.mark_ordered(decode_kv_table(answer.body))
 
-    async def _unregister_at(self, server: _NameServer) -> None:
+    async def _unregister_at(self, server: _NameServer, kept: Mapping[str, int]) -> None:
         if not server.round_done:
             return
-        request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, self._identity())
+        request = RemotingCommand.request(
+            RequestCode.UNREGISTER_BROKER, {**self._identity(), **kept}
+        )
         try:
             await self._client.request(server.address, request, _UNREGISTER_TIMEOUT_S)
         except MailboatError as error:
@@ -278,6 +286,11 @@ class NamesrvRegistration:
             "clusterName": self._config.broker_cluster_name,
             "brokerId": self._config.broker_id,
         }
+
+    def _route_kept(self) -> dict[str, int]:
+        """Return the field that RocketMQ's name servers do not know, where it says something."""
+        seconds = self._config.route_kept_seconds
+        return {"routeKeptMillis": seconds * 1000} if seconds else {}
 
     def _current_body(self) -> _Body:
         current = self._topics.data_version

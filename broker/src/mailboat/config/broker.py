@@ -144,6 +144,12 @@ class BrokerConfig:
     servers that it takes no sends any more, so that producers move away first. Default 0; a second
     SIGTERM ends them early. Ours."""
 
+    route_kept_seconds: int = setting(0, minimum=0, maximum=3_600, live=True)
+    """Seconds for which mailboat's name servers keep the routes of this broker, without write
+    permission, after it has ended or was lost, so that clients that look meanwhile know it when it
+    is back. Default 0: its routes end at once, as in RocketMQ, and such a client needs up to 30 s.
+    Ours."""
+
     http_port: int = setting(8_080, minimum=-1, maximum=65_535)
     """Port of metrics, probes and the admin API. Default 8080; 0 takes a free one, -1 none.
     Ours."""

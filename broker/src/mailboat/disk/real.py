@@ -84,7 +84,12 @@ class RealDisk:
             return
         parent = os.path.dirname(os.path.abspath(path))
         self.make_dirs(parent)
-        os.mkdir(path, 0o755)
+        try:
+            os.mkdir(path, 0o755)
+        except FileExistsError:
+            # Another thread or process wants the same parents; a file in the way is an error.
+            if not os.path.isdir(path):
+                raise
         self.fsync_dir(parent)
 
     def mkdir(self, path: str) -> None:

@@ -159,8 +159,9 @@ class NamesrvProcessor:
     def _unregister_broker(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         required_int(request, "brokerId")
         key, name = _broker_address(request), required_str(request, "brokerName")
-        logger.info("broker unregistered name=%s %s", name, key)
-        self._routes.unregister(key, name)
+        kept_s = _route_kept_s(request)
+        logger.info("broker unregistered name=%s route_kept_s=%g %s", name, kept_s, key)
+        self._routes.unregister(key, name, route_kept_s=kept_s)
         return request.response(ResponseCode.SUCCESS)
 
     def _broker_heartbeat(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -297,4 +298,10 @@ def _decode_registration(request: RemotingCommand) -> Registration:
         data_version=table.data_version,
         topics=table.topic_config_table,
         expired_timeout_s=timeout_ms / 1000 if timeout_ms > 0 else None,
+        route_kept_s=_route_kept_s(request),
     )
+
+
+def _route_kept_s(request: RemotingCommand) -> float:
+    """Read how long the routes of a broker that goes are to stay; only ours says so."""
+    return max(0, optional_int(request, "routeKeptMillis", 0)) / 1000

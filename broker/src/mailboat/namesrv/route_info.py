@@ -11,6 +11,11 @@ maps, always changed together:
 A broker name without an address has no place in any of them, and a topic without a broker is no
 topic.
 
+RocketMQ forgets a broker as soon as it unregisters or its connection ends. A client asks for its
+routes every 30 s; one that asks while the broker restarts does not know it for the next 30 s. So a
+broker may say, in `routeKeptMillis`, for how long its routes stay: it is *away* then, with its
+address and its queues but without write permission, until it registers again or the time is over.
+
 Source: apache/rocketmq namesrv/routeinfo/RouteInfoManager.java @ rocketmq-all-5.3.3. Left out:
 slaves that act as master, zones, and static topics.
 """
@@ -61,6 +66,9 @@ class LiveBroker:
     expired_timeout_s: float
     data_version: DataVersion
     ha_server_address: str
+    route_kept_s: float
+    away_until_s: float | None = None
+    """When an away broker is dropped; None while it is there."""
 
 
 @dataclass(slots=True)
@@ -84,6 +92,9 @@ class Registration:
     topics: Mapping[str, TopicConfig]
     expired_timeout_s: float | None = None
     """Silence after which this broker is dropped; None takes the name server's own."""
+
+    route_kept_s: float = 0.0
+    """How long its routes stay when its connection ends."""
 
     @property
     def key(self) -> BrokerAddress:
@@ -139,34 +150,52 @@ class RouteInfoManager:
             self._live.pop(registration.key, None)
             return MasterOfGroup()
         is_first = registration.broker_id not in group.addresses
+        is_back = self._is_away(registration.key)
+        if is_back:
+            # What it no longer has it may have lost while nobody could say so here.
+            self._remove_unlisted(registration)
         changed = is_first or self.is_changed(registration.key, registration.data_version)
         self._join(registration, group)
         if registration.broker_id == MASTER_ID:
             self._update_topics(registration, changed=changed)
         self._note_live(registration, connection)
-        if is_first:
+        if is_first or is_back:
             logger.info("broker registered name=%s %s", registration.broker_name, registration.key)
         return self._master_for(registration, group)
 
-    def unregister(self, key: BrokerAddress, broker_name: str) -> None:
-        """Forget a broker process at once; one that is not known is fine."""
+    def unregister(
+        self, key: BrokerAddress, broker_name: str, *, route_kept_s: float = 0.0
+    ) -> None:
+        """Forget a broker process, at once or after `route_kept_s`; an unknown one is fine."""
+        if route_kept_s > 0 and self._leave_for(key, route_kept_s):
+            return
         live = self._live.pop(key, None)
         for name in {broker_name, live.broker_name if live is not None else broker_name}:
             self._leave(name, key)
 
     def connection_closed(self, connection: object) -> None:
-        """Forget every broker that registered through this connection."""
-        for key in [key for key, live in self._live.items() if live.connection is connection]:
-            logger.warning("broker dropped, its connection closed %s", key)
-            self.unregister(key, self._live[key].broker_name)
+        """Forget every broker that registered through this connection, at once or after a while."""
+        for key, live in list(self._live.items()):
+            if live.connection is connection and live.away_until_s is None:
+                logger.warning(
+                    "broker's connection closed, route_kept_s=%g %s", live.route_kept_s, key
+                )
+                self.unregister(key, live.broker_name, route_kept_s=live.route_kept_s)
 
     def drop_silent(self) -> list[object]:
-        """Forget every broker that was silent too long; return their connections, to be closed."""
+        """Forget every broker that was silent or away too long.
+
+        Returns the connections of the silent ones, to be closed.
+        """
         now = self._clock()
+        for key, live in list(self._live.items()):
+            if live.away_until_s is not None and now > live.away_until_s:
+                logger.warning("broker dropped, it has not come back %s", key)
+                self.unregister(key, live.broker_name)
         silent = [
             (key, live)
             for key, live in self._live.items()
-            if now - live.last_update_s > live.expired_timeout_s
+            if live.away_until_s is None and now - live.last_update_s > live.expired_timeout_s
         ]
         for key, live in silent:
             logger.warning("broker dropped silent_s=%.0f %s", now - live.last_update_s, key)
@@ -180,9 +209,9 @@ class RouteInfoManager:
             live.last_update_s = self._clock()
 
     def data_version(self, key: BrokerAddress) -> DataVersion | None:
-        """Return the version of the topics that a broker last registered."""
+        """Return the version of the topics that a broker last registered; None if it is away."""
         live = self._live.get(key)
-        return None if live is None else live.data_version
+        return None if live is None or live.away_until_s is not None else live.data_version
 
     def is_changed(self, key: BrokerAddress, data_version: DataVersion) -> bool:
         """Whether a broker's topics are of another version than what it last registered."""
@@ -215,8 +244,8 @@ class RouteInfoManager:
         return next((live_key.address for live_key in self._live), "")
 
     def broker_count(self) -> int:
-        """Return how many broker processes are registered."""
-        return len(self._live)
+        """Return how many broker processes are registered and not away."""
+        return sum(live.away_until_s is None for live in self._live.values())
 
     def topics(self) -> list[str]:
         """Return all topics that have a route."""
@@ -281,7 +310,8 @@ class RouteInfoManager:
                 ResponseCode.SYSTEM_ERROR,
                 f"broker name {name} is taken by cluster {group.cluster_name}; choose another one",
             )
-        if registration.broker_id not in group.addresses and len(registration.topics) == 1:
+        is_known = registration.broker_id in group.addresses
+        if (not is_known or self._is_away(registration.key)) and len(registration.topics) == 1:
             # A broker that made one topic registers that one alone. Taken as the first word, it
             # would pass for all of its topics, and the broker would skip the full registration.
             raise BrokerError(
@@ -310,9 +340,7 @@ class RouteInfoManager:
     def _update_topics(self, registration: Registration, *, changed: bool) -> None:
         name = registration.broker_name
         if self.delete_unlisted_topics:
-            for topic in [topic for topic, queues in self._topics.items() if name in queues]:
-                if topic not in registration.topics:
-                    self._remove_queue_data(topic, name)
+            self._remove_unlisted(registration)
         for topic, config in registration.topics.items():
             queues = self._topics.setdefault(topic, {})
             if changed or name not in queues:
@@ -324,6 +352,28 @@ class RouteInfoManager:
                     topic_sys_flag=config.topic_sys_flag,
                 )
 
+    def _remove_unlisted(self, registration: Registration) -> None:
+        name = registration.broker_name
+        for topic in [topic for topic, queues in self._topics.items() if name in queues]:
+            if topic not in registration.topics:
+                self._remove_queue_data(topic, name)
+
+    def _is_away(self, key: BrokerAddress) -> bool:
+        live = self._live.get(key)
+        return live is not None and live.away_until_s is not None
+
+    def _leave_for(self, key: BrokerAddress, seconds: float) -> bool:
+        """Note that a broker is away; False where there is no route to keep."""
+        live = self._live.get(key)
+        if live is None:
+            return False
+        if self.broker_addresses(live.broker_name).get(live.broker_id) != key.address:
+            return False
+        live.away_until_s = self._clock() + seconds
+        if live.broker_id == MASTER_ID:
+            self.set_write_permission(live.broker_name, writable=False)
+        return True
+
     def _note_live(self, registration: Registration, connection: object) -> None:
         timeout_s = registration.expired_timeout_s
         self._live[registration.key] = LiveBroker(
@@ -334,6 +384,7 @@ class RouteInfoManager:
             expired_timeout_s=self._expired_timeout_s if timeout_s is None else timeout_s,
             data_version=registration.data_version,
             ha_server_address=registration.ha_server_address,
+            route_kept_s=registration.route_kept_s,
         )
 
     def _master_for(self, registration: Registration, group: BrokerGroup) -> MasterOfGroup:

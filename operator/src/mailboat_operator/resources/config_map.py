@@ -34,6 +34,13 @@ NAME_SERVERS_KEY: Final = "namesrvAddr"
 LIVE_KEYS: Final = live_keys("broker")
 """Settings that a running broker takes over."""
 
+ROUTE_KEPT_S: Final = 60
+"""How long a pod may take to be back before its clients' next look at their routes misses it.
+
+An image is pulled and a volume moves to another node in this time. A group that does not come back
+stays in the routes for as long, without write permission.
+"""
+
 _INDEX_ENTRY_BYTES: Final = 20
 _QUEUE_UNIT_BYTES: Final = 20
 
@@ -100,6 +107,7 @@ def broker_settings(
         name_servers: Where it registers; None while that is not known.
     """
     settings = _derived_file_sizes(broker.spec.storage.segment_size_bytes)
+    settings["routeKeptSeconds"] = str(ROUTE_KEPT_S)
     settings |= user_config(broker.spec).accepted
     settings |= _retention_settings(broker.spec)
     settings |= {

@@ -1,9 +1,12 @@
 """RealDisk on the operating system, and SimulatedDisk as its equal in everything that is live."""
 
 import errno
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeAlias
 
@@ -139,6 +142,21 @@ def test_rename_replaces_and_an_unlinked_file_stays_open(place: Place) -> None:
     assert disk.pread(again, 9, 0) == b"new"
     for fd in (new, old, again):
         disk.close(fd)
+
+
+def test_parents_may_be_wanted_by_several_at_once(tmp_path: Path) -> None:
+    """Brokers with folders side by side start at the same time; nobody fails over a parent."""
+    at_once = threading.Barrier(8)
+
+    def make(name: str) -> None:
+        at_once.wait()
+        RealDisk().make_dirs(name)
+
+    with ThreadPoolExecutor(8) as threads:
+        for number in range(20):
+            names = [str(tmp_path / str(number) / "p" / "q" / str(i)) for i in range(8)]
+            list(threads.map(make, names))
+            assert all(map(os.path.isdir, names))
 
 
 def test_directories(place: Place) -> None:

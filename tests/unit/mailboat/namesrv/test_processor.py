@@ -228,6 +228,27 @@ def test_unregistering_ends_the_routes(server: NameServer) -> None:
     assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == 17
 
 
+@pytest.mark.parametrize("how", ["unregistered", "connection lost"])
+def test_the_routes_of_a_broker_that_restarts_are_kept(how: str) -> None:
+    """It says for how long, in a field that RocketMQ does not know."""
+    server = NameServer()
+    fields: dict[str, ExtValue] = {**IDENTITY, "routeKeptMillis": 60_000}
+    assert server.ask(RequestCode.REGISTER_BROKER, fields, encode_register_broker(TABLE)).code == 0
+    if how == "unregistered":
+        server.ok(RequestCode.UNREGISTER_BROKER, fields)
+    server.routes.connection_closed("connection")
+    route = server.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert [item["perm"] for item in route["queueDatas"]] == [4]
+
+
+def test_a_negative_time_keeps_no_routes() -> None:
+    """It is no time at all."""
+    server = NameServer()
+    server.register()
+    server.ok(RequestCode.UNREGISTER_BROKER, {**IDENTITY, "routeKeptMillis": -1})
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == 17
+
+
 def test_the_cluster_is_shown(server: NameServer) -> None:
     """Brokers by name and names by cluster, ids quoted."""
     server.register(SLAVE)

@@ -349,3 +349,129 @@ def test_a_route_is_a_copy(routes: RouteInfoManager) -> None:
     route.queue_datas.clear()
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
     assert _queue(routes, "T").read_queue_nums == 4
+
+
+LEAVER = replace(MASTER, route_kept_s=60.0)
+"""Says with its registration that its routes are to stay for a minute."""
+
+
+def _leave(routes: RouteInfoManager, how: str) -> None:
+    """End a broker that registered as `LEAVER` through the connection "m"."""
+    if how == "unregistered":
+        routes.unregister(MASTER.key, "a", route_kept_s=60.0)
+    routes.connection_closed("m")
+
+
+@pytest.mark.parametrize("how", ["unregistered", "connection lost"])
+def test_a_broker_that_restarts_stays_in_the_routes_without_write_permission(
+    routes: RouteInfoManager, how: str
+) -> None:
+    """A client that looks meanwhile knows its address and its queues, and sends nothing there."""
+    routes.register(LEAVER, "m")
+    _leave(routes, how)
+    route = routes.route("T")
+    assert route is not None
+    assert route.broker_datas == [BrokerData("c", "a", {0: "10.0.0.1:10911"})]
+    assert route.queue_datas == [QueueData("a", 4, 3, 4, 0)]
+    assert routes.cluster_info().cluster_addr_table == {"c": ["a"]}
+    assert routes.broker_count() == 0
+
+
+@pytest.mark.parametrize("how", ["unregistered", "connection lost"])
+def test_a_broker_that_is_back_takes_sends_again(
+    routes: RouteInfoManager, clock: Clock, how: str
+) -> None:
+    """Though its topics are of the version that they had; and it stays for good."""
+    routes.register(LEAVER, "m")
+    _leave(routes, how)
+    assert routes.data_version(MASTER.key) is None
+    routes.register(LEAVER, "new")
+    assert _queue(routes, "T").perm == 6
+    assert routes.broker_count() == 1
+    routes.connection_closed("m")
+    clock.now_s += 61
+    assert routes.drop_silent() == []
+    assert _queue(routes, "T").perm == 6
+
+
+@pytest.mark.parametrize("how", ["unregistered", "connection lost"])
+def test_a_broker_that_does_not_come_back_is_dropped(
+    routes: RouteInfoManager, clock: Clock, how: str
+) -> None:
+    """When the time is over, not before; there is no connection left to close."""
+    routes.register(LEAVER, "m")
+    _leave(routes, how)
+    clock.now_s += 60
+    assert routes.drop_silent() == []
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
+    clock.now_s += 0.1
+    assert routes.drop_silent() == []
+    assert routes.topics() == []
+    assert routes.cluster_info().cluster_addr_table == {}
+
+
+def test_a_broker_that_unregisters_for_good_is_dropped_at_once(routes: RouteInfoManager) -> None:
+    """What it said for the case of a restart does not count then."""
+    routes.register(LEAVER, "m")
+    routes.unregister(MASTER.key, "a")
+    assert routes.topics() == []
+
+
+def test_silence_drops_a_broker_for_good(routes: RouteInfoManager, clock: Clock) -> None:
+    """A broker that hangs for 120 s is not about to be back."""
+    routes.register(LEAVER, "m")
+    clock.now_s += 120.1
+    assert routes.drop_silent() == ["m"]
+    assert routes.topics() == []
+
+
+def test_what_a_broker_lost_while_it_was_away_has_no_route(routes: RouteInfoManager) -> None:
+    """It may be back with an older volume."""
+    routes.register(LEAVER, "m")
+    routes.connection_closed("m")
+    older = {"T": TopicConfig("T", 4, 3), "V": TopicConfig("V")}
+    routes.register(replace(LEAVER, topics=older), "new")
+    assert sorted(routes.topics()) == ["T", "V"]
+
+
+def test_a_broker_that_is_back_names_all_of_its_topics(routes: RouteInfoManager) -> None:
+    """One topic alone would end the routes of the others."""
+    routes.register(LEAVER, "m")
+    routes.connection_closed("m")
+    with pytest.raises(BrokerError, match="must register all of its topics"):
+        routes.register(replace(LEAVER, topics={"N": TopicConfig("N")}), "new")
+    assert sorted(routes.topics()) == ["T", "U"]
+
+
+def test_a_broker_may_be_back_at_another_address(routes: RouteInfoManager, clock: Clock) -> None:
+    """The address that it left has no say in its routes then, however new its topics were."""
+    routes.register(replace(LEAVER, data_version=DataVersion(9, 9, state_version=2)), "m")
+    routes.connection_closed("m")
+    routes.register(replace(LEAVER, address="10.0.0.9:10911"), "new")
+    assert routes.broker_addresses("a") == {0: "10.0.0.9:10911"}
+    assert _queue(routes, "T").perm == 6
+    clock.now_s += 61
+    routes.drop_silent()
+    assert routes.broker_addresses("a") == {0: "10.0.0.9:10911"}
+    assert _queue(routes, "T").perm == 6
+
+
+def test_the_old_connection_of_a_broker_that_moved_says_nothing(routes: RouteInfoManager) -> None:
+    """Its end takes no write permission from the broker at its new address."""
+    routes.register(LEAVER, "old")
+    routes.register(replace(LEAVER, address="10.0.0.9:10911"), "new")
+    routes.connection_closed("old")
+    assert _queue(routes, "T").perm == 6
+    assert routes.broker_count() == 1
+
+
+def test_a_slave_that_restarts_keeps_its_address(routes: RouteInfoManager, clock: Clock) -> None:
+    """What clients may write is its master's matter."""
+    routes.register(MASTER, "m")
+    routes.register(replace(SLAVE, route_kept_s=60.0), "s")
+    routes.connection_closed("s")
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
+    assert _queue(routes, "T").perm == 6
+    clock.now_s += 60.1
+    routes.drop_silent()
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}

@@ -53,6 +53,7 @@ def test_the_file_is_one_that_a_broker_takes(tmp_path):
     assert (broker.broker_ip1, broker.listen_port, broker.http_port) == ("10.96.0.7", 10_911, 8_080)
     assert broker.namesrv_addr == "a:1;b:2"
     assert broker.shutdown_drain_seconds == 7
+    assert broker.route_kept_seconds == 60
     assert store.flush_disk_type == "SYNC_FLUSH"
     assert store.store_path_root_dir == "/var/lib/mailboat/store"
     assert store.mapped_file_size_commit_log == 64 << 20
@@ -65,6 +66,11 @@ def test_the_file_is_one_that_a_broker_takes(tmp_path):
     assert store.disk_force_clean_free_bytes == 2 << 30
     assert store.disk_reject_free_bytes == 1 << 30
     assert store.disk_threshold_hysteresis_percent == 4
+
+
+def test_how_long_routes_are_kept_can_be_chosen():
+    """Zero makes a broker leave as RocketMQ's do."""
+    assert settings_of(config={"routeKeptSeconds": "0"})["routeKeptSeconds"] == "0"
 
 
 def test_a_bad_setting_is_left_out_and_reported_with_the_nearest_key():
@@ -94,6 +100,7 @@ def test_a_bad_setting_is_left_out_and_reported_with_the_nearest_key():
     [
         {"retention": {"hours": 1}},
         {"config": {"maxMessageSize": "1000"}},
+        {"config": {"routeKeptSeconds": "0"}},
         {"nameServers": {"addresses": ["c:3"]}},
     ],
 )

@@ -33,6 +33,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class Consumers {
     private static final long ROUTE_WAIT_S = 15;
     private static final long REFRESH_NS = 1_000_000_000L;
+    private static final long SEEK_AGAIN_NS = 3_000_000_000L;
 
     /** A started push consumer and, for drain, its file and the places it has seen. */
     private static final class Running {
@@ -363,23 +364,29 @@ final class Consumers {
         }
         consumer.start();
         try {
+            Collection<MessageQueue> silent = new ArrayList<>();
             if (seek >= 0) {
-                Collection<MessageQueue> queues = consumer.fetchMessageQueues(topic);
-                consumer.assign(queues);
-                for (MessageQueue queue : queues) {
-                    consumer.seek(queue, seek);
-                }
+                silent.addAll(consumer.fetchMessageQueues(topic));
+                consumer.assign(silent);
+                seek(consumer, silent, seek);
             }
             int wanted = params.number("count", 1);
             long deadline = System.nanoTime() + params.longNumber("timeout", 20) * 1_000_000_000L;
             int received = 0;
             Set<String> places = new HashSet<>();
+            long patience = System.nanoTime() + SEEK_AGAIN_NS;
             while (received < wanted && System.nanoTime() < deadline) {
+                if (System.nanoTime() > patience) {
+                    seek(consumer, silent, seek);
+                    patience = System.nanoTime() + SEEK_AGAIN_NS;
+                }
                 for (MessageExt message : consumer.poll(500)) {
                     // The stock client may hand out what it had pulled before it was told to seek,
                     // and then some of it again.
                     String place = message.getQueueId() + " " + message.getQueueOffset();
                     if (seek < 0 || message.getQueueOffset() >= seek && places.add(place)) {
+                        int queueId = message.getQueueId();
+                        silent.removeIf(queue -> queue.getQueueId() == queueId);
                         reply.event("message", Messages.message(message));
                         received++;
                     }
@@ -390,6 +397,18 @@ final class Consumers {
             }
         } finally {
             consumer.shutdown();
+        }
+    }
+
+    /**
+     * Sets the place of queues. The stock client forgets it now and then: a pull that just begins
+     * takes the place, its answer is dropped as that of a cancelled pull, and the next pull goes on
+     * where the last one ended.
+     */
+    private static void seek(DefaultLitePullConsumer consumer, Collection<MessageQueue> queues, long place)
+        throws Exception {
+        for (MessageQueue queue : queues) {
+            consumer.seek(queue, place);
         }
     }
 }

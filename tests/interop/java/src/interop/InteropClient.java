@@ -81,6 +81,8 @@ public final class InteropClient {
             case "produce" -> Flood.run(senders.producer(params.text("group")), params, reply);
             case "steady" ->
                 steady.put(id, new Steady(senders.producer(params.text("group")), params));
+            case "steady_look" -> steady.get(params.longNumber("handle", 0)).look();
+            case "steady_await" -> steady.get(params.longNumber("handle", 0)).await(params);
             case "steady_stop" -> steady.remove(params.longNumber("handle", 0)).stop(reply);
             case "push" -> consumers.push(id, params, reply);
             case "drain" -> consumers.drain(id, params, reply);

@@ -1,6 +1,7 @@
 package interop;
 
 import java.io.BufferedWriter;
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -10,7 +11,9 @@ import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
+import java.util.concurrent.TimeoutException;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
@@ -27,9 +30,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class Steady {
     private static final int SEND_TIMEOUT_MS = 3000;
 
-    /** What one broker's thread has seen; read by others after it has ended. */
+    /** What one broker's thread has seen; all but {@code sent} is read after it has ended. */
     private static final class Line {
-        private int sent;
+        private volatile int sent;
         private int failed;
         private long lastSuccessNs = System.nanoTime();
         private long longestGapNs;
@@ -101,6 +104,28 @@ final class Steady {
         synchronized (file) {
             file.write(key + "\t" + result.getMsgId() + "\t" + queue.getBrokerName() + "\t"
                 + queue.getQueueId() + "\t" + result.getQueueOffset() + "\n");
+        }
+    }
+
+    /** Does now what the client's timers do every 30 s: learns all routes, and forgets brokers. */
+    void look() throws Exception {
+        MQClientInstance instance = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        instance.updateTopicRouteInfoFromNameServer();
+        Method cleaning = MQClientInstance.class.getDeclaredMethod("cleanOfflineBroker");
+        cleaning.setAccessible(true);
+        cleaning.invoke(instance);
+    }
+
+    /** Waits until a broker has acknowledged one more send. */
+    void await(Params params) throws Exception {
+        Line line = lines.get(params.text("broker"));
+        int before = line.sent;
+        long deadline = System.nanoTime() + params.longNumber("timeout", 15) * 1_000_000_000L;
+        while (line.sent == before) {
+            if (System.nanoTime() > deadline) {
+                throw new TimeoutException("no send to " + params.text("broker") + " is acknowledged");
+            }
+            Thread.sleep(20);
         }
     }
 
