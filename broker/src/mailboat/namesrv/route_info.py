@@ -150,8 +150,8 @@ class RouteInfoManager:
             self._live.pop(registration.key, None)
             return MasterOfGroup()
         is_first = registration.broker_id not in group.addresses
-        is_back = self._is_away(registration.key)
-        if is_back:
+        is_back = self._is_away(registration, group)
+        if is_back and registration.broker_id == MASTER_ID:
             # What it no longer has it may have lost while nobody could say so here.
             self._remove_unlisted(registration)
         changed = is_first or self.is_changed(registration.key, registration.data_version)
@@ -311,7 +311,8 @@ class RouteInfoManager:
                 f"broker name {name} is taken by cluster {group.cluster_name}; choose another one",
             )
         is_known = registration.broker_id in group.addresses
-        if (not is_known or self._is_away(registration.key)) and len(registration.topics) == 1:
+        is_known = is_known and not self._is_away(registration, group)
+        if not is_known and len(registration.topics) == 1:
             # A broker that made one topic registers that one alone. Taken as the first word, it
             # would pass for all of its topics, and the broker would skip the full registration.
             raise BrokerError(
@@ -358,8 +359,10 @@ class RouteInfoManager:
             if topic not in registration.topics:
                 self._remove_queue_data(topic, name)
 
-    def _is_away(self, key: BrokerAddress) -> bool:
-        live = self._live.get(key)
+    def _is_away(self, registration: Registration, group: BrokerGroup) -> bool:
+        """Whether the one that has the place of who registers now is away."""
+        address = group.addresses.get(registration.broker_id, "")
+        live = self._live.get(BrokerAddress(registration.cluster_name, address))
         return live is not None and live.away_until_s is not None
 
     def _leave_for(self, key: BrokerAddress, seconds: float) -> bool:

@@ -34,11 +34,11 @@ NAME_SERVERS_KEY: Final = "namesrvAddr"
 LIVE_KEYS: Final = live_keys("broker")
 """Settings that a running broker takes over."""
 
-ROUTE_KEPT_S: Final = 60
+ROUTE_KEPT_S: Final = 30
 """How long a pod may take to be back before its clients' next look at their routes misses it.
 
-An image is pulled and a volume moves to another node in this time. A group that does not come back
-stays in the routes for as long, without write permission.
+A pod is back in a few seconds. A group that is not stays in the routes for as long, without write
+permission, and readers that want to hear of every queue wait for it: the Spark source for a minute.
 """
 
 _INDEX_ENTRY_BYTES: Final = 20

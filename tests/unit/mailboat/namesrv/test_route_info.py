@@ -425,12 +425,15 @@ def test_silence_drops_a_broker_for_good(routes: RouteInfoManager, clock: Clock)
     assert routes.topics() == []
 
 
-def test_what_a_broker_lost_while_it_was_away_has_no_route(routes: RouteInfoManager) -> None:
+@pytest.mark.parametrize("address", [MASTER.address, "10.0.0.9:10911"])
+def test_what_a_broker_lost_while_it_was_away_has_no_route(
+    routes: RouteInfoManager, address: str
+) -> None:
     """It may be back with an older volume."""
     routes.register(LEAVER, "m")
     routes.connection_closed("m")
     older = {"T": TopicConfig("T", 4, 3), "V": TopicConfig("V")}
-    routes.register(replace(LEAVER, topics=older), "new")
+    routes.register(replace(LEAVER, topics=older, address=address), "new")
     assert sorted(routes.topics()) == ["T", "V"]
 
 
@@ -468,7 +471,11 @@ def test_the_old_connection_of_a_broker_that_moved_says_nothing(routes: RouteInf
 def test_a_slave_that_restarts_keeps_its_address(routes: RouteInfoManager, clock: Clock) -> None:
     """What clients may write is its master's matter."""
     routes.register(MASTER, "m")
-    routes.register(replace(SLAVE, route_kept_s=60.0), "s")
+    slave = replace(SLAVE, topics={"T": MASTER.topics["T"], "OLD": TopicConfig("OLD")})
+    routes.register(replace(slave, route_kept_s=60.0), "s")
+    routes.connection_closed("s")
+    routes.register(replace(slave, route_kept_s=60.0), "s")
+    assert sorted(routes.topics()) == ["T", "U"]
     routes.connection_closed("s")
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
     assert _queue(routes, "T").perm == 6

@@ -53,7 +53,7 @@ def test_the_file_is_one_that_a_broker_takes(tmp_path):
     assert (broker.broker_ip1, broker.listen_port, broker.http_port) == ("10.96.0.7", 10_911, 8_080)
     assert broker.namesrv_addr == "a:1;b:2"
     assert broker.shutdown_drain_seconds == 7
-    assert broker.route_kept_seconds == 60
+    assert broker.route_kept_seconds == 30
     assert store.flush_disk_type == "SYNC_FLUSH"
     assert store.store_path_root_dir == "/var/lib/mailboat/store"
     assert store.mapped_file_size_commit_log == 64 << 20

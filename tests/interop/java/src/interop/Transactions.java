@@ -3,6 +3,7 @@ package interop;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
+import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
@@ -34,6 +35,10 @@ final class Transactions {
         producer.setTransactionListener(new Outcomes(params, reply));
         producer.start();
         running.put(id, producer);
+        // Brokers ask only whom they know from a heartbeat, and there is none without a route.
+        MQClientInstance instance = producer.getDefaultMQProducerImpl().getMqClientFactory();
+        instance.updateTopicRouteInfoFromNameServer(params.text("topic"));
+        instance.sendHeartbeatToAllBrokerWithLock();
         for (int i = 0; i < params.number("count", 1); i++) {
             TransactionSendResult result =
                 producer.sendMessageInTransaction(Senders.message(params, i), null);
@@ -42,9 +47,6 @@ final class Transactions {
             fields.put("localState", result.getLocalTransactionState().name());
             reply.event("sent", fields);
         }
-        // Without a message there was no route either, and so no heartbeat to the brokers.
-        producer.getDefaultMQProducerImpl().getMqClientFactory()
-            .updateTopicRouteInfoFromNameServer(params.text("topic"));
     }
 
     void stop(Params params) {
