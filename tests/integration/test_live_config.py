@@ -240,10 +240,12 @@ EFFECTS: dict[str, tuple[str, Callable[[Live], Awaitable[None]]]] = {
 }
 
 
-# Tried below, in test_transactions.py, and (the size, read at each write) in test_records.py.
+# Tried below, in test_broker_registration.py, in test_transactions.py, and (the size, read at each
+# write) in test_records.py.
 TRIED_ELSEWHERE = {
     "namesrvAddr",
     "rejectTransactionMessage",
+    "routeKeptSeconds",
     "transactionTimeOut",
     "transactionCheckInterval",
     "transactionCheckMax",
