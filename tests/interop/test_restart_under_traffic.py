@@ -36,6 +36,7 @@ async def test_a_look_during_a_restart_forgets_no_broker(
         if end == "connection lost":
             await cluster.broker(0).registration.close()
         await cluster.stop_broker(0)
+        await asyncio.to_thread(client.call, "steady_await", **of_broker, failed="true")
         await asyncio.to_thread(client.call, "steady_look", handle=steady.number)
         await cluster.start_broker(0)
         await asyncio.to_thread(client.call, "steady_await", **of_broker)
@@ -43,5 +44,4 @@ async def test_a_look_during_a_restart_forgets_no_broker(
 
     assert {event["broker"] for event in told} == {"broker-a", "broker-b"}
     [failures] = [event["failures"] for event in told if event["broker"] == BROKER]
-    assert failures != "{}", "no send met the restart"
     assert "not exist" not in failures

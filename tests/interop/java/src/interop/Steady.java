@@ -12,6 +12,7 @@ import java.util.Set;
 import java.util.TreeMap;
 import java.util.TreeSet;
 import java.util.concurrent.TimeoutException;
+import java.util.function.IntSupplier;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.factory.MQClientInstance;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -30,10 +31,10 @@ import org.apache.rocketmq.common.message.MessageQueue;
 final class Steady {
     private static final int SEND_TIMEOUT_MS = 3000;
 
-    /** What one broker's thread has seen; all but {@code sent} is read after it has ended. */
+    /** What one broker's thread has seen; its numbers are read meanwhile too. */
     private static final class Line {
         private volatile int sent;
-        private int failed;
+        private volatile int failed;
         private long lastSuccessNs = System.nanoTime();
         private long longestGapNs;
         private final Map<String, Integer> failures = new TreeMap<>();
@@ -116,14 +117,15 @@ final class Steady {
         cleaning.invoke(instance);
     }
 
-    /** Waits until a broker has acknowledged one more send. */
+    /** Waits until one more send to a broker is acknowledged or, with {@code failed}, has failed. */
     void await(Params params) throws Exception {
         Line line = lines.get(params.text("broker"));
-        int before = line.sent;
+        IntSupplier count = params.flag("failed") ? () -> line.failed : () -> line.sent;
+        int before = count.getAsInt();
         long deadline = System.nanoTime() + params.longNumber("timeout", 15) * 1_000_000_000L;
-        while (line.sent == before) {
+        while (count.getAsInt() == before) {
             if (System.nanoTime() > deadline) {
-                throw new TimeoutException("no send to " + params.text("broker") + " is acknowledged");
+                throw new TimeoutException("no such end of a send to " + params.text("broker"));
             }
             Thread.sleep(20);
         }
