@@ -117,13 +117,13 @@ final class Steady {
         cleaning.invoke(instance);
     }
 
-    /** Waits until one more send to a broker is acknowledged or, with {@code failed}, has failed. */
+    /** Waits until {@code count} more sends to a broker are acknowledged or {@code failed}. */
     void await(Params params) throws Exception {
         Line line = lines.get(params.text("broker"));
         IntSupplier count = params.flag("failed") ? () -> line.failed : () -> line.sent;
-        int before = count.getAsInt();
+        int wanted = count.getAsInt() + params.number("count", 1);
         long deadline = System.nanoTime() + params.longNumber("timeout", 15) * 1_000_000_000L;
-        while (count.getAsInt() == before) {
+        while (count.getAsInt() < wanted) {
             if (System.nanoTime() > deadline) {
                 throw new TimeoutException("no such end of a send to " + params.text("broker"));
             }
