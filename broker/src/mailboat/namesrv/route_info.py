@@ -70,6 +70,18 @@ class LiveBroker:
     away_until_s: float | None = None
     """When an away broker is dropped; None while it is there."""
 
+    @property
+    def is_away(self) -> bool:
+        """Whether only its routes are left, for a while."""
+        return self.away_until_s is not None
+
+    @property
+    def dropped_after_s(self) -> float:
+        """Until when it stays unless it is heard."""
+        if self.away_until_s is not None:
+            return self.away_until_s
+        return self.last_update_s + self.expired_timeout_s
+
 
 @dataclass(slots=True)
 class BrokerGroup:
@@ -144,22 +156,22 @@ class RouteInfoManager:
         group = self._groups.get(registration.broker_name)
         if group is None:
             group = BrokerGroup(registration.cluster_name)
-        self._refuse_doubtful(registration, group)
+        is_back = self._is_away(registration, group)
+        is_new = is_back or registration.broker_id not in group.addresses
+        self._refuse_doubtful(registration, group, is_new=is_new)
         if self._is_outdated(registration, group):
             logger.warning("registration ignored, a newer one is known %s", registration.key)
             self._live.pop(registration.key, None)
             return MasterOfGroup()
-        is_first = registration.broker_id not in group.addresses
-        is_back = self._is_away(registration, group)
         if is_back and registration.broker_id == MASTER_ID:
             # What it no longer has it may have lost while nobody could say so here.
             self._remove_unlisted(registration)
-        changed = is_first or self.is_changed(registration.key, registration.data_version)
+        changed = is_new or self.is_changed(registration.key, registration.data_version)
         self._join(registration, group)
         if registration.broker_id == MASTER_ID:
             self._update_topics(registration, changed=changed)
         self._note_live(registration, connection)
-        if is_first or is_back:
+        if is_new:
             logger.info("broker registered name=%s %s", registration.broker_name, registration.key)
         return self._master_for(registration, group)
 
@@ -176,7 +188,7 @@ class RouteInfoManager:
     def connection_closed(self, connection: object) -> None:
         """Forget every broker that registered through this connection, at once or after a while."""
         for key, live in list(self._live.items()):
-            if live.connection is connection and live.away_until_s is None:
+            if live.connection is connection and not live.is_away:
                 logger.warning(
                     "broker's connection closed, route_kept_s=%g %s", live.route_kept_s, key
                 )
@@ -188,19 +200,12 @@ class RouteInfoManager:
         Returns the connections of the silent ones, to be closed.
         """
         now = self._clock()
-        for key, live in list(self._live.items()):
-            if live.away_until_s is not None and now > live.away_until_s:
-                logger.warning("broker dropped, it has not come back %s", key)
-                self.unregister(key, live.broker_name)
-        silent = [
-            (key, live)
-            for key, live in self._live.items()
-            if live.away_until_s is None and now - live.last_update_s > live.expired_timeout_s
-        ]
-        for key, live in silent:
-            logger.warning("broker dropped silent_s=%.0f %s", now - live.last_update_s, key)
+        gone = [(key, live) for key, live in self._live.items() if now > live.dropped_after_s]
+        for key, live in gone:
+            silent_s = now - live.last_update_s
+            logger.warning("broker dropped silent_s=%.0f away=%s %s", silent_s, live.is_away, key)
             self.unregister(key, live.broker_name)
-        return [live.connection for _, live in silent]
+        return [live.connection for _, live in gone if not live.is_away]
 
     def refresh(self, key: BrokerAddress) -> None:
         """Note that a registered broker was heard."""
@@ -211,7 +216,7 @@ class RouteInfoManager:
     def data_version(self, key: BrokerAddress) -> DataVersion | None:
         """Return the version of the topics that a broker last registered; None if it is away."""
         live = self._live.get(key)
-        return None if live is None or live.away_until_s is not None else live.data_version
+        return None if live is None or live.is_away else live.data_version
 
     def is_changed(self, key: BrokerAddress, data_version: DataVersion) -> bool:
         """Whether a broker's topics are of another version than what it last registered."""
@@ -245,7 +250,7 @@ class RouteInfoManager:
 
     def broker_count(self) -> int:
         """Return how many broker processes are registered and not away."""
-        return sum(live.away_until_s is None for live in self._live.values())
+        return sum(not live.is_away for live in self._live.values())
 
     def topics(self) -> list[str]:
         """Return all topics that have a route."""
@@ -303,16 +308,16 @@ class RouteInfoManager:
             count += 1
         return count
 
-    def _refuse_doubtful(self, registration: Registration, group: BrokerGroup) -> None:
+    def _refuse_doubtful(
+        self, registration: Registration, group: BrokerGroup, *, is_new: bool
+    ) -> None:
         name = registration.broker_name
         if group.cluster_name != registration.cluster_name:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,
                 f"broker name {name} is taken by cluster {group.cluster_name}; choose another one",
             )
-        is_known = registration.broker_id in group.addresses
-        is_known = is_known and not self._is_away(registration, group)
-        if not is_known and len(registration.topics) == 1:
+        if is_new and len(registration.topics) == 1:
             # A broker that made one topic registers that one alone. Taken as the first word, it
             # would pass for all of its topics, and the broker would skip the full registration.
             raise BrokerError(
@@ -363,7 +368,7 @@ class RouteInfoManager:
         """Whether the one that has the place of who registers now is away."""
         address = group.addresses.get(registration.broker_id, "")
         live = self._live.get(BrokerAddress(registration.cluster_name, address))
-        return live is not None and live.away_until_s is not None
+        return live is not None and live.is_away
 
     def _leave_for(self, key: BrokerAddress, seconds: float) -> bool:
         """Note that a broker is away; False where there is no route to keep."""

@@ -34,7 +34,7 @@ NAME_SERVERS_KEY: Final = "namesrvAddr"
 LIVE_KEYS: Final = live_keys("broker")
 """Settings that a running broker takes over."""
 
-ROUTE_KEPT_S: Final = 30
+_ROUTE_KEPT_S: Final = 30
 """How long a pod may take to be back before its clients' next look at their routes misses it.
 
 A pod is back in a few seconds. A group that is not stays in the routes for as long, without write
@@ -107,7 +107,7 @@ def broker_settings(
         name_servers: Where it registers; None while that is not known.
     """
     settings = _derived_file_sizes(broker.spec.storage.segment_size_bytes)
-    settings["routeKeptSeconds"] = str(ROUTE_KEPT_S)
+    settings["routeKeptSeconds"] = str(_ROUTE_KEPT_S)
     settings |= user_config(broker.spec).accepted
     settings |= _retention_settings(broker.spec)
     settings |= {

@@ -233,7 +233,7 @@ def test_the_routes_of_a_broker_that_restarts_are_kept(how: str) -> None:
     """It says for how long, in a field that RocketMQ does not know."""
     server = NameServer()
     fields: dict[str, ExtValue] = {**IDENTITY, "routeKeptMillis": 60_000}
-    assert server.ask(RequestCode.REGISTER_BROKER, fields, encode_register_broker(TABLE)).code == 0
+    assert server.register(fields).code == 0
     if how == "unregistered":
         server.ok(RequestCode.UNREGISTER_BROKER, fields)
     server.routes.connection_closed("connection")
