@@ -410,6 +410,20 @@ def test_a_broker_that_does_not_come_back_is_dropped(
     assert routes.cluster_info().cluster_addr_table == {}
 
 
+def test_the_time_begins_when_the_broker_leaves(routes: RouteInfoManager, clock: Clock) -> None:
+    """Its connection ends a little later, which neither drops it nor gives it more time."""
+    routes.register(LEAVER, "m")
+    routes.unregister(MASTER.key, "a", route_kept_s=60.0)
+    clock.now_s += 30
+    routes.connection_closed("m")
+    clock.now_s += 30
+    routes.drop_silent()
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
+    clock.now_s += 0.1
+    routes.drop_silent()
+    assert routes.broker_addresses("a") == {}
+
+
 def test_a_broker_that_unregisters_for_good_is_dropped_at_once(routes: RouteInfoManager) -> None:
     """What it said for the case of a restart does not count then."""
     routes.register(LEAVER, "m")
