@@ -141,10 +141,9 @@ final class Consumers {
     }
 
     private DefaultMQPushConsumer prepared(Params params) throws Exception {
-        DefaultMQPushConsumer consumer =
-            new DefaultMQPushConsumer(params.text("group"), params.flag("trace"), null);
-        consumer.setNamesrvAddr(namesrv);
-        consumer.setInstanceName(params.text("instance", "push-" + System.nanoTime()));
+        DefaultMQPushConsumer consumer = Clients.configured(
+            new DefaultMQPushConsumer(params.text("group"), params.flag("trace"), null),
+            namesrv, params.text("instance", "push-" + System.nanoTime()));
         // Offsets are stored at the shutdown; without this those of running listeners are missing.
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
         consumer.setConsumeThreadMin(4);
@@ -304,9 +303,9 @@ final class Consumers {
 
     /** Prints the offsets a group has stored at the broker, -1 for none. */
     void committed(Params params, Reply reply) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(params.text("group"));
-        consumer.setNamesrvAddr(namesrv);
-        consumer.setInstanceName("committed-" + System.nanoTime());
+        DefaultMQPullConsumer consumer = Clients.configured(
+            new DefaultMQPullConsumer(params.text("group")), namesrv,
+            "committed-" + System.nanoTime());
         consumer.start();
         try {
             for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(params.text("topic"))) {
@@ -342,9 +341,8 @@ final class Consumers {
 
     private synchronized DefaultMQPullConsumer pullConsumer() throws Exception {
         if (pullConsumer == null) {
-            pullConsumer = new DefaultMQPullConsumer("interop-pull");
-            pullConsumer.setNamesrvAddr(namesrv);
-            pullConsumer.setInstanceName("pull");
+            pullConsumer =
+                Clients.configured(new DefaultMQPullConsumer("interop-pull"), namesrv, "pull");
             pullConsumer.start();
         }
         return pullConsumer;
@@ -352,9 +350,9 @@ final class Consumers {
 
     /** Polls a lite pull consumer until {@code count} messages came, commits and shuts down. */
     void lite(Params params, Reply reply) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(params.text("group"));
-        consumer.setNamesrvAddr(namesrv);
-        consumer.setInstanceName("lite-" + System.nanoTime());
+        DefaultLitePullConsumer consumer = Clients.configured(
+            new DefaultLitePullConsumer(params.text("group")), namesrv,
+            "lite-" + System.nanoTime());
         consumer.setAutoCommit(false);
         Messages.setEnum(consumer, "setConsumeFromWhere", "CONSUME_FROM_FIRST_OFFSET");
         String topic = params.text("topic");

@@ -21,9 +21,9 @@ final class Queries {
 
     synchronized DefaultMQAdminExt admin() throws Exception {
         if (admin == null) {
-            admin = new DefaultMQAdminExt("interop-admin");
-            admin.setNamesrvAddr(namesrv);
-            admin.setInstanceName("admin");
+            admin = Clients.configured(
+                new DefaultMQAdminExt("interop-admin", Math.max(Clients.API_TIMEOUT_MS, 5000)),
+                namesrv, "admin");
             admin.start();
         }
         return admin;

@@ -26,9 +26,8 @@ final class Transactions {
      * check of a message is answered with the n-th of {@code checks}, later ones with the last.
      */
     void start(long id, Params params, Reply reply) throws Exception {
-        TransactionMQProducer producer = new TransactionMQProducer(params.text("group"));
-        producer.setNamesrvAddr(namesrv);
-        producer.setInstanceName("transaction-" + id);
+        TransactionMQProducer producer = Clients.configured(
+            new TransactionMQProducer(params.text("group")), namesrv, "transaction-" + id);
         producer.setSendMsgTimeout(Senders.SEND_TIMEOUT_MS);
         // One that comes too early for the route is lost, and the next one is due after 30 s.
         producer.setHeartbeatBrokerInterval(1000);
