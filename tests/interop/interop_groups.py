@@ -57,6 +57,10 @@ def transaction_outcomes(stage: Stage) -> Observed:
     }
     _checks(producers["undone"], 1)
     messages = consumer.wait_messages(3)
+    for message in messages:
+        # A round of checks may cross with the answer to the last one.
+        message["properties"].pop("TRANSACTION_CHECK_TIMES", None)
+    needed = {"commit": None, "rollback": None, "checked": 1, "twice": 2, "undone": 1}
     return {
         "sent": {name: _half(producer) for name, producer in producers.items()},
         "messages": [seen(message) for message in sorted(messages, key=body)],
@@ -65,7 +69,7 @@ def transaction_outcomes(stage: Stage) -> Observed:
             producers[name].events("sent")[0]["msgId"] for name in ("commit", "checked", "twice")
         ),
         "checks": {
-            name: [_check(event) for event in producer.events("check")]
+            name: [_check(event) for event in producer.events("check")[: needed[name]]]
             for name, producer in producers.items()
         },
     }
@@ -94,7 +98,7 @@ def transaction_other_producer(stage: Stage) -> Observed:
     # It is there first: a message is checked so often and then given up, whoever is there.
     lost = stage.producer("lost")
     stage.client.call("transaction_stop", handle=lost.number)
-    checks = _checks(heir, 1)
+    checks = _checks(heir, 1)[:1]
     messages = consumer.wait_messages(1)
     for message in messages:
         # How often the lost producer was asked before depends on when its connection ended.
@@ -113,7 +117,7 @@ def transaction_immunity(stage: Stage) -> Observed:
     patient = stage.producer(
         "patient", checks="COMMIT_MESSAGE", **{"property.CHECK_IMMUNITY_TIME_IN_SECONDS": 2}
     )
-    checks = _checks(patient, 1)
+    checks = _checks(patient, 1)[:1]
     messages = consumer.wait_messages(1)
     for message in (*checks, *messages):
         # RocketMQ counts the rounds in which it left the message alone.
