@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import pty
+import signal
 from pathlib import Path
 
 import pytest
@@ -380,7 +381,12 @@ async def test_new_messages_are_followed(tmp_path: Path, capsysbinary: Capture):
         await make_topic(cluster, "T", 2)
         await send(cluster, "T", range(10))
         words = ("message", "browse", "T", "--follow", "--json")
-        process = await shell.start(*words, "--from", "first")
+        # Where the tests are a shell's job in the background, Ctrl-C is ignored by all children.
+        own = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            process = await shell.start(*words, "--from", "first")
+        finally:
+            signal.signal(signal.SIGINT, own)
         assert process.stdout is not None
         found = [json.loads(await process.stdout.readline())["body"] for _ in range(10)]
         await send(cluster, "T", range(10, 20))
@@ -390,7 +396,7 @@ async def test_new_messages_are_followed(tmp_path: Path, capsysbinary: Capture):
         await send(cluster, "T", range(20, 30))
         found += [json.loads(await process.stdout.readline())["body"] for _ in range(10)]
         assert sorted(map(int, found)) == list(range(30))
-        process.send_signal(2)
+        process.send_signal(signal.SIGINT)
         out, err = await asyncio.wait_for(process.communicate(), 60)
         assert (process.returncode, out, err) == (130, b"", b"")
         out = await shell.run(*words[:-1], "--from", "first", "--max", "3")
