@@ -20,6 +20,8 @@ TOPIC = "MqTopic"
 GROUP = "CG"
 PRODUCER = "PG"
 BODY = "hello"
+# The producer, and the inner ones of its client and of the consumer's.
+_PRODUCER_COUNT = 3
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,12 @@ class Session:
             "producerConnection", "-g", PRODUCER, "-t", TOPIC, accept=lambda it: not it.failed
         )
         self._step("producerConnection offline", "-g", "NoSuchGroup", "-t", TOPIC)
-        self._step("producer", "-b", self._site.broker)
+        # A Java broker forgets the client of the command before a moment after it has left.
+        self._until(
+            "producer",
+            *("-b", self._site.broker),
+            accept=lambda it: it.text.count("clientId=") == _PRODUCER_COUNT,
+        )
         self._until(
             "consumerProgress group",
             "-g",
