@@ -1,10 +1,12 @@
 """Locks of queues and the order that they keep, over real sockets."""
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from raw_client import RawClient, connected, running_broker
+from raw_client import RawClient, broker_settings, connected, running_broker
 
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.queue_locks import QueueLockManager
@@ -65,6 +67,37 @@ async def test_a_queue_is_locked_for_one_member(broker: BrokerController) -> Non
         assert await second.lock("H", "T", 0) == {0}
         await first.unlock("G", "T", 0)
         assert await second.lock("G", "T", 0, 1) == {0}
+
+
+class _HeldDisk(RealDisk):
+    """A disk on which locks are saved only while `go` is set."""
+
+    def __init__(self) -> None:
+        """Begin like any other disk."""
+        self.go = threading.Event()
+        self.go.set()
+
+    def rename(self, source: str, target: str) -> None:
+        """Wait where a new file of locks takes its place."""
+        assert not target.endswith("/queueLocks.json") or self.go.wait(20)
+        super().rename(source, target)
+
+
+async def test_a_slow_disk_holds_up_no_member_that_leaves(tmp_path: Path) -> None:
+    """It would close its connection after a second, before its last offsets are stored; what it
+    gave back is free after a restart too."""
+    disk = _HeldDisk()
+    broker = BrokerController(broker_settings(tmp_path), disk=disk)
+    await broker.start()
+    async with connected(broker, "a") as [client]:
+        await client.make_topic("T")
+        assert await client.lock("G", "T", 0) == {0}
+        disk.go.clear()
+        await asyncio.wait_for(client.unlock("G", "T", 0), 10)
+        disk.go.set()
+    await broker.shutdown()
+    async with running_broker(tmp_path) as again, connected(again, "b") as [other]:
+        assert await other.lock("G", "T", 0) == {0}
 
 
 async def test_the_retry_topic_can_be_locked(broker: BrokerController) -> None:

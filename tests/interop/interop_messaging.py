@@ -344,7 +344,8 @@ def request_without_reply(stage: Stage) -> Observed:
             topic=stage.topic,
             group=f"P-{stage.name}",
             body="aGk=",
-            ttl=500,
+            # Far more than the sending takes: a client that has no time left says so otherwise.
+            ttl=3000,
             exact="true",
         )
     except JavaClientError as error:

@@ -15,7 +15,7 @@ import interop_groups  # noqa: F401 - enters its scenarios into the list
 import interop_messaging  # noqa: F401 - enters its scenarios into the list
 from interop_client import JavaClient
 from interop_process import MailboatStandalone
-from interop_scenarios import SCENARIOS, SERVER_CONFIG, Observed, play
+from interop_scenarios import SCENARIOS, SERVER_CONFIG, Observed, Stage, play
 from interop_servers import start_java_broker, start_java_namesrv
 
 MAILBOAT = "mailboat"
@@ -64,6 +64,10 @@ class Plays:
         with serving(server, folder) as namesrv:
             client = JavaClient(line, namesrv, folder / "client")
             try:
+                # The first message of a store makes its first files, while everything else waits.
+                first = Stage(client, "first")
+                first.create_topic()
+                first.send("first")
                 with ThreadPoolExecutor(_AT_ONCE) as pool:
                     futures = {name: pool.submit(play, name, client) for name in self._names}
                     return {

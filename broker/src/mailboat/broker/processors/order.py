@@ -7,6 +7,7 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java (lockBatchMQ,
 @ rocketmq-all-5.3.3.
 """
 
+import asyncio
 import logging
 
 from mailboat.broker.context import BrokerContext
@@ -35,6 +36,7 @@ class OrderProcessor:
     def __init__(self, broker: BrokerContext) -> None:
         """Work on the locks of `broker`."""
         self._broker = broker
+        self._saves: set[asyncio.Task[None]] = set()
 
     async def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Lock queues for a member; return those that it holds now.
@@ -53,12 +55,18 @@ class OrderProcessor:
         await self._save()
         return command.response(ResponseCode.SUCCESS, body=encode_locked(locked))
 
-    async def unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Give a member's queues back; what it does not hold is no error."""
+    def unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+        """Give a member's queues back; what it does not hold is no error.
+
+        The answer does not wait for the disk. A consumer that leaves waits 1 s for it, then closes
+        the connection, and its last offsets come after others have taken its queues over.
+        """
         batch = _read(command)
         self._broker.queue_locks.unlock(batch.consumer_group, batch.client_id, batch.queues)
         # A restart would give them to the member again, and nobody else for 30 s.
-        await self._save()
+        save = asyncio.get_running_loop().create_task(self._save())
+        self._saves.add(save)
+        save.add_done_callback(self._saves.discard)
         return command.response(ResponseCode.SUCCESS)
 
     async def _save(self) -> None:

@@ -2,7 +2,10 @@ package interop;
 
 import java.util.HashMap;
 import java.util.Map;
+import java.util.Set;
 import java.util.TreeMap;
+import java.util.stream.Collectors;
+import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -10,6 +13,8 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** The commands that ask: messages by id and key, offsets, topics, routes, statistics. */
 final class Queries {
+    private static final long ROUTE_WAIT_S = 40;
+
     private final String namesrv;
     private final Senders senders;
     private DefaultMQAdminExt admin;
@@ -79,14 +84,35 @@ final class Queries {
         }
     }
 
+    /** Makes a topic on every broker and waits until clients would see it there. */
     void createTopic(Params params, Reply reply) throws Exception {
         TopicConfig config = new TopicConfig(params.text("topic"));
         config.setReadQueueNums(params.number("queues", 4));
         config.setWriteQueueNums(params.number("queues", 4));
         config.setPerm(params.number("perm", 6));
-        for (String address : brokers().values()) {
+        Map<String, String> brokers = brokers();
+        for (String address : brokers.values()) {
             admin().createAndUpdateTopicConfig(address, config);
             reply.event("created", Map.of("broker", address));
+        }
+        long deadline = System.nanoTime() + ROUTE_WAIT_S * 1_000_000_000L;
+        while (!isListed(config, brokers.keySet())) {
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("no route for " + config.getTopicName());
+            }
+            Thread.sleep(20);
+        }
+    }
+
+    /** Whether the name server has heard of a topic, which a broker tells it after its answer. */
+    private boolean isListed(TopicConfig config, Set<String> brokers) throws Exception {
+        try {
+            return admin().examineTopicRouteInfo(config.getTopicName()).getQueueDatas().stream()
+                .filter(queue -> queue.getWriteQueueNums() == config.getWriteQueueNums())
+                .map(queue -> queue.getBrokerName())
+                .collect(Collectors.toSet()).containsAll(brokers);
+        } catch (MQClientException e) {
+            return false;
         }
     }
 
