@@ -325,13 +325,17 @@ async def test_ends_at_a_gap_between_pulled_messages(program: str) -> None:
 async def test_timetable_keeps_its_rate_and_times_each_delivery(program: str) -> None:
     """Sends follow the clock and the long-polling consumer gets every message."""
     async with fake_broker() as (broker, port):
-        options = ["--rate", 500, "--depth", 64, "--pull-max", 1]
-        options += ["--warmup", 0.2, "--seconds", 0.6]
+        options = ["--rate", 100, "--depth", 64, "--pull-max", 1]
+        options += ["--warmup", 0.2, "--seconds", 3]
+        began_s = time.monotonic()
         report = await measure(program, "timetable", port, *options)
-    # Far too slow or too fast a clock shows, a busy machine does not.
-    assert report["rate"] == pytest.approx(500, rel=0.5)
+        took_s = time.monotonic() - began_s
+    # No message is early. What a machine that halts holds up comes after, unless it halts at the
+    # end of the three seconds and for most of them.
+    assert broker.messages <= 100 * took_s
+    assert report["messages"] > 100 * 3 / 5
     assert report["undelivered"] == 0
-    assert 0 < report["p50_us"] <= report["end_to_end_p50_us"] < 600_000
+    assert 0 < report["p50_us"] <= report["end_to_end_p50_us"] < 3_000_000
     assert report["messages"] < broker.codes[310] == broker.messages
 
 

@@ -21,7 +21,6 @@ from mailboat.errors import (
     BrokerError,
     MailboatError,
     RemotingError,
-    RequestTimeoutError,
     RouteNotFoundError,
 )
 from mailboat.model.message_queue import MessageQueue
@@ -161,7 +160,7 @@ class BrokerClient:
         makes up for it. Brokers keep offsets of groups that they know only, and a query is no
         member of its group that tells them by heartbeats, so a pull makes the group where it must.
         """
-        failures = await self._commit(group, offsets)
+        failures = await self._offsets.commit_all(group, offsets, timeout_s=COMMIT_TIMEOUT_S)
         unknown_at = {
             queue.broker_name: queue
             for queue, exc in failures.items()
@@ -174,7 +173,7 @@ class BrokerClient:
         again = {queue: offsets[queue] for queue in failures if queue.broker_name in brokers}
         failures = {
             **{queue: exc for queue, exc in failures.items() if queue not in again},
-            **await self._commit(group, again),
+            **await self._offsets.commit_all(group, again, timeout_s=COMMIT_TIMEOUT_S),
         }
         self._warn_of_commits(group, offsets, failures)
         return offsets.keys() - failures.keys()
@@ -301,24 +300,6 @@ class BrokerClient:
             master.address, pull.to_command(), COMMIT_TIMEOUT_S
         )
         return None if answer.code == 0 else BrokerError(answer.code, answer.remark or "")
-
-    async def _commit(
-        self, group: str, offsets: Mapping[MessageQueue, int]
-    ) -> dict[MessageQueue, MailboatError]:
-        """Store offsets; return what failed."""
-
-        async def store(queue: MessageQueue) -> MailboatError | None:
-            try:
-                async with asyncio.timeout(COMMIT_TIMEOUT_S):
-                    await self._offsets.commit(group, queue, offsets[queue])
-            except TimeoutError:
-                return RequestTimeoutError(f"no answer within {COMMIT_TIMEOUT_S:g} s")
-            except MailboatError as exc:
-                return exc
-            return None
-
-        outcomes = await asyncio.gather(*map(store, offsets))
-        return {queue: exc for queue, exc in zip(offsets, outcomes, strict=True) if exc is not None}
 
     def _warn_of_commits(
         self,

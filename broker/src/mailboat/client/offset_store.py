@@ -10,7 +10,6 @@ from typing import Protocol
 
 from mailboat.client.local_offsets import LocalOffsets
 from mailboat.client.queue_offsets import QueueOffsets
-from mailboat.errors import MailboatError
 from mailboat.model.message_queue import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -65,15 +64,9 @@ class GroupOffsetStore:
         several threads and could otherwise keep the older of two offsets.
         """
         async with self._saving:
-            results = await asyncio.gather(
-                *(self._offsets.commit(self._group, *item) for item in offsets.items()),
-                return_exceptions=True,
-            )
-        for queue, result in zip(offsets, results, strict=True):
-            if isinstance(result, MailboatError):
-                logger.warning("offset of queue=%s not stored: %s", queue, result)
-            elif result is not None:
-                raise result
+            failures = await self._offsets.commit_all(self._group, offsets)
+        for queue, error in failures.items():
+            logger.warning("offset of queue=%s not stored: %s", queue, error)
 
 
 class LocalOffsetStore:

@@ -239,9 +239,12 @@ class PullConsumer:
             for queue, buffer in self._buffers.items()
             if buffer.position is not None and buffer.position != self._committed.get(queue)
         }
-        await asyncio.gather(
-            *(self._commit(queue, position) for queue, position in positions.items())
-        )
+        failures = await self._offsets.commit_all(self.group, positions)
+        self._committed |= {
+            queue: position for queue, position in positions.items() if queue not in failures
+        }
+        for error in failures.values():
+            raise error
 
     # Asking about queues, assigned or not
 
@@ -289,10 +292,6 @@ class PullConsumer:
         return await self._offsets.at_time(queue, timestamp_ms)
 
     # Behind the scenes
-
-    async def _commit(self, queue: MessageQueue, queue_offset: int) -> None:
-        await self._offsets.commit(self.group, queue, queue_offset)
-        self._committed[queue] = queue_offset
 
     def _take(self, max_messages: int) -> list[MessageExt]:
         """Take messages out of the buffers; the buffer that gave some goes behind the others."""

@@ -4,11 +4,14 @@ Source: apache/rocketmq client/consumer/store/RemoteBrokerOffsetStore.java and
 client/impl/consumer/RebalancePushImpl.java (computePullFromWhere).
 """
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from mailboat.client import broker_calls
 from mailboat.client.routes import RouteCache
+from mailboat.errors import MailboatError, RequestTimeoutError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import RETRY_PREFIX
 from mailboat.remoting.client import RemotingClient
@@ -54,6 +57,43 @@ class QueueOffsets:
         await broker_calls.update_consumer_offset(
             self._remoting, address, group, queue, queue_offset
         )
+
+    async def commit_all(
+        self,
+        group: str,
+        offsets: Mapping[MessageQueue, int],
+        *,
+        timeout_s: float | None = None,
+    ) -> dict[MessageQueue, MailboatError]:
+        """Store a group's offsets of several queues; return which could not be stored, and why.
+
+        One queue of each topic and broker goes before the others. With the first offset a Java
+        broker makes the group's table of the topic; of two tables that two of its threads make at
+        the same time it keeps one (ConsumerOffsetManager.java, commitOffset).
+
+        Args:
+            group: the group whose offsets these are.
+            offsets: the next offset to read, by queue.
+            timeout_s: how long one queue may take, with the search for its broker; None leaves it
+                to the requests.
+        """
+
+        async def store(queue: MessageQueue) -> MailboatError | None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await self.commit(group, queue, offsets[queue])
+            except TimeoutError:
+                return RequestTimeoutError(f"{queue}: offset not stored in time")
+            except MailboatError as error:
+                return error
+            return None
+
+        first = {(queue.topic, queue.broker_name): queue for queue in offsets}.values()
+        failures: dict[MessageQueue, MailboatError] = {}
+        for queues in (list(first), list(offsets.keys() - first)):
+            errors = await asyncio.gather(*map(store, queues))
+            failures |= {queue: error for queue, error in zip(queues, errors, strict=True) if error}
+        return failures
 
     async def minimum(self, queue: MessageQueue) -> int:
         """Return the first offset that the queue still holds."""

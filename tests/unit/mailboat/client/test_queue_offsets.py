@@ -1,9 +1,11 @@
+import asyncio
+
 import pytest
 
 from mailboat.client.name_servers import NameServers
 from mailboat.client.queue_offsets import ConsumeFromWhere, QueueOffsets, StartPoint
 from mailboat.client.routes import RouteCache
-from mailboat.errors import BrokerError, RouteNotFoundError
+from mailboat.errors import BrokerError, RequestTimeoutError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.remoting.client import RemotingClient
@@ -82,6 +84,44 @@ async def test_a_commit_is_answered(offsets, broker):
     await offsets.commit("G", QUEUE, 7)
     (request,) = broker.asked(RequestCode.UPDATE_CONSUMER_OFFSET)
     assert (request.ext_fields["commitOffset"], request.is_oneway) == ("7", False)
+
+
+async def test_a_broker_makes_one_table_for_the_first_offsets(offsets, broker):
+    """Java brokers lose an offset when two threads make the group's table of a topic at once."""
+    tables: dict[str, dict[str, str]] = {}
+
+    async def commit_as_java(command):
+        fields = command.ext_fields
+        table = tables.get(fields["topic"], {})
+        # Other threads run here; what they found missing they will put over ours.
+        await asyncio.sleep(0.02)
+        table[fields["queueId"]] = fields["commitOffset"]
+        tables[fields["topic"]] = table
+        return command.response(0)
+
+    broker.answer(RequestCode.UPDATE_CONSUMER_OFFSET, commit_as_java)
+    queues = [MessageQueue(topic, "a", i) for topic in (QUEUE.topic, RETRY.topic) for i in range(5)]
+    assert await offsets.commit_all("G", {queue: queue.queue_id + 7 for queue in queues}) == {}
+    expected = {str(i): str(i + 7) for i in range(5)}
+    assert tables == {QUEUE.topic: expected, RETRY.topic: expected}
+
+
+async def test_a_queue_that_is_not_stored_holds_up_no_other(offsets, broker):
+    """Refusals and silence are told by queue; what could be stored is."""
+
+    async def refuse_some(command):
+        if command.ext_fields["queueId"] == "1":
+            return command.response(1, "trouble")
+        if command.ext_fields["queueId"] == "2":
+            await asyncio.sleep(5)
+        return command.response(0)
+
+    broker.answer(RequestCode.UPDATE_CONSUMER_OFFSET, refuse_some)
+    queues = [MessageQueue("T", "a", i) for i in range(4)]
+    failures = await offsets.commit_all("G", dict.fromkeys(queues, 7), timeout_s=0.5)
+    assert failures.keys() == {queues[1], queues[2]}
+    assert isinstance(failures[queues[1]], BrokerError)
+    assert isinstance(failures[queues[2]], RequestTimeoutError)
 
 
 async def test_unknown_broker_is_an_error(offsets, name_server):
