@@ -14,6 +14,8 @@ from mailboat.protocol.command import ExtValue, RemotingCommand, required_int
 from mailboat.remoting.client import RemotingClient
 
 REQUEST_TIMEOUT_S: Final = 3.0
+# Changes are answered once they are on the broker's disk, which may be slow.
+CHANGE_TIMEOUT_S: Final = 15.0
 _MAX_REMARK: Final = 1000
 
 
@@ -37,6 +39,17 @@ async def call(
     if response.code != ResponseCode.SUCCESS:
         raise BrokerError(response.code, response.remark or "")
     return response
+
+
+async def change(
+    remoting: RemotingClient,
+    address: str,
+    code: int,
+    ext_fields: dict[str, ExtValue] | None = None,
+    body: bytes = b"",
+) -> None:
+    """Have a broker change what it keeps on its disk, and wait until it has; raises as `call`."""
+    await call(remoting, address, code, ext_fields, body, timeout_s=CHANGE_TIMEOUT_S)
 
 
 async def query_consumer_offset(

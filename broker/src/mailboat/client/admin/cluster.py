@@ -6,7 +6,7 @@ Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java and tools/command
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from mailboat.client.broker_calls import call
+from mailboat.client.broker_calls import call, change
 from mailboat.client.instance import ClientInstance
 from mailboat.errors import BrokerError, RouteNotFoundError
 from mailboat.protocol.admin_bodies import ProducerInfo
@@ -93,7 +93,7 @@ class ClusterAdmin:
             BrokerError: a key may not be changed, or a value is bad.
         """
         body = encode_properties_text(properties)
-        await call(self._instance.remoting, address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
+        await change(self._instance.remoting, address, RequestCode.UPDATE_BROKER_CONFIG, body=body)
 
     async def wipe_write_perm(self, broker_name: str) -> dict[str, int]:
         """Let no route name a broker's queues for sending; return how many topics that changed.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from mailboat.client.admin.cluster import ClusterAdmin
-from mailboat.client.broker_calls import call
+from mailboat.client.broker_calls import call, change
 from mailboat.client.instance import ClientInstance
 from mailboat.errors import BrokerError, RemotingError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
@@ -133,12 +133,12 @@ class GroupAdmin:
             for name in (group, *(each for each in known if is_position_of(each, group))):
                 code = RequestCode.DELETE_SUBSCRIPTIONGROUP
                 own = {"groupName": name, **fields}
-                await call(self._instance.remoting, master.address, code, own)
+                await change(self._instance.remoting, master.address, code, own)
         name_servers = self._instance.name_servers
         for topic in (retry_topic(group), dlq_topic(group)):
             for master in masters:
                 code = RequestCode.DELETE_TOPIC_IN_BROKER
-                await call(self._instance.remoting, master.address, code, {"topic": topic})
+                await change(self._instance.remoting, master.address, code, {"topic": topic})
             await name_servers.request_all(
                 RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic, "clusterName": cluster}
             )
@@ -219,7 +219,7 @@ class GroupAdmin:
 
     async def _put(self, address: str, config: SubscriptionGroupConfig) -> None:
         code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-        await call(self._instance.remoting, address, code, body=encode_group_config(config))
+        await change(self._instance.remoting, address, code, body=encode_group_config(config))
 
     async def _addresses(self, group: str) -> list[str]:
         """Return the masters that hold the group's retry topic, else all masters."""

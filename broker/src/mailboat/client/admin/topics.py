@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mailboat.client.admin.cluster import BrokerAddress, ClusterAdmin
-from mailboat.client.broker_calls import call
+from mailboat.client.broker_calls import call, change
 from mailboat.client.instance import ClientInstance
 from mailboat.errors import BrokerError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
@@ -114,7 +114,7 @@ class TopicAdmin:
         """
         for master in await self._cluster.masters(cluster=cluster):
             code = RequestCode.DELETE_TOPIC_IN_BROKER
-            await call(self._instance.remoting, master.address, code, {"topic": topic})
+            await change(self._instance.remoting, master.address, code, {"topic": topic})
         name_servers = self._instance.name_servers
         fields: dict[str, ExtValue] = {"topic": topic, "clusterName": cluster}
         await name_servers.request_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)
@@ -173,7 +173,7 @@ class TopicAdmin:
             "attributes": ",".join(f"+{k}={v}" for k, v in config.attributes.items()) or None,
         }
         code = RequestCode.UPDATE_AND_CREATE_TOPIC
-        await call(self._instance.remoting, master.address, code, fields)
+        await change(self._instance.remoting, master.address, code, fields)
 
     async def _change_order(self, topic: str, queues: dict[str, int] | dict[str, None]) -> None:
         """Change the entries of some brokers in what name servers keep; None removes one."""
