@@ -24,6 +24,7 @@ from interop_jars import CLIENT_LINES, InteropUnavailableError, client_classpath
 from interop_plays import MAILBOAT, Plays, wanted
 from interop_process import MailboatStandalone
 from interop_servers import JavaServer, start_java_broker, start_java_namesrv
+from machine_halts import MachineHalts
 
 
 class JavaBrokerFactory(Protocol):
@@ -218,8 +219,11 @@ def java_client(
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic name of its own for each test and parameter; not created yet."""
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in request.node.name)[:100]
+    """A topic name of its own for each test, parameter and repetition; not created yet."""
+    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in request.node.name)[:100]
+    # Messages of a first run, which fell into a halt of the machine, lie in its topic.
+    count = request.node.execution_count
+    return name if count == 1 else f"{name}-{count}"
 
 
 @pytest.fixture(scope="session")
@@ -227,10 +231,11 @@ def plays(
     request: pytest.FixtureRequest,
     java_classpath: Callable[[str, str], str],
     tmp_path_factory: pytest.TempPathFactory,
+    machine_halts: MachineHalts,
 ) -> PlaysFactory:
     """Return what the scenarios saw, each server and client line played once for the whole run."""
     names = wanted([item.name for item in request.session.items])
-    made = Plays(names, tmp_path_factory.mktemp)
+    made = Plays(names, tmp_path_factory.mktemp, machine_halts)
 
     def of(server: str, line: str) -> Plays:
         java_classpath("client", line)

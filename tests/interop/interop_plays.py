@@ -17,6 +17,7 @@ from interop_client import JavaClient
 from interop_process import MailboatStandalone
 from interop_scenarios import SCENARIOS, SERVER_CONFIG, Observed, Stage, play
 from interop_servers import start_java_broker, start_java_namesrv
+from machine_halts import MachineHalts
 
 MAILBOAT = "mailboat"
 _AT_ONCE = 10
@@ -38,10 +39,13 @@ _LONG = ("reset_by_time", "broadcasting_failures", "message_trace")
 class Plays:
     """What the scenarios saw, by server and by release line of the client."""
 
-    def __init__(self, names: set[str], new_folder: Callable[[str], Path]) -> None:
-        """Take the scenarios that are wanted and a function that makes folders."""
+    def __init__(
+        self, names: set[str], new_folder: Callable[[str], Path], machine_halts: MachineHalts
+    ) -> None:
+        """Take the scenarios that are wanted, a function that makes folders, and the halts."""
         self._names = sorted(names, key=lambda name: (name not in _LONG, name))
         self._new_folder = new_folder
+        self._machine_halts = machine_halts
         self._runs: dict[tuple[str, str], dict[str, Observed | Exception]] = {}
 
     def observed(self, server: str, line: str, name: str) -> Observed:
@@ -53,7 +57,9 @@ class Plays:
             name: the scenario.
         """
         if (server, line) not in self._runs:
-            self._runs[server, line] = self._run(server, line)
+            self._runs[server, line] = self._machine_halts.undisturbed(
+                lambda: self._run(server, line)
+            )
         result = self._runs[server, line][name]
         if isinstance(result, Exception):
             raise result

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from interop_process import MailboatStandalone
 from interop_servers import start_java_broker, start_java_namesrv
+from machine_halts import MachineHalts
 from mqadmin_masking import masked
 from mqadmin_scenario import BODY, BROKER, CLUSTER, GROUP, TOPIC, Session, Site
 from mqadmin_tools import MqAdmin, Printed
@@ -125,22 +126,27 @@ def _run_session(line: str, folder: Path, namesrv: str, broker: str) -> dict[str
 
 @pytest.fixture(scope="session")
 def run_line(
-    java_classpath: Callable[[str, str], str], tmp_path_factory: pytest.TempPathFactory
+    java_classpath: Callable[[str, str], str],
+    tmp_path_factory: pytest.TempPathFactory,
+    machine_halts: MachineHalts,
 ) -> Callable[[str], Outputs]:
     """Return what a line's mqadmin printed; the steps run once, against both servers at a time."""
     done: dict[str, Outputs] = {}
+
+    def take(line: str) -> Outputs:
+        folder = tmp_path_factory.mktemp(f"mqadmin-{line}")
+        (folder / "ours").mkdir()
+        (folder / "java").mkdir()
+        with ThreadPoolExecutor(2) as pool:
+            ours = pool.submit(_run_mailboat, line, folder / "ours")
+            java = pool.submit(_run_java, line, folder / "java")
+            return Outputs(ours.result(), java.result())
 
     def outputs(line: str) -> Outputs:
         if line not in done:
             java_classpath("client", line)
             java_classpath("server", SERVER_OF[line])
-            folder = tmp_path_factory.mktemp(f"mqadmin-{line}")
-            (folder / "ours").mkdir()
-            (folder / "java").mkdir()
-            with ThreadPoolExecutor(2) as pool:
-                ours = pool.submit(_run_mailboat, line, folder / "ours")
-                java = pool.submit(_run_java, line, folder / "java")
-                done[line] = Outputs(ours.result(), java.result())
+            done[line] = machine_halts.undisturbed(lambda: take(line))
         return done[line]
 
     return outputs

@@ -1,0 +1,129 @@
+"""The plugin that repeats what fell into a halt; here what measures is stopped, not the machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import machine_halts
+import pytest
+from machine_halts import MAX_TAKES, MachineHalts
+
+HALT_S = 1.5
+# A suite whose tests halt what measures, as the machine would; `fails` until the second time.
+SUITE = f"""
+import os, signal, subprocess, time
+import pytest
+
+seen = {{}}
+
+def halt():
+    pid = int(subprocess.run(
+        ["pgrep", "-P", str(os.getpid()), "-f", "machine_halts"], capture_output=True
+    ).stdout.split()[0])
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep({HALT_S})
+    os.kill(pid, signal.SIGCONT)
+
+def count(name):
+    seen[name] = seen.get(name, 0) + 1
+    return seen[name]
+
+def test_late_once():
+    halt()
+    assert count("late once") == 2
+
+def test_late_and_wrong():
+    halt()
+    assert not count("late and wrong")
+
+def test_wrong_once():
+    assert count("wrong once") == 2
+"""
+CONFTEST = """
+from machine_halts import MachineHalts
+
+def pytest_configure(config):
+    halts = MachineHalts()
+    config.pluginmanager.register(halts)
+    config.add_cleanup(halts.close)
+"""
+
+
+@pytest.fixture
+def halts() -> Iterator[MachineHalts]:
+    """A measuring process of the test's own."""
+    halts = MachineHalts()
+    yield halts
+    halts.close()
+
+
+def _halt(halts: MachineHalts) -> None:
+    os.kill(halts.pid, signal.SIGSTOP)
+    time.sleep(HALT_S)
+    os.kill(halts.pid, signal.SIGCONT)
+
+
+def test_a_halt_is_measured(halts: MachineHalts) -> None:
+    """Its length is that of the halt, and it belongs to the time in which it ended."""
+    before_s = time.monotonic()
+    _halt(halts)
+    after_s = time.monotonic()
+    found = halts.since(before_s)
+    assert found
+    # The machine under this test may halt too.
+    assert HALT_S - machine_halts.TICK_S <= sum(found) <= after_s - before_s + 1
+    assert halts.since(time.monotonic()) == []
+
+
+@pytest.mark.parametrize(("disturbed", "takes"), [(0, 1), (1, 2), (MAX_TAKES, MAX_TAKES)])
+def test_what_was_disturbed_is_taken_again(halts: MachineHalts, disturbed: int, takes: int) -> None:
+    """The first undisturbed recording counts, else the last one."""
+    taken = []
+
+    def take() -> int:
+        if len(taken) < disturbed:
+            _halt(halts)
+        taken.append(None)
+        return len(taken)
+
+    assert halts.undisturbed(take) == takes
+
+
+def test_errors_of_an_undisturbed_recording_are_errors(halts: MachineHalts) -> None:
+    """Only a halt explains an error away."""
+    taken = []
+
+    def take() -> None:
+        taken.append(None)
+        if len(taken) == 1:
+            _halt(halts)
+        raise ValueError(len(taken))
+
+    with pytest.raises(ValueError, match="2"):
+        halts.undisturbed(take)
+
+
+def test_a_test_is_repeated_once_if_it_met_a_halt(tmp_path: Path) -> None:
+    """Without a halt a failure is a failure, and a wrong test fails the second time too."""
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
+        env=os.environ | {"PYTHONPATH": str(Path(machine_halts.__file__).parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.findall(r"^FAILED .*::(\w+)", done.stdout, re.MULTILINE) == [
+        "test_late_and_wrong",
+        "test_wrong_once",
+    ]
+    assert "2 failed, 1 passed, 2 rerun" in done.stdout
+    assert "The machine stood still" in done.stdout
