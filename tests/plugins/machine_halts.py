@@ -18,7 +18,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TypeVar
 
 import pytest
@@ -99,14 +99,14 @@ class MachineHalts:
         """Remember when a test begins."""
         self._test_began_s = time.monotonic()
 
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_makereport(self):
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Say in the report of a failed test how long the machine stood still meanwhile."""
-        outcome = yield
-        report = outcome.get_result()
+        report = yield
         if report.failed and (halts := self.since(self._test_began_s)):
             text = ", ".join(f"{halt_s:.1f} s" for halt_s in halts)
             report.sections.append(("The machine stood still", text))
+        return report
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say how often the machine stood still in this run."""
