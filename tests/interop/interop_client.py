@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
-from interop_jars import client_classpath, cpp_driver, cpp_package, go_driver, js_driver
+from interop_jars import JVM_FLAGS, client_classpath, cpp_driver, cpp_package, go_driver, js_driver
 from interop_process import LineProcess
 
 Event = dict[str, Any]
 
-_JVM = ["-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+_JVM = ["-Xms64m", "-Xmx512m", *JVM_FLAGS]
 _START_TIMEOUT_S = 60.0
 _CALL_TIMEOUT_S = 90.0
 # How long clients wait for answers, less than the tests wait for theirs.

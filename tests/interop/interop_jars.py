@@ -31,6 +31,10 @@ SERVER_LINES = ("4.9.7", "5.5.0")
 # The wheel holds the C++ library of Linux on x86-64.
 CPP_PACKAGE = "rocketmq==0.4.4"
 
+# A collector that starts at once, a compiler that is done soon, and no statistics file, which a JVM
+# writes by mmap: all its threads would wait for a busy disk.
+JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+PerfDisableSharedMem")
+
 _BUILD_TIMEOUT_S = 900
 
 

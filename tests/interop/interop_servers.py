@@ -16,10 +16,10 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from interop_jars import server_classpath
+from interop_jars import JVM_FLAGS, server_classpath
 from interop_process import LineProcess, ProcessFailedError
 
-_JVM = ["-Xms256m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+_JVM = ["-Xms256m", "-Xmx512m", *JVM_FLAGS]
 _JVM += ["-XX:MaxDirectMemorySize=512m", "-Drocketmq.log.level=WARN"]
 # Release line 4.9 frees mapped files through the JDK's internals; without these it stops uncleanly.
 for _package in ("java.nio", "sun.nio.ch", "jdk.internal.ref"):

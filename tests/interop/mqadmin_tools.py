@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from interop_jars import tools_classpath
+from interop_jars import JVM_FLAGS, tools_classpath
 from interop_process import LineProcess, ProcessFailedError
 
 _MARK = "@mqadmin "
-_JVM = ["-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+_JVM = ["-Xms64m", "-Xmx384m", *JVM_FLAGS]
 _START_TIMEOUT_S = 60.0
 _COMMAND_TIMEOUT_S = 40.0
 # mqadmin ends with 0 when it failed; these words in its output tell.

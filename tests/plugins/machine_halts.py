@@ -1,10 +1,10 @@
-"""Notices when the machine stands still, for tests that have clocks and time limits in them.
+"""Notices when the machine or its disk stands still, for tests with clocks and time limits in them.
 
-Virtual machines are halted for seconds. Afterwards every time limit is over at once: Java brokers
-and clients drop connections after 3 s without an answer, routes are gone until the next
-registration, messages are late. A test that fails while the machine stood still is run once more,
-the report says so ("R" and "rerun"); without a measured halt, a failure is a failure. What many
-tests look at is taken again as a whole (`undisturbed`).
+Virtual machines are halted for seconds, and so are their disks. Afterwards every time limit is over
+at once: Java brokers and clients drop connections after 3 s without an answer, routes are gone
+until the next registration, messages are late. A test that fails while something stood still is run
+once more, and the report says so ("R" and "rerun"); without a measured halt, a failure is a
+failure. What many tests look at is taken again as a whole (`undisturbed`).
 
 A process of its own does the measuring, so that a busy test is not taken for a halt. It is asked
 through a pipe: one byte for the halts so far, the end of the pipe to end it.
@@ -13,10 +13,13 @@ through a pipe: one byte for the halts so far, the end of the pipe to end it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Generator
 from typing import TypeVar
@@ -24,6 +27,7 @@ from typing import TypeVar
 import pytest
 
 TICK_S = 0.1
+DISK_TICK_S = 0.5
 SHORTEST_S = 1.0
 MAX_TAKES = 3
 
@@ -52,8 +56,8 @@ class MachineHalts:
         """The process that measures."""
         return self._process.pid
 
-    def since(self, began_s: float) -> list[float]:
-        """Return how long each halt was, in seconds, of those that ended after `began_s`.
+    def since(self, began_s: float) -> list[tuple[float, str]]:
+        """Return how long each halt was, in seconds, and of what, if it ended after `began_s`.
 
         Times are those of `time.monotonic`, which all processes share.
         """
@@ -62,7 +66,7 @@ class MachineHalts:
         self._process.stdin.write(b"?")
         self._process.stdin.flush()
         halts = json.loads(self._process.stdout.readline())
-        return [halt_s for end_s, halt_s in halts if end_s > began_s]
+        return [(halt_s, what) for end_s, halt_s, what in halts if end_s > began_s]
 
     def undisturbed(self, take: Callable[[], Taken]) -> Taken:
         """Return what `take` returns, or raise as it does, when no halt fell into it.
@@ -87,7 +91,7 @@ class MachineHalts:
         self._process.communicate()
 
     def met(self) -> bool:
-        """Tell whether the machine stood still during this test."""
+        """Tell whether something stood still during this test."""
         return bool(self.since(self._test_began_s))
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -101,36 +105,63 @@ class MachineHalts:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Say in the report of a failed test how long the machine stood still meanwhile."""
+        """Say in the report of a failed test what stood still meanwhile."""
         report = yield
         if report.failed and (halts := self.since(self._test_began_s)):
-            text = ", ".join(f"{halt_s:.1f} s" for halt_s in halts)
-            report.sections.append(("The machine stood still", text))
+            text = ", ".join(f"the {what} for {halt_s:.1f} s" for halt_s, what in halts)
+            report.sections.append(("It stood still", text))
         return report
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say how often the machine stood still in this run."""
+        """Say how often something stood still in this run."""
         if halts := self.since(0.0):
             terminalreporter.write_line(
-                f"The machine stood still {len(halts)} times, {max(halts):.1f} s at the longest; "
-                f"{self._taken_again} recordings were taken again."
+                f"Machine or disk stood still {len(halts)} times, {max(halts)[0]:.1f} s at the "
+                f"longest; {self._taken_again} recordings were taken again."
             )
 
 
-def _measure() -> None:
-    halts: list[tuple[float, float]] = []
-    before_s = time.monotonic()
-    while True:
-        asked, _, _ = select.select([0], [], [], TICK_S)
+class _Measures:
+    """What the measuring process has found, as lists of (end in s, length in s, what halted)."""
+
+    def __init__(self) -> None:
+        """Begin without halts."""
+        self.halts: list[tuple[float, float, str]] = []
+        self._sync_began_s = math.inf
+
+    def watch_disk(self) -> None:
+        """Write and sync one byte again and again."""
+        with tempfile.TemporaryFile() as file:
+            while True:
+                began_s = self._sync_began_s = time.monotonic()
+                os.pwrite(file.fileno(), b"x", 0)
+                os.fdatasync(file.fileno())
+                self._sync_began_s = math.inf
+                self._note(began_s, 0.0, "disk")
+                time.sleep(DISK_TICK_S)
+
+    def watch_clock(self) -> None:
+        """Sleep again and again; answer questions with all halts, until they end."""
+        while True:
+            began_s = time.monotonic()
+            asked, _, _ = select.select([0], [], [], TICK_S)
+            self._note(began_s, TICK_S, "machine")
+            if asked:
+                if not os.read(0, 1):
+                    return
+                found = self.halts.copy()
+                now_s = time.monotonic()
+                if now_s - self._sync_began_s > SHORTEST_S:
+                    found.append((now_s, now_s - self._sync_began_s, "disk"))
+                os.write(1, json.dumps(found).encode() + b"\n")
+
+    def _note(self, began_s: float, meant_s: float, what: str) -> None:
         now_s = time.monotonic()
-        if now_s - before_s > TICK_S + SHORTEST_S:
-            halts.append((now_s, now_s - before_s - TICK_S))
-        before_s = now_s
-        if asked:
-            if not os.read(0, 1):
-                return
-            os.write(1, json.dumps(halts).encode() + b"\n")
+        if now_s - began_s > meant_s + SHORTEST_S:
+            self.halts.append((now_s, now_s - began_s - meant_s, what))
 
 
 if __name__ == "__main__":
-    _measure()
+    measures = _Measures()
+    threading.Thread(target=measures.watch_disk, daemon=True).start()
+    measures.watch_clock()

@@ -75,10 +75,8 @@ def test_a_halt_is_measured(halts: MachineHalts) -> None:
     before_s = time.monotonic()
     _halt(halts)
     after_s = time.monotonic()
-    found = halts.since(before_s)
-    assert found
-    # The machine under this test may halt too.
-    assert HALT_S - machine_halts.TICK_S <= sum(found) <= after_s - before_s + 1
+    longest_s, _ = max(halts.since(before_s))
+    assert HALT_S - machine_halts.TICK_S <= longest_s <= after_s - before_s + 1
     assert halts.since(time.monotonic()) == []
 
 
@@ -126,4 +124,5 @@ def test_a_test_is_repeated_once_if_it_met_a_halt(tmp_path: Path) -> None:
         "test_wrong_once",
     ]
     assert "2 failed, 1 passed, 2 rerun" in done.stdout
-    assert "The machine stood still" in done.stdout
+    assert "It stood still" in done.stdout
+    assert "the machine for " in done.stdout
