@@ -142,10 +142,11 @@ class _Measures:
 
     def watch_clock(self) -> None:
         """Sleep again and again; answer questions with all halts, until they end."""
+        began_s = time.monotonic()
         while True:
-            began_s = time.monotonic()
             asked, _, _ = select.select([0], [], [], TICK_S)
-            self._note(began_s, TICK_S, "machine")
+            # From look to look: a halt may also fall between an answer and the next sleep.
+            began_s = self._note(began_s, TICK_S, "machine")
             if asked:
                 if not os.read(0, 1):
                     return
@@ -155,10 +156,11 @@ class _Measures:
                     found.append((now_s, now_s - self._sync_began_s, "disk"))
                 os.write(1, json.dumps(found).encode() + b"\n")
 
-    def _note(self, began_s: float, meant_s: float, what: str) -> None:
+    def _note(self, began_s: float, meant_s: float, what: str) -> float:
         now_s = time.monotonic()
         if now_s - began_s > meant_s + SHORTEST_S:
             self.halts.append((now_s, now_s - began_s - meant_s, what))
+        return now_s
 
 
 if __name__ == "__main__":
