@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from mailboat.broker import controller
 from mailboat.broker.controller import BrokerController
 from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
 from mailboat.disk import Disk
 from mailboat.disk.real import RealDisk
 from mailboat.errors import DamagedStoreError, StoreBusyError
+from mailboat.model.batch import encode_batch
+from mailboat.model.message import Message
 from mailboat.model.record import decode_records
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.model.topic import TopicConfig
@@ -240,6 +243,33 @@ async def test_a_failed_background_task_is_reported(
     reason = await asyncio.wait_for(broker.wait_failed(), 5)
     await broker.shutdown()
     assert reason == "background task store background failed: RuntimeError('planted')"
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+async def test_a_write_ends_the_rest_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_batch: bool
+) -> None:
+    """What goes on beside requests begins with the write, not after a rest (here an hour)."""
+    monkeypatch.setattr(controller, "_IDLE_SLICE_S", 3600.0)
+    broker = make_broker(tmp_path)
+    await broker.start()
+    ends_seen: list[int] = []
+    background = broker.store.background
+
+    def watched() -> None:
+        ends_seen.append(broker.store.commit_log.end)
+        background()
+
+    monkeypatch.setattr(broker.store, "background", watched)
+    client = RemotingClient()
+    body = encode_batch([Message("T", b"m")], ["1"]) if is_batch else b"m"
+    request = send_request("T", body)
+    request.ext_fields["m"] = is_batch
+    answer = await client.request(broker.address, request, 3)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    await eventually(lambda: broker.store.commit_log.end in ends_seen)
+    await client.close()
+    await broker.shutdown()
 
 
 class _SlowDisk(RealDisk):

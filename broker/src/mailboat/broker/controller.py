@@ -135,6 +135,8 @@ class BrokerController:
             timeout_s=settings.store.sync_flush_timeout / 1000,
         )
         self.store.on_flush_wanted = self.flush.begin_soon
+        self._store_written = asyncio.Event()
+        self.store.on_write = self._store_written.set
         self.schedule = ScheduleMessageService(
             self.store, settings.store, self._disk, self.stats, self.flush.wait
         )
@@ -338,14 +340,16 @@ class BrokerController:
 
     async def _run_store(self, progress: TaskProgress) -> None:
         """Give the store its slices: often while it is written to, seldom while it rests."""
-        commit_log = self.store.commit_log
+        written = self._store_written
         while True:
-            end = commit_log.end
+            written.clear()
             self.store.background()
             progress.beat()
             await asyncio.sleep(_BUSY_SLICE_S)
-            if commit_log.end == end:
-                await asyncio.sleep(_IDLE_SLICE_S)
+            # A write ends the rest: a burst must not fill a small volume before the disk is seen.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_IDLE_SLICE_S):
+                    await written.wait()
 
     def _begin_reading_progress(self, *, is_restart: bool) -> None:
         """Begin to look how far groups have read; until the first round nothing counts as read."""

@@ -144,6 +144,9 @@ class MessageStore:
         self.on_flush_wanted: Callable[[], None] | None = None
         """Called when segments can only go after a flush."""
 
+        self.on_write: Callable[[], None] | None = None
+        """Called after each write of one or more messages: soon `background` has work to do."""
+
         self.writes_rejected = dict.fromkeys(REJECT_REASONS, 0)
         """Messages that were refused, by what refused them."""
 
@@ -344,14 +347,19 @@ class MessageStore:
             rejected = [batch for batch in batches if batch.status in _REJECTED]
             self._count_rejected(sum(map(len, rejected)))
         if pairs:
-            self.flusher.note_write()
+            self._note_write()
             stored, queues = map(list, zip(*pairs, strict=True))
             self.dispatch.dispatch_batches(stored, queues, log_.end, log_.last_store_timestamp_ms)
 
     def _note_put(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> None:
         log_ = self.commit_log
-        self.flusher.note_write()
+        self._note_write()
         self.dispatch.dispatch_put(batch, queues, log_.end, log_.last_store_timestamp_ms)
+
+    def _note_write(self) -> None:
+        self.flusher.note_write()
+        if self.on_write is not None:
+            self.on_write()
 
     # -- flushing -------------------------------------------------------------------------------
 
