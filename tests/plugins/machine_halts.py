@@ -22,9 +22,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+
+if TYPE_CHECKING:
+    from xdist.workermanage import WorkerController
 
 TICK_S = 0.1
 DISK_TICK_S = 0.5
@@ -111,6 +114,16 @@ class MachineHalts:
             text = ", ".join(f"the {what} for {halt_s:.1f} s" for halt_s, what in halts)
             report.sections.append(("It stood still", text))
         return report
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Tell the process that reports, if that is another one, what was taken again here."""
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["taken_again"] = self._taken_again
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerController) -> None:
+        """Add what a process of pytest-xdist has taken again; one that was killed tells nothing."""
+        self._taken_again += getattr(node, "workeroutput", {}).get("taken_again", 0)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say how often something stood still in this run."""
