@@ -16,9 +16,9 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/mailboat demo
 
-# Two processes: half of the time of most tests goes by waiting.
+# More processes than CI has processors: most of the time of most tests goes by waiting.
 test: $(STAMP)
-	$(BIN)/python -m pytest --numprocesses=2 --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 # On the cluster of KUBECONFIG, with the images of MAILBOAT_IMAGE and MAILBOAT_SPARK_IMAGE; without
 # KUBECONFIG on a kind cluster that is made for it.

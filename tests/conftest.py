@@ -6,8 +6,6 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 from machine_halts import MachineHalts
-from side_by_side import SideBySide
-from xdist.remote import Producer
 
 # A busy machine is no failure: examples are bounded in number, and tests in time by pytest-timeout.
 settings.register_profile("mailboat", deadline=None)
@@ -19,11 +17,6 @@ def pytest_configure(config: pytest.Config) -> None:
     halts = MachineHalts()
     config.pluginmanager.register(halts, "machine_halts")
     config.add_cleanup(halts.close)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> SideBySide:
-    """Share the suite between the processes of pytest-xdist."""
-    return SideBySide(config, log)
 
 
 @pytest.fixture(scope="session")

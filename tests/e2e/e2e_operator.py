@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from e2e_kube import kubectl
+from e2e_resources import metric
 
 DEPLOYMENT = "deployment/mailboat"
 SELECTOR = "app.kubernetes.io/component=operator"
@@ -129,6 +130,12 @@ def leader(namespace: str) -> str:
     holder = str(json.loads(text)["spec"].get("holderIdentity") or "")
     # Behind the pod's name stands what tells one process of that name from the next.
     return holder.rpartition("_")[0]
+
+
+def operator_metric(namespace: str, name: str, **labels: str) -> float:
+    """Return the sum of a metric's samples of the operator that leads."""
+    pod = leader(namespace)
+    return metric(f"/api/v1/namespaces/{namespace}/pods/{pod}:8090/proxy/metrics", name, **labels)
 
 
 def kill(namespace: str, pod: str) -> None:

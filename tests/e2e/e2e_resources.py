@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from e2e_kube import Manifest, Namespace, kubectl, wait_until
+from prometheus_client.parser import text_string_to_metric_families
 
 NAME_SERVER = "ns"
 BROKER = "orders"
@@ -37,6 +38,23 @@ def broker_api(namespace: Namespace, group: int, path: str) -> Any:
     service = f"services/{BROKER}-g{group}:http/proxy"
     return json.loads(
         kubectl("get", "--raw", f"/api/v1/namespaces/{namespace.name}/{service}{path}")
+    )
+
+
+def broker_metric(namespace: Namespace, group: int, name: str, **labels: str) -> float:
+    """Return the sum of a metric's samples of a group's broker."""
+    service = f"services/{BROKER}-g{group}:http/proxy"
+    return metric(f"/api/v1/namespaces/{namespace.name}/{service}/metrics", name, **labels)
+
+
+def metric(path: str, name: str, **labels: str) -> float:
+    """Return the sum of the samples with these labels on a page that the API server passes on."""
+    families = text_string_to_metric_families(kubectl("get", "--raw", path))
+    return sum(
+        sample.value
+        for family in families
+        for sample in family.samples
+        if sample.name == name and labels.items() <= sample.labels.items()
     )
 
 

@@ -98,7 +98,7 @@ def test_every_example_is_accepted(example: Path, namespace: Namespace) -> None:
 def test_helm_test_passes(installed: str) -> None:
     """`helm test` finds the API group, the Lease and every right that the operator needs."""
     # helm 4.2.1 waits the whole timeout for the pod of an earlier test, even if there is none.
-    shown = helm("test", "mailboat", f"--namespace={installed}", "--timeout=30s")
+    shown = helm("test", "mailboat", f"--namespace={installed}", "--timeout=20s")
     assert "Succeeded" in shown
 
 

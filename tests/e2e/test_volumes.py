@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 from e2e_kube import Manifest, Namespace, kubectl, wait_until
-from e2e_resources import BROKER, NAME_SERVER, broker_api, broker_spec, claim_size, start_broker
+from e2e_operator import operator_metric
+from e2e_resources import (
+    BROKER,
+    NAME_SERVER,
+    broker_api,
+    broker_metric,
+    broker_spec,
+    claim_size,
+    start_broker,
+)
 from e2e_traffic import TrafficPod, namesrv_of
 from interop_client import JavaClient, JavaClientError
 
@@ -78,11 +87,15 @@ def _unconsumed_deleted(namespace: Namespace) -> int:
 
 
 def test_a_volume_grows_before_anything_unread_goes(
-    namespace: Namespace, traffic: TrafficPod
+    namespace: Namespace, traffic: TrafficPod, installed: str
 ) -> None:
-    """400 MiB for a group that reads nothing yet fit on 256Mi with autoGrow; nothing is refused."""
+    """400 MiB for a group that reads nothing yet fit on 256Mi with autoGrow, within a minute.
+
+    Events, metrics and status tell the same of it.
+    """
     if not _can_default_class_grow():
         pytest.skip("the default storage class of the cluster cannot grow")
+    grown_before = operator_metric(installed, "operator_autogrow_total", result="grown")
     start_broker(namespace, storage=_storage(autoGrow={**AUTO_GROW, "maxSize": "1Gi"}))
     pod = namespace.pod_uids(f"mailboat.dev/broker={BROKER}")
     client = _client(namespace, traffic)
@@ -93,15 +106,22 @@ def test_a_volume_grows_before_anything_unread_goes(
     client.start("await_places", handle=first.number, count=8, timeout=60).wait_done(70)
     client.call("stop", handle=first.number)
 
-    _fill(client, traffic, 400, "a", 200).wait_done(240)
+    _fill(client, traffic, 400, "a", 60).wait_done(70)
     requested, has = claim_size(namespace)
     assert requested == has
     assert namespace.pod_uids(f"mailboat.dev/broker={BROKER}") == pod, "grown without a restart"
     report = broker_api(namespace, 0, "/api/v1/retention")
     assert report["deleted"]["files"]["forced"] == 0
     assert _unconsumed_deleted(namespace) == 0
+    assert broker_metric(namespace, 0, "store_unconsumed_deleted_messages_total") == 0
     grown = namespace.events("VolumeGrowing")
     assert grown, "an event tells of the growth"
+    counted = operator_metric(installed, "operator_autogrow_total", result="grown") - grown_before
+    assert counted == len(grown)
+    # What a file system keeps for itself is a few hundredths.
+    capacity_bytes = broker_metric(namespace, 0, "store_volume_capacity_bytes")
+    assert capacity_bytes == report["volume"]["capacity_bytes"]
+    assert 0.9 < capacity_bytes / (int(has.removesuffix("Mi")) * MIB) <= 1
     storage = namespace.get("broker", BROKER)["status"]["storage"][0]
     assert storage["capacity"] == has
     assert any(has in text for text in grown)

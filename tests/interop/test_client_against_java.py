@@ -306,6 +306,8 @@ async def test_a_pull_consumer_reads_assigned_queues_from_where_it_seeks(
     async with PullConsumer("G-" + topic, namesrv=cluster.namesrv) as consumer:
         queues = await consumer.message_queues(topic)
         assert queues == [_queue(topic, 0), _queue(topic, 1)]
+        for queue in queues:
+            await _dispatched(admin, queue, 10)
         consumer.assign(queues)
         consumer.seek(queues[0], 4)
         consumer.seek(queues[1], 9)
@@ -314,6 +316,17 @@ async def test_a_pull_consumer_reads_assigned_queues_from_where_it_seeks(
         *((0, i) for i in range(4, 10)),
         (1, 9),
     ]
+
+
+async def _dispatched(admin: Admin, queue: MessageQueue, count: int) -> None:
+    """Wait until a queue has so many messages.
+
+    A Java broker's queues follow its log, and from an offset behind the end of an empty queue it
+    moves a consumer to 0.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while await admin.offsets.maximum(queue) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
 
 
 async def _poll(consumer: PullConsumer, count: int) -> list[MessageExt]:

@@ -154,6 +154,9 @@ class StorageStatusEntry(
     last_growth_time: Annotated[
         _Time | None, Meta(description="When the operator last made the volume larger.")
     ] = None
+    grown_from: Annotated[
+        _Size | None, Meta(description="Size that the volume had before it last grew.")
+    ] = None
     last_emergency_growth_time: Annotated[
         _Time | None,
         Meta(description="When it was last made larger at once, because writes were refused."),

@@ -23,8 +23,8 @@ MEBIBYTE: Final = 1 << 20
 GIBIBYTE: Final = 1 << 30
 
 SETTLE_S: Final = 75.0
-"""Shortest time between two growths whatever the cooldown says: until then the numbers may
-be those of the smaller volume."""
+"""Shortest time between two growths whatever the cooldown says, unless the numbers show the last
+one: until then they may be those of the smaller volume."""
 
 IMMINENT_S: Final = 1800.0
 """Writes that will be refused within that time are as good as refused."""
@@ -65,6 +65,9 @@ class GrowthCase:
     now_s: float
     last_growth_s: float | None
     last_emergency_s: float | None
+    grown_from_bytes: int | None = None
+    """What the claim had before it last grew; None: not known."""
+
     infeasible_bytes: int | None = None
     """The smallest size that the storage driver lately said it cannot make."""
 
@@ -128,7 +131,7 @@ def decide_growth(case: GrowthCase) -> Growth:
     if case.size_bytes >= limit:
         return Growth(blocked="AtMaxSize", why=why)
     past_cooldown = False
-    wait_s = _wait_s(case.last_growth_s, max(auto_grow.cooldown_s, SETTLE_S), case.now_s)
+    wait_s = _wait_s(case.last_growth_s, max(auto_grow.cooldown_s, _settle_s(case)), case.now_s)
     if wait_s > 0 and not case.is_second_try:
         if not _may_pass_cooldown(case):
             return Growth(blocked="Cooldown", why=why, wait_s=wait_s)
@@ -281,7 +284,7 @@ def _without_reclaimable(numbers: VolumeNumbers, releases: Sequence[Release]) ->
 
 def _may_pass_cooldown(case: GrowthCase) -> bool:
     """Once within a cooldown, when writes are refused or will soon be whatever is deleted."""
-    if _wait_s(case.last_growth_s, SETTLE_S, case.now_s) > 0:
+    if _wait_s(case.last_growth_s, _settle_s(case), case.now_s) > 0:
         return False
     if _wait_s(case.last_emergency_s, case.auto_grow.cooldown_s, case.now_s) > 0:
         return False
@@ -290,6 +293,16 @@ def _may_pass_cooldown(case: GrowthCase) -> bool:
     fill, used_bytes = case.rates.fill, numbers.used_bytes
     left_s = time_until(limit_bytes, used_bytes, fill, case.forced_releases)
     return case.is_emergency or (left_s is not None and left_s < IMMINENT_S)
+
+
+def _settle_s(case: GrowthCase) -> float:
+    """Return for how long after a growth the numbers may be those of the smaller volume.
+
+    No file system is larger than its volume: one that is larger than the volume was has grown.
+    """
+    grown_from_bytes = case.grown_from_bytes
+    is_shown = grown_from_bytes is not None and case.numbers.capacity_bytes > grown_from_bytes
+    return 0.0 if is_shown else SETTLE_S
 
 
 def _wait_s(last_s: float | None, pause_s: float, now_s: float) -> float:

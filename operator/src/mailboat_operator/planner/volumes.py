@@ -157,6 +157,7 @@ class _Found:
     resize_bytes: int | None = None
     notices: tuple[Notify, ...] = ()
     last_growth_s: float | None = None
+    grown_from_bytes: int | None = None
     last_emergency_s: float | None = None
     infeasible_bytes: int | None = None
     refusal_s: float | None = None
@@ -185,6 +186,7 @@ class _Group:
                 self.claim.size_bytes if self.claim else self.template_live,
             ),
             last_growth_s=self.before.time_s("lastGrowthTime"),
+            grown_from_bytes=self.before.bytes_of("grownFrom"),
             last_emergency_s=self.before.time_s("lastEmergencyGrowthTime"),
         )
         self.kept_hours = self._current_read_hours()
@@ -361,6 +363,7 @@ class _Group:
             is_emergency=_is_emergency(self.reading, self.spec.retention.thresholds),
             now_s=self.snapshot.now_s,
             last_growth_s=found.last_growth_s,
+            grown_from_bytes=found.grown_from_bytes,
             last_emergency_s=found.last_emergency_s,
             infeasible_bytes=found.infeasible_bytes,
         )
@@ -422,6 +425,7 @@ class _Group:
             )
             self.found.notices = (Notify("Normal", "VolumeGrown", text, self.pod_name),)
             self.found.last_growth_s = self.snapshot.now_s
+            self.found.grown_from_bytes = had
 
     def _class_refusal(self, claim: Claim) -> str | None:
         classes = self.snapshot.storage_classes
@@ -663,6 +667,7 @@ class _Group:
                 self._time_to_force_clean(), self.before.entry.get("timeToFull")
             ),
             last_growth_time=time_field(found.last_growth_s),
+            grown_from=_quantity(found.grown_from_bytes),
             message=message_field(found.message),
             infeasible_size=_quantity(found.infeasible_bytes),
             last_refusal_time=time_field(found.refusal_s if has_refusal else None),

@@ -125,7 +125,37 @@ def test_emergency_passes_the_cooldown_once() -> None:
     late = replace(case, last_emergency_s=NOW_S - 7 * HOUR_S)
     assert decide_growth(late).past_cooldown
     # Right after a growth the numbers may still be those from before it.
-    assert decide_growth(replace(case, last_growth_s=NOW_S - 5)).blocked == "Cooldown"
+    just_grown = replace(case, last_growth_s=NOW_S - 5)
+    assert decide_growth(just_grown).blocked == "Cooldown"
+    assert decide_growth(replace(just_grown, grown_from_bytes=100 * GIB)).blocked == "Cooldown"
+    assert decide_growth(replace(just_grown, grown_from_bytes=99 * GIB)).past_cooldown
+
+
+@pytest.mark.parametrize(
+    ("since_growth_s", "grown_from_bytes", "blocked"),
+    [
+        (74, None, "Cooldown"),
+        (75, None, None),
+        # 100 GiB of file system do not show that a volume of 100 GiB has grown, a byte more does.
+        (74, 100 * GIB, "Cooldown"),
+        (0, 100 * GIB - 1, None),
+    ],
+)
+def test_without_cooldown_numbers_must_show_the_last_growth(
+    since_growth_s: int, grown_from_bytes: int | None, blocked: str | None
+) -> None:
+    """The next growth is decided by numbers of the grown volume, or after 75 s."""
+    case = growth_case(
+        85,
+        auto_grow=AutoGrowSpec(enabled=True, max_size="400Gi", cooldown="0s"),
+        size_bytes=120 * GIB,
+        last_growth_s=NOW_S - since_growth_s,
+        grown_from_bytes=grown_from_bytes,
+    )
+    growth = decide_growth(case)
+    assert growth.blocked == blocked
+    assert (growth.size_bytes is None) == (blocked is not None)
+    assert not growth.past_cooldown
 
 
 def test_writes_that_will_soon_be_refused_pass_the_cooldown() -> None:

@@ -212,6 +212,22 @@ def test_cooldown_outlives_the_operator() -> None:
     assert [resize.size_bytes for resize in world.resizes] == [12 * GIB, 14_746 * MIB]
 
 
+def test_without_cooldown_the_next_growth_waits_for_the_numbers_alone() -> None:
+    """Full again 6 s after a growth: it grows as soon as the broker tells of the larger volume."""
+    world = World(autoGrow={**GROWS, "cooldown": "0s"})
+    world.use(81)
+    world.turn()
+    world.finish_growth()
+    world.turn(after_s=2)
+    assert world.entry["grownFrom"] == "10Gi"
+    # These are still the numbers of 10 Gi.
+    world.turn(after_s=2)
+    assert len(world.resizes) == 1
+    world.use(81)
+    world.turn(after_s=2)
+    assert [resize.size_bytes for resize in world.resizes] == [12 * GIB, 14_746 * MIB]
+
+
 def test_conflict_does_not_use_up_the_cooldown() -> None:
     """A growth whose write failed is asked for again with the same size."""
     world = World(autoGrow=GROWS)
