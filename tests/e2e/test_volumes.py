@@ -96,7 +96,7 @@ def test_a_volume_grows_before_anything_unread_goes(
     if not _can_default_class_grow():
         pytest.skip("the default storage class of the cluster cannot grow")
     grown_before = operator_metric(installed, "operator_autogrow_total", result="grown")
-    start_broker(namespace, storage=_storage(autoGrow={**AUTO_GROW, "maxSize": "1Gi"}))
+    start_broker(namespace, storage=_storage(autoGrow={**AUTO_GROW, "maxSize": "768Mi"}))
     pod = namespace.pod_uids(f"mailboat.dev/broker={BROKER}")
     client = _client(namespace, traffic)
     # The group has an offset, so its messages count as unread from here on.
@@ -107,8 +107,9 @@ def test_a_volume_grows_before_anything_unread_goes(
     client.call("stop", handle=first.number)
 
     _fill(client, traffic, 400, "a", 60).wait_done(70)
-    requested, has = claim_size(namespace)
-    assert requested == has
+    # Less than that is more than half full.
+    has = "768Mi"
+    wait_until(f"a volume of {has}", lambda: claim_size(namespace) == (has, has), 60)
     assert namespace.pod_uids(f"mailboat.dev/broker={BROKER}") == pod, "grown without a restart"
     report = broker_api(namespace, 0, "/api/v1/retention")
     assert report["deleted"]["files"]["forced"] == 0
@@ -119,12 +120,17 @@ def test_a_volume_grows_before_anything_unread_goes(
     counted = operator_metric(installed, "operator_autogrow_total", result="grown") - grown_before
     assert counted == len(grown)
     # What a file system keeps for itself is a few hundredths.
-    capacity_bytes = broker_metric(namespace, 0, "store_volume_capacity_bytes")
-    assert capacity_bytes == report["volume"]["capacity_bytes"]
-    assert 0.9 < capacity_bytes / (int(has.removesuffix("Mi")) * MIB) <= 1
-    storage = namespace.get("broker", BROKER)["status"]["storage"][0]
-    assert storage["capacity"] == has
+    wait_until(
+        f"{has} in the broker's metrics",
+        lambda: 0.9 * 768 * MIB < broker_metric(namespace, 0, "store_volume_capacity_bytes"),
+        30,
+    )
     assert any(has in text for text in grown)
+    wait_until(
+        "the size in the status",
+        lambda: namespace.get("broker", BROKER)["status"]["storage"][0]["capacity"] == has,
+        30,
+    )
 
     second = client.start("drain", topic=TOPIC, group="c", file=traffic.path("in-1"), batch=32)
     second.wait_done()
