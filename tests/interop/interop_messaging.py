@@ -278,6 +278,7 @@ def _send_for_sql(stage: Stage) -> None:
     # One message without the properties, and one whose number is none.
     stage.send("bare", keys="bare", queue=0)
     stage.send("word", keys="word", queue=0, **{"property.a": "word"})
+    stage.client.call("await_stored", topic=stage.topic, count=8, timeout=30)
 
 
 @scenario

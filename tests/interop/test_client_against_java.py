@@ -151,6 +151,8 @@ async def test_a_java_consumer_gets_what_our_producer_sends(
         for i in range(9)
     ]
     assert {result.status for result in results} == {SendStatus.SEND_OK}
+    for queue_id in range(3):
+        await _dispatched(admin, _queue(topic, queue_id), 3)
     pulled = await asyncio.to_thread(cluster.client.call, "pull", topic=topic, all="true")
     stored = {(message["queueId"], message["queueOffset"]): message for message in pulled}
     assert len(stored) == len(pulled) == 9
@@ -226,6 +228,7 @@ async def test_batches_one_way_and_selected_sends(
     )
     assert (selected.message_queue.queue_id, selected.queue_offset) == (1, 5)
     await producer.send_oneway(Message(topic, b"one-way"), queue=_queue(topic, 0))
+    await _dispatched(admin, _queue(topic, 1), 6)
     async with PullConsumer("G-" + topic, namesrv=cluster.namesrv) as consumer:
         pulled = await consumer.pull(_queue(topic, 1), 0)
         one_way = await consumer.pull(_queue(topic, 0), 0, suspend_s=10)
@@ -253,7 +256,7 @@ async def test_large_bodies_are_compressed_and_readable_for_java(
     if kind == "text":
         assert java["storeSize"] < 10_000
     async with PullConsumer("G-" + topic, namesrv=cluster.namesrv) as consumer:
-        pulled = await consumer.pull(result.message_queue, result.queue_offset)
+        pulled = await consumer.pull(result.message_queue, result.queue_offset, suspend_s=10)
     assert [message.payload() for message in pulled.messages] == [body]
 
 
@@ -265,6 +268,7 @@ async def test_pull_statuses_and_next_offsets(
     queue = _queue(topic, 0)
     for i in range(10):
         await producer.send(Message(topic, b"%d" % i, tags="red"), queue=queue)
+    await _dispatched(admin, queue, 10)
 
     async with PullConsumer("G-" + topic, namesrv=cluster.namesrv) as consumer:
 
@@ -442,6 +446,10 @@ async def test_admin_finds_messages(
     results = [
         await producer.send(Message(topic, b"%d" % i, keys=[f"order-{i}", "all"])) for i in range(6)
     ]
+    async with asyncio.timeout(PATIENCE_S):
+        # A Java broker's index follows its log.
+        while len(await admin.messages.by_key(topic, "all")) < len(results):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
     for i, result in enumerate(results):
         by_id = await admin.messages.by_offset_id(result.offset_message_id)
         (by_unique,) = await admin.messages.by_unique_key(topic, result.message_id)
@@ -469,6 +477,7 @@ async def test_admin_knows_topics_offsets_and_groups(
         await producer.send(Message(topic, b"%d" % i), queue=queue)
         # Of several messages of one millisecond 4.9 finds any.
         await asyncio.sleep(0.002)
+    await _dispatched(admin, queue, 5)
     messages = [message async for message in admin.messages.browse(queue, 0, 5)]
     stored = [message.store_timestamp_ms for message in messages]
     assert [message.payload() for message in messages] == [b"%d" % i for i in range(5)]

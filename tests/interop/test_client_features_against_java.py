@@ -553,7 +553,7 @@ async def test_codecs(
     ) as producer:
         sent = await producer.send(Message(topic, body))
     async with PullConsumer("P-" + topic, namesrv=cluster.namesrv) as pull:
-        (ours,) = (await pull.pull(sent.message_queue, sent.queue_offset)).messages
+        (ours,) = (await pull.pull(sent.message_queue, sent.queue_offset, suspend_s=10)).messages
     assert ours.payload() == body
     assert ours.store_size_bytes < 10_000
     if compression != "zlib" and cluster.line.startswith("4."):
@@ -589,6 +589,6 @@ async def test_bodies_that_java_compressed(
     finally:
         client.close()
     async with PullConsumer("P-" + topic, namesrv=cluster.namesrv) as pull:
-        (message,) = (await pull.pull(MessageQueue(topic, BROKER, 0), 0)).messages
+        (message,) = (await pull.pull(MessageQueue(topic, BROKER, 0), 0, suspend_s=10)).messages
     assert message.sys_flag & COMPRESSION_TYPE_MASK == bits
     assert message.payload() == body

@@ -70,6 +70,8 @@ def write_corpus(client: JavaClient) -> None:
 
 def read_corpus(client: JavaClient) -> dict[str, list[Event]]:
     """Pull every message of every topic, in the order of the queues."""
+    for topic, count in COUNTS.items():
+        client.call("await_stored", topic=topic, count=count, timeout=30)
     return {topic: _pull_all(client, topic) for topic in COUNTS}
 
 
