@@ -35,16 +35,17 @@ def start_broker(namespace: Namespace, **changes: Any) -> Manifest:
 
 def broker_api(namespace: Namespace, group: int, path: str) -> Any:
     """Ask the HTTP API of a group's broker, through the API server."""
-    service = f"services/{BROKER}-g{group}:http/proxy"
-    return json.loads(
-        kubectl("get", "--raw", f"/api/v1/namespaces/{namespace.name}/{service}{path}")
-    )
+    return json.loads(kubectl("get", "--raw", _broker_page(namespace, group, path)))
 
 
 def broker_metric(namespace: Namespace, group: int, name: str, **labels: str) -> float:
     """Return the sum of a metric's samples of a group's broker."""
-    service = f"services/{BROKER}-g{group}:http/proxy"
-    return metric(f"/api/v1/namespaces/{namespace.name}/{service}/metrics", name, **labels)
+    return metric(_broker_page(namespace, group, "/metrics"), name, **labels)
+
+
+def _broker_page(namespace: Namespace, group: int, path: str) -> str:
+    """Return where the API server passes on a page of a group's broker."""
+    return f"/api/v1/namespaces/{namespace.name}/services/{BROKER}-g{group}:http/proxy{path}"
 
 
 def metric(path: str, name: str, **labels: str) -> float:

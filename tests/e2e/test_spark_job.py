@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from e2e_kube import RESTRICTED, Manifest, Namespace, helm, image_values, kubectl, wait_until
-from e2e_resources import BROKER, NAME_SERVER, broker_spec, start_broker
+from e2e_kube import RESTRICTED, Manifest, Namespace, helm, image_values, wait_until
+from e2e_resources import NAME_SERVER, broker_api, broker_spec, start_broker
 from e2e_traffic import TrafficPod, namesrv_of
 
 CHART = Path(__file__).parents[2] / "charts" / "mailboat"
@@ -79,9 +79,7 @@ def _progress(namespace: Namespace) -> tuple[int, int]:
     The job makes its group a reader of the topic before its first batch: none read, none unread of
     a topic without messages.
     """
-    service = f"services/{BROKER}-g0:http/proxy"
-    path = f"/api/v1/namespaces/{namespace.name}/{service}/api/v1/groups/{GROUP}"
-    topics = json.loads(kubectl("get", "--raw", path))["topics"]
+    topics = broker_api(namespace, 0, f"/api/v1/groups/{GROUP}")["topics"]
     queues = next((topic["queues"] for topic in topics if topic["topic"] == TOPIC), [])
     read = sum(queue["committed_offset"] or 0 for queue in queues)
     return read, sum(queue["lag"] for queue in queues)

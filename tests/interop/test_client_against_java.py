@@ -36,8 +36,10 @@ from mailboat.client import (
     SendStatus,
     StartPoint,
 )
+from mailboat.errors import RouteNotFoundError
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.model.topic import TopicConfig
+from mailboat.protocol.route import TopicRouteData
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
@@ -210,7 +212,7 @@ async def test_a_topic_is_created_by_the_first_send(
     results = await _send_each(producer, topic, [b"%d" % i for i in range(8)])
     queues = Counter(result.message_queue.queue_id for result in results)
     assert queues == {0: 2, 1: 2, 2: 2, 3: 2}
-    (queue_data,) = (await admin.topics.route(topic)).queue_datas
+    (queue_data,) = (await _routed(admin, topic)).queue_datas
     assert (queue_data.read_queue_nums, queue_data.write_queue_nums) == (4, 4)
     assert topic in await admin.topics.names()
 
@@ -283,11 +285,12 @@ async def test_pull_statuses_and_next_offsets(
 
 
 async def test_a_pull_consumer_goes_on_where_it_committed(
-    cluster: JavaCluster, producer: Producer, topic: str
+    cluster: JavaCluster, producer: Producer, admin: Admin, topic: str
 ) -> None:
     """Polled and committed messages stay behind; the next consumer of the group goes on."""
     group = "G-" + topic
     await _send_each(producer, topic, [b"old %d" % i for i in range(40)])
+    await _routed(admin, topic)
     async with PullConsumer(group, namesrv=cluster.namesrv, start_point=FIRST) as consumer:
         await consumer.subscribe(topic)
         old = await _poll(consumer, 40)
@@ -331,6 +334,19 @@ async def _dispatched(admin: Admin, queue: MessageQueue, count: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while await admin.offsets.maximum(queue) < count:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+async def _routed(admin: Admin, topic: str) -> TopicRouteData:
+    """Wait for the route of a topic that a first send made, and return it.
+
+    Release 4.9 tells its name server one-way, and acknowledges the send meanwhile.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await admin.topics.route(topic)
+            except RouteNotFoundError:
+                await asyncio.sleep(0.02)
 
 
 async def _poll(consumer: PullConsumer, count: int) -> list[MessageExt]:
@@ -446,6 +462,7 @@ async def test_admin_finds_messages(
     results = [
         await producer.send(Message(topic, b"%d" % i, keys=[f"order-{i}", "all"])) for i in range(6)
     ]
+    await _routed(admin, topic)
     async with asyncio.timeout(PATIENCE_S):
         # A Java broker's index follows its log.
         while len(await admin.messages.by_key(topic, "all")) < len(results):  # noqa: ASYNC110
