@@ -111,7 +111,12 @@ class Session:
             found = re.search(r"\b[0-9A-F]{32,}\b", printed.text)
             if found is not None and not self._unique_id:
                 self._unique_id = found[0]
-        self._step("topicStatus", "-t", TOPIC)
+        # A Java broker's queues follow its log.
+        self._until(
+            "topicStatus",
+            *("-t", TOPIC),
+            accept=lambda it: bool(re.search(rf"^{BROKER}\s+0\s+0\s+3\s", it.text, re.MULTILINE)),
+        )
         self._step("topicStatus unknown", "-t", "NoSuchTopic")
 
     def _groups(self) -> None:

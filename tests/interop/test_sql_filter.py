@@ -7,6 +7,7 @@ pinned down as well.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -53,8 +54,7 @@ class Broker(NamedTuple):
 
     async def store(self, messages: Iterable[Mapping[str, str]]) -> None:
         """Store messages with these properties, their numbers as bodies, on an empty topic."""
-        end = await self.call(RequestCode.GET_MAX_OFFSET, {"topic": _TOPIC, "queueId": 0})
-        if end.code == ResponseCode.SUCCESS and end.ext_fields["offset"] != "0":
+        if await self.stored():
             return
         for number, properties in enumerate(messages):
             fields: dict[str, str | int | bool] = {
@@ -64,6 +64,16 @@ class Broker(NamedTuple):
             code = RequestCode.SEND_MESSAGE_V2
             answer = await self.call(code, fields, str(number).encode())
             assert answer.code == ResponseCode.SUCCESS, answer.remark
+        async with asyncio.timeout(_TIMEOUT_S):
+            # A Java broker's queues follow its log.
+            while await self.stored() <= number:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def stored(self) -> int:
+        """Return how many messages can be pulled."""
+        answer = await self.call(RequestCode.GET_MAX_OFFSET, {"topic": _TOPIC, "queueId": 0})
+        # A topic that no message has made yet is unknown.
+        return int(answer.ext_fields["offset"]) if answer.code == ResponseCode.SUCCESS else 0
 
     async def check(self, expression: str) -> int:
         """Ask 46 whether an expression can be used."""
