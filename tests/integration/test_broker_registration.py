@@ -11,6 +11,8 @@ import pytest
 
 from mailboat.broker.controller import BrokerController
 from mailboat.config import BrokerConfig, MessageStoreConfig, NamesrvConfig, Settings
+from mailboat.model.batch import encode_batch
+from mailboat.model.message import Message
 from mailboat.model.topic import Perm
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -50,7 +52,11 @@ async def start_namesrv(stack: AsyncExitStack, port: int = 0) -> NamesrvControll
 
 
 async def start_broker(
-    stack: AsyncExitStack, root: Path, *ports: int, route_kept_seconds: int = 0
+    stack: AsyncExitStack,
+    root: Path,
+    *ports: int,
+    route_kept_seconds: int = 0,
+    flush_disk_type: str = "ASYNC_FLUSH",
 ) -> BrokerController:
     """Run a broker that knows the name servers on these ports."""
     broker = BrokerController(
@@ -67,6 +73,7 @@ async def start_broker(
                 mapped_file_size_commit_log=1 << 20,
                 max_hash_slot_num=1000,
                 max_index_num=1000,
+                flush_disk_type=flush_disk_type,
             ),
         )
     )
@@ -119,6 +126,20 @@ async def make_topic(client: RemotingClient, broker: BrokerController, topic: st
     request = RemotingCommand.request(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
     answer = await client.request(broker.address, request, 5.0)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
+async def first_send(
+    client: RemotingClient, broker: BrokerController, topic: str, *, as_batch: bool = False
+) -> RemotingCommand:
+    """Send to a topic that may not be there yet, a message or a batch of two."""
+    fields: dict[str, ExtValue] = {
+        "a": "PG", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0, "i": "",
+        "j": 0, "k": False, "m": as_batch,
+    }  # fmt: skip
+    code = RequestCode.SEND_BATCH_MESSAGE if as_batch else RequestCode.SEND_MESSAGE_V2
+    batch = encode_batch([Message(topic, b"one"), Message(topic, b"two")], ["K1", "K2"])
+    request = RemotingCommand.request(code, fields, batch if as_batch else b"one")
+    return await client.request(broker.address, request, 5.0)
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -270,18 +291,68 @@ async def test_the_routes_of_a_broker_that_restarts_are_kept(
     assert [item.perm & Perm.WRITE for item in route.queue_datas] == [Perm.WRITE]
 
 
-async def test_a_topic_made_by_a_message_is_registered(
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("as_batch", [False, True], ids=["message", "batch"])
+async def test_a_topic_made_by_a_message_is_known_when_it_is_answered(
+    stack: AsyncExitStack,
+    client: RemotingClient,
+    tmp_path: Path,
+    as_batch: bool,
+    flush_disk_type: str,
+) -> None:
+    """Whoever asks for the route right after the first send finds it."""
+    namesrv = await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, namesrv.port, flush_disk_type=flush_disk_type)
+    for number in range(20):
+        answer = await first_send(client, broker, f"T{number}", as_batch=as_batch)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        assert await addresses_of(client, namesrv.port, f"T{number}") == [broker.address]
+
+
+@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("as_batch", [False, True], ids=["message", "batch"])
+async def test_only_the_send_that_made_the_topic_waits(
+    stack: AsyncExitStack,
+    client: RemotingClient,
+    tmp_path: Path,
+    as_batch: bool,
+    flush_disk_type: str,
+) -> None:
+    """It waits for a slow name server, stored and in its place; the next ones do not."""
+    namesrv = SlowNamesrv()
+    port = await namesrv.start(stack)
+    broker = await start_broker(stack, tmp_path, port, flush_disk_type=flush_disk_type)
+    namesrv.go.clear()
+    first = asyncio.create_task(first_send(client, broker, "T", as_batch=as_batch))
+    done, _ = await asyncio.wait({first}, timeout=0.3)
+    assert not done
+    second = await first_send(client, broker, "T")
+    assert not first.done()
+    namesrv.go.set()
+    answer = await first
+    assert (answer.code, second.code) == (ResponseCode.SUCCESS, ResponseCode.SUCCESS)
+    assert answer.ext_fields["queueOffset"] == "0"
+    assert second.ext_fields["queueOffset"] == ("2" if as_batch else "1")
+    assert "T" in decode_register_broker(namesrv.requests[-1].body).topic_config_table
+
+
+async def test_a_send_that_waits_is_answered_before_the_end(
     stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
 ) -> None:
-    """The send does not wait for it, but it happens at once."""
-    namesrv = await start_namesrv(stack)
-    broker = await start_broker(stack, tmp_path, namesrv.port)
-    broker.topics.create_in_send("T", "TBW102", 4)
+    """A broker that stops answers who made a topic, and leaves its name servers after that."""
+    namesrv = SlowNamesrv()
+    broker = await start_broker(stack, tmp_path, await namesrv.start(stack))
+    namesrv.go.clear()
+    registrations = len(namesrv.requests)
+    first = asyncio.create_task(first_send(client, broker, "T"))
 
-    async def is_known() -> bool:
-        return await addresses_of(client, namesrv.port, "T") == [broker.address]
+    async def is_asked() -> bool:
+        return len(namesrv.requests) > registrations
 
-    await eventually(is_known)
+    await eventually(is_asked)
+    await broker.shutdown()
+    assert (await first).code == ResponseCode.SUCCESS
+    assert namesrv.requests[-1].code == RequestCode.UNREGISTER_BROKER
 
 
 async def test_a_broker_that_ends_is_forgotten(
@@ -312,8 +383,12 @@ async def test_a_name_server_that_is_down_holds_nobody_up(
     }
 
 
+@pytest.mark.parametrize("make", [make_topic, first_send], ids=["admin", "send"])
 async def test_a_name_server_that_hangs_is_waited_for_once(
-    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+    stack: AsyncExitStack,
+    client: RemotingClient,
+    tmp_path: Path,
+    make: Callable[[RemotingClient, BrokerController, str], Awaitable[object]],
 ) -> None:
     """A name server that takes connections and never answers costs one second, not one each."""
 
@@ -326,7 +401,7 @@ async def test_a_name_server_that_hangs_is_waited_for_once(
     started = time.monotonic()
     broker = await start_broker(stack, tmp_path, server.sockets[0].getsockname()[1])
     for number in range(5):
-        await make_topic(client, broker, f"T{number}")
+        await make(client, broker, f"T{number}")
     assert 0.9 < time.monotonic() - started < 2.5
 
 

@@ -46,7 +46,19 @@ _RESPONSE_BIT: Final = 1
 _MAX_GATHERED: Final = 512
 _MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
 
-Send = tuple[Connection, SendRequest, bytes]
+
+class Asker(Protocol):
+    """Who sent a message: the connection, as far as sends need to know."""
+
+    peer_host: bytes
+    """Address and port, as records hold them."""
+
+    def write(self, data: bytes) -> None:
+        """Send an answer; dropped without a word when nobody is there any more."""
+        ...
+
+
+Send = tuple[Asker, SendRequest, bytes]
 """One send: who asks, the header, the body."""
 
 

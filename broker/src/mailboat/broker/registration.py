@@ -12,7 +12,7 @@ import logging
 import random
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from mailboat.broker.supervisor import Supervisor, TaskProgress
@@ -107,6 +107,7 @@ class NamesrvRegistration:
         self._servers = [_NameServer(address) for address in _addresses(config)]
         self._supervisor: Supervisor | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        self._announcing: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
     @property
@@ -184,14 +185,31 @@ class NamesrvRegistration:
                 server.is_slow = server.round_done < round_wanted
         return all(server.round_done >= round_wanted for server in waiting)
 
-    async def unregister(self) -> None:
-        """Tell the name servers that the broker goes; takes a second at most.
+    def announce(self, done: Callable[[], None]) -> None:
+        """Register, and call `done` when `register_now` would be back; at once at the end."""
+        if self._is_closing:
+            done()
+            return
 
-        Ours keep its routes for `routeKeptSeconds`, in case that it comes back.
+        async def announce() -> None:
+            await self.register_now()
+            done()
+
+        task = asyncio.get_running_loop().create_task(announce())
+        self._announcing.add(task)
+        task.add_done_callback(self._announcing.discard)
+
+    async def unregister(self) -> None:
+        """Tell the name servers that the broker goes, after what is being announced.
+
+        Takes a second at most, and one more if there is something to announce. Name servers of ours
+        keep the routes for `routeKeptSeconds`, in case that it comes back.
         """
         self._is_closing = True
         if self.request in self._topics.on_change:
             self._topics.on_change.remove(self.request)
+        if self._announcing:
+            await asyncio.wait(self._announcing)
         kept = self._route_kept()
         await asyncio.gather(*(self._unregister_at(server, kept) for server in self._servers))
 

@@ -2,7 +2,8 @@
 
 The hot path takes all sends of one round through three stages: `_store_all` makes messages of
 requests, the store takes them, `_answer_all` words the answers. Client batches have their own way
-(`_take_batch`). What is rare (a new topic, a refusal) leaves at the check and takes its time.
+(`_take_batch`). What is rare (a new topic, a refusal) leaves at the check and takes its time; who
+made a topic is answered when it has a route (`send_routed`).
 
 Source: apache/rocketmq broker/processor/SendMessageProcessor.java and
 AbstractSendMessageProcessor.java (msgCheck) @ rocketmq-all-5.3.3.
@@ -12,9 +13,10 @@ from collections import defaultdict
 from typing import Final, NamedTuple
 
 from mailboat.broker.context import BrokerContext
-from mailboat.broker.dispatcher import Send
+from mailboat.broker.dispatcher import Asker, Send
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.processors.send_batch import read_client_batch
+from mailboat.broker.processors.send_routed import AnswerWhenRouted
 from mailboat.broker.processors.send_rules import (
     MAX_STORED_PROPERTIES_BYTES,
     RARE_PROPERTIES,
@@ -43,7 +45,6 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand
 from mailboat.protocol.frame import SERIALIZE_JSON
 from mailboat.protocol.send_header import SendFields, SendRequest, encode_send_response
-from mailboat.remoting.connection import Connection
 from mailboat.store.client_batch import ClientBatch
 from mailboat.store.message_inner import MessageInner, PutStatus
 
@@ -56,17 +57,17 @@ _WAIT_TRUE: Final = b"WAIT\x01true\x02"
 _BATCH_CODE: Final = RequestCode.SEND_BATCH_MESSAGE
 
 
-Answers = defaultdict[Connection, list[bytes]]
+Answers = defaultdict[Asker, list[bytes]]
 """What is to be written to whom."""
 
-Batches = list[tuple[Connection, SendRequest, ClientBatch]]
+Batches = list[tuple[Asker, SendRequest, ClientBatch]]
 """Client batches that are stored together."""
 
 
 class _Stored(NamedTuple):
     """What the answer to one stored request says."""
 
-    connection: Connection
+    connection: Asker
     request: SendRequest
     message_id: bytes
     queue_id: int
@@ -143,6 +144,8 @@ class SendMessageProcessor:
                     self._take_batch(send, batches, answers)
                     continue
                 checked = self._check_rare(connection, request, body)
+                if config is None and topic in topics:
+                    send = self._answered_when_routed(connection), request, body
             else:
                 try:
                     text = fields.properties
@@ -171,6 +174,9 @@ class SendMessageProcessor:
             self._store_messages(accepted, messages, answers)
         if batches:
             self._store_batches(batches, answers)
+
+    def _answered_when_routed(self, asker: Asker) -> Asker:
+        return AnswerWhenRouted(asker, self._broker.registration)
 
     def _store_messages(
         self, accepted: list[Send], messages: list[MessageInner], answers: Answers
@@ -268,7 +274,7 @@ class SendMessageProcessor:
     # -- rare requests --------------------------------------------------------------------------
 
     def _check_rare(
-        self, connection: Connection, request: SendRequest, body: bytes
+        self, connection: Asker, request: SendRequest, body: bytes
     ) -> MessageInner | bytes | None:
         fields = request.fields
         try:
@@ -359,7 +365,10 @@ class SendMessageProcessor:
                 raise BrokerError(
                     ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic"
                 )
+            is_new = fields.topic not in self._topics
             _, queue_id = self._check_request(request, body)
+            if is_new:
+                connection = self._answered_when_routed(connection)
             items = decode_batch_columns(body)
             batch = read_client_batch(
                 fields, connection.peer_host, queue_id, items, self._suffix, self._tags_codes
@@ -386,7 +395,7 @@ class SendMessageProcessor:
                 answers[connection].append(answer)
 
     def _answer_batch(
-        self, connection: Connection, request: SendRequest, batch: ClientBatch
+        self, connection: Asker, request: SendRequest, batch: ClientBatch
     ) -> bytes | None:
         if batch.status != PutStatus.PUT_OK:
             self._stats.record_put_failed(len(batch))
@@ -422,7 +431,7 @@ class SendMessageProcessor:
         return self._encode(stored, ResponseCode.SUCCESS)
 
     def _store_unusual_batch(
-        self, connection: Connection, request: SendRequest, items: BatchColumns, queue_id: int
+        self, connection: Asker, request: SendRequest, items: BatchColumns, queue_id: int
     ) -> bytes | None:
         """Store a batch message by message: what they carry needs a closer look."""
         fields = request.fields
