@@ -355,6 +355,23 @@ async def test_a_send_that_waits_is_answered_before_the_end(
     assert namesrv.requests[-1].code == RequestCode.UNREGISTER_BROKER
 
 
+async def test_a_broker_that_leaves_registers_no_more(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """What still comes over connections that are open is answered, and calls nobody back."""
+    namesrv = SlowNamesrv()
+    broker = await start_broker(stack, tmp_path, await namesrv.start(stack))
+    await broker.registration.unregister()
+    started = time.monotonic()
+    await make_topic(client, broker, "T")
+    body = encode_heartbeat(HeartbeatData("c", [], [ConsumerData("G")]))
+    request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body)
+    assert (await client.request(broker.address, request, 3.0)).code == ResponseCode.SUCCESS
+    assert (await first_send(client, broker, "U")).code == ResponseCode.SUCCESS
+    assert time.monotonic() - started < 0.9
+    assert namesrv.requests[-1].code == RequestCode.UNREGISTER_BROKER
+
+
 async def test_a_broker_that_ends_is_forgotten(
     stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
 ) -> None:

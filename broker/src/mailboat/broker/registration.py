@@ -169,8 +169,10 @@ class NamesrvRegistration:
         """Register and wait until every name server that answers knows the topics as they are.
 
         Name servers that failed or hung last time are not waited for. Returns False when one that
-        was waited for did not make it.
+        was waited for did not make it, and once the broker leaves them.
         """
+        if self._is_closing:
+            return False
         self.request()
         round_wanted = self._round
         waiting = [server for server in self._servers if not (server.failures or server.is_slow)]
@@ -210,6 +212,9 @@ class NamesrvRegistration:
             self._topics.on_change.remove(self.request)
         if self._announcing:
             await asyncio.wait(self._announcing)
+        for server in self._servers:
+            if server.task is not None and self._supervisor is not None:
+                self._supervisor.end(server.task)
         kept = self._route_kept()
         await asyncio.gather(*(self._unregister_at(server, kept) for server in self._servers))
 
