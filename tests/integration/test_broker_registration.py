@@ -128,6 +128,14 @@ async def make_topic(client: RemotingClient, broker: BrokerController, topic: st
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
+async def join_group(client: RemotingClient, broker: BrokerController, group: str) -> None:
+    """Send the heartbeat of a group's consumer, which has to succeed."""
+    body = encode_heartbeat(HeartbeatData("c", [], [ConsumerData(group)]))
+    request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body)
+    answer = await client.request(broker.address, request, 5.0)
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+
+
 async def first_send(
     client: RemotingClient, broker: BrokerController, topic: str, *, as_batch: bool = False
 ) -> RemotingCommand:
@@ -182,10 +190,7 @@ async def test_a_new_topic_is_known_when_it_is_answered(
     for number in range(20):
         await make_topic(client, broker, f"T{number}")
         assert await addresses_of(client, namesrv.port, f"T{number}") == [broker.address]
-        body = encode_heartbeat(HeartbeatData("c", [], [ConsumerData(f"G{number}")]))
-        request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body)
-        answer = await client.request(broker.address, request, 3.0)
-        assert answer.code == ResponseCode.SUCCESS
+        await join_group(client, broker, f"G{number}")
         assert await addresses_of(client, namesrv.port, f"%RETRY%G{number}") == [broker.address]
 
 
@@ -196,13 +201,11 @@ async def test_a_new_group_is_answered_after_its_registration(
     namesrv = SlowNamesrv()
     broker = await start_broker(stack, tmp_path, await namesrv.start(stack))
     namesrv.go.clear()
-    body = encode_heartbeat(HeartbeatData("c", [], [ConsumerData("G")]))
-    request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body)
-    heartbeat = asyncio.create_task(client.request(broker.address, request, 5.0))
+    heartbeat = asyncio.create_task(join_group(client, broker, "G"))
     done, _ = await asyncio.wait({heartbeat}, timeout=0.3)
     assert not done
     namesrv.go.set()
-    assert (await heartbeat).code == ResponseCode.SUCCESS
+    await heartbeat
     table = decode_register_broker(namesrv.requests[-1].body)
     assert "%RETRY%G" in table.topic_config_table
 
@@ -364,9 +367,7 @@ async def test_a_broker_that_leaves_registers_no_more(
     await broker.registration.unregister()
     started = time.monotonic()
     await make_topic(client, broker, "T")
-    body = encode_heartbeat(HeartbeatData("c", [], [ConsumerData("G")]))
-    request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body)
-    assert (await client.request(broker.address, request, 3.0)).code == ResponseCode.SUCCESS
+    await join_group(client, broker, "G")
     assert (await first_send(client, broker, "U")).code == ResponseCode.SUCCESS
     assert time.monotonic() - started < 0.9
     assert namesrv.requests[-1].code == RequestCode.UNREGISTER_BROKER
