@@ -132,7 +132,7 @@ async def join_group(client: RemotingClient, broker: BrokerController, group: st
     """Send the heartbeat of a group's consumer, which has to succeed."""
     body = encode_heartbeat(HeartbeatData("c", [], [ConsumerData(group)]))
     request = RemotingCommand.request(RequestCode.HEART_BEAT, body=body)
-    answer = await client.request(broker.address, request, 5.0)
+    answer = await client.request(broker.address, request, 3.0)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
 
 
@@ -292,6 +292,20 @@ async def test_the_routes_of_a_broker_that_restarts_are_kept(
     route = namesrv.routes.route("TBW102")
     assert route is not None
     assert [item.perm & Perm.WRITE for item in route.queue_datas] == [Perm.WRITE]
+
+
+async def test_a_topic_that_nobody_waits_for_is_registered(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path
+) -> None:
+    """One that the broker makes for itself, such as a dead letter's, is registered at once."""
+    namesrv = await start_namesrv(stack)
+    broker = await start_broker(stack, tmp_path, namesrv.port)
+    broker.topics.create_in_send("T", "TBW102", 4)
+
+    async def is_known() -> bool:
+        return await addresses_of(client, namesrv.port, "T") == [broker.address]
+
+    await eventually(is_known)
 
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
