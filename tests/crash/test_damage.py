@@ -5,15 +5,19 @@ derived file costs nothing, since all of them can be built from the log again.
 """
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
 import pytest
 
-from mailboat.disk import read_file
+from mailboat.disk import PAGE_BYTES, read_file
 from mailboat.errors import DamagedStoreError
 from mailboat.model.record import decode_record
+from mailboat.store.inspection import StoreInspector
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import PutStatus
 from mailboat.store.message_store import MessageStore
@@ -107,8 +111,9 @@ def _served(store: MessageStore) -> dict[tuple[QueueKey, int], tuple[int, bytes]
         while at < high:
             result = store.get_message(*key, at, 32, 1 << 20)
             if result.status != GetStatus.FOUND:
-                assert result.status == GetStatus.DAMAGED
-                at += 1
+                is_skipped = result.status == GetStatus.NO_MATCHED_MESSAGE
+                assert is_skipped or result.status == GetStatus.DAMAGED
+                at = result.next_offset if is_skipped else at + 1
                 continue
             data = b"".join(result.slices)
             position = 0
@@ -303,6 +308,34 @@ def test_a_ruined_segment_costs_its_messages_only(original: _Original, operation
         _check_works(store)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("operation", ["zeroed", "garbage", "unreadable"])
+def test_ruined_segments_at_the_end_of_the_log_cost_their_messages_only(
+    original: _Original, operation: str, count: int
+) -> None:
+    """All that lies below the mark and behind the last good record is told, and written behind."""
+    disk = original.copy()
+    disk.unlink("/store/mailboat/progress.json")
+    written = [path for path in _segments(original) if _held_by(original, path)]
+    for path in written[-count:]:
+        if operation == "unreadable":
+            disk.file(path).make_unreadable(0, 8192)
+        else:
+            _change(disk, path, _OPERATIONS[operation])
+    store = _open(disk)
+    _check(store, original, set().union(*(_held_by(original, path) for path in written[-count:])))
+    told = sum(item.size_bytes for item in store.recovery.damaged)
+    assert told > 8192 * (count - 1)
+    end = store.commit_log.end
+    assert end >= max(message.physical_offset for message in original.messages.values())
+    _check_works(store)
+    store = _open(disk)
+    assert store.max_offset("fresh", 0) == 1
+    result = store.get_message("fresh", 0, 0, 1, 1 << 20)
+    assert result.status == GetStatus.FOUND
+    assert decode_record(result.slices[0])[0].physical_offset == end
+
+
 def _copy_over(original: _Original) -> SimulatedDisk:
     """Put the second segment's bytes in the place of the third, and take the queues away."""
     disk = original.copy()
@@ -347,3 +380,168 @@ def test_a_foreign_file_in_the_log_is_refused_by_name(original: _Original) -> No
     disk.close(disk.open("/store/commitlog/notes.txt", create=True))
     with pytest.raises(DamagedStoreError, match=r"notes\.txt"):
         _open(disk)
+
+
+def _pages(disk: SimulatedDisk, path: str) -> int:
+    used = len(read_file(disk, path).rstrip(b"\0"))
+    return max(-(-used // PAGE_BYTES), 1)
+
+
+_NAMES_OF_OTHERS = (
+    "consumequeue/.DS_Store",
+    "consumequeue/orders/notes",
+    "consumequeue/orders/7",
+    "consumequeue/orders/00/",
+    "consumequeue/orders/\u00b2/",
+    "consumequeue/orders/0/folder/",
+    "consumequeue/orders/0/.nfs0001",
+    "consumequeue/orders/0/99999999999999999999",
+    "consumequeue/lost+found/",
+    "index/folder/",
+)
+
+
+@pytest.mark.parametrize("rebuild", [False, True])
+@pytest.mark.parametrize("name", _NAMES_OF_OTHERS)
+def test_what_somebody_else_put_there_stops_no_start(
+    original: _Original, name: str, *, rebuild: bool
+) -> None:
+    """Only what has the name of one of the store's own files is looked at."""
+    disk = original.copy()
+    path = f"/store/{name.rstrip('/')}"
+    if name.endswith("/"):
+        disk.make_dirs(path)
+    else:
+        disk.close(disk.open(path, create=True))
+    inspector = StoreInspector(disk, "/store")
+    assert inspector.check().is_sound
+    inspector.close()
+    store = MessageStore(small_config("SYNC_FLUSH"), disk, store_host=HOST)
+    store.open(rebuild=rebuild)
+    _check(store, original, set())
+    _check_works(store)
+    assert disk.exists(path) != name.endswith("99999999")
+
+
+def test_an_unreadable_page_of_the_log_costs_its_messages_only(original: _Original) -> None:
+    """A bad block is stepped over at the start and reported; the disk is asked for nothing else."""
+    for path in _segments(original):
+        for page in range(_pages(original.disk, path)):
+            disk = original.copy()
+            disk.file(path).make_unreadable(page * PAGE_BYTES, 1)
+            start = int(path.rpartition("/")[2]) + page * PAGE_BYTES
+            hit = {
+                message.physical_offset
+                for message in original.messages.values()
+                if message.physical_offset < start + PAGE_BYTES
+                and start < message.physical_offset + message.size_bytes
+            }
+            store = _open(disk)
+            _check(store, original, hit)
+            assert len(_served(store)) == len(original.messages) - len(hit)
+            _check_works(store)
+
+
+@pytest.mark.parametrize(
+    "kind", ["consumequeue", "index", "checkpoint", "progress.json", "flushed", "lock", "abort"]
+)
+def test_an_unreadable_page_of_a_derived_file_costs_nothing(original: _Original, kind: str) -> None:
+    """The file is built anew from the log."""
+    for path in [path for path in original.disk.walk() if kind in path]:
+        disk = original.copy()
+        disk.file(path).make_unreadable(0, 1)
+        store = _open(disk)
+        _check(store, original, set())
+        _check_works(store)
+
+
+@pytest.mark.parametrize("skip_corrupt", [False, True])
+def test_a_page_that_is_lost_while_the_store_runs(
+    original: _Original, *, skip_corrupt: bool
+) -> None:
+    """Each message of it is answered as damaged or stepped over, and counted; the rest is read."""
+    disk = original.copy()
+    config = small_config("SYNC_FLUSH", skip_corrupt=skip_corrupt)
+    store = MessageStore(config, disk, store_host=HOST)
+    store.open()
+    path = _segments(original)[1]
+    disk.file(path).make_unreadable(0, 8192)
+    lost = _held_by(original, path)
+    _check(store, original, lost)
+    assert len(_served(store)) == len(original.messages) - len(lost)
+    assert store.state().unreadable_records >= len(lost)
+    assert store.state().corrupt_records == 0
+    store.queues.write_some(len(_KEYS))
+    for queue_file in [path for path in disk.walk() if "consumequeue/orders/0" in path]:
+        disk.file(queue_file).make_unreadable(0, 1)
+    assert {key for key, _ in _served(store)} == set(_KEYS) - {("orders", 0)}
+    _check_works(store)
+
+
+def test_a_look_at_a_directory_with_lost_pages_tells_them(original: _Original) -> None:
+    """`store inspect` reads what there is and names what there is not."""
+    disk = original.copy()
+    path = _segments(original)[1]
+    disk.file(path).make_unreadable(0, 1)
+    queue_file = next(path for path in disk.walk() if "consumequeue" in path)
+    disk.file(queue_file).make_unreadable(0, 1)
+    inspector = StoreInspector(disk, "/store")
+    report = inspector.check()
+    inspector.close()
+    assert report.records >= len(original.messages) - len(_held_by(original, path))
+    assert "Input/output error" in report.damaged[0].reason or path in report.damaged[0].reason
+    assert any(queue_file in problem for problem in report.problems)
+
+
+_CUT_SHORT = """
+import os, sys
+from mailboat.config import MessageStoreConfig
+from mailboat.disk.real import RealDisk
+from mailboat.store.message_inner import MessageInner
+from mailboat.store.message_store import MessageStore
+
+root = sys.argv[1]
+config = MessageStoreConfig(store_path_root_dir=root, mapped_file_size_commit_log=1 << 20,
+                            mapped_file_size_consume_queue=20_000)
+HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
+
+def opened():
+    store = MessageStore(config, RealDisk(), store_host=HOST)
+    store.open()
+    return store
+
+store = opened()
+messages = [
+    MessageInner(topic="T", queue_id=0, body=b"%04d" % n * 200, properties=b"", tags_code=0,
+                 unique_key=None, keys=None, flag=0, sys_flag=0, born_timestamp_ms=1,
+                 born_host=HOST)
+    for n in range(100)
+]
+store.put_messages(messages)
+store.queues.write()
+path = store.commit_log.segments[0].path
+for status in (store.get_message("T", 0, 0, 32, 1 << 20).status,):
+    assert status == 0, status
+os.truncate(path, messages[50].physical_offset)
+found = []
+for at in range(100):
+    result = store.get_message("T", 0, at, 1, 1 << 20)
+    found.append((result.status, result.message_count))
+assert found == [(0, 1)] * 50 + [(6, 0)] * 50, found
+assert store.look_message_by_offset(messages[60].physical_offset) is None
+assert store.store_timestamp("T", 0, 60) == -1
+assert store.get_message("T", 0, 40, 32, 1 << 20).message_count == 10
+print("answered")
+"""
+
+
+def test_a_file_cut_short_under_a_running_store_is_no_signal(tmp_path: Path) -> None:
+    """Reads behind the new end are answered; a mapping would end the process by SIGBUS."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CUT_SHORT, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "answered\n"), done.stderr

@@ -1,5 +1,7 @@
 """What a deleted topic leaves in the log does not come back, and takes nobody's place."""
 
+import contextlib
+import errno
 import logging
 from collections.abc import Callable
 from random import Random
@@ -7,9 +9,11 @@ from typing import Final
 
 import pytest
 
+from mailboat.disk import Disk
 from mailboat.model.record import decode_record
 from mailboat.store.message_inner import PutStatus
 from mailboat.store.message_store import MessageStore
+from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.history import Sent
 from mailboat.testing.simulated_disk import PowerCutError, SimulatedDisk
 from mailboat.testing.store_reading import read_queue
@@ -27,7 +31,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "mailboat")
 
 
-def _open(disk: SimulatedDisk) -> MessageStore:
+def _open(disk: Disk) -> MessageStore:
     store = MessageStore(small_config("ASYNC_FLUSH"), disk, store_host=HOST)
     store.open()
     return store
@@ -181,6 +185,72 @@ def test_deletions_are_not_believed_after_rocketmq_had_the_directory() -> None:
     store = _open(disk)
     assert _bodies(store) == list(range(50))
     assert not disk.exists(_NOTES)
+
+
+@pytest.mark.parametrize("call", ["unlink", "rmdir", "listdir"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_deletion_that_failed_half_way_hides_nothing_that_is_sent_then(
+    call: str, number: int
+) -> None:
+    """The queue begins at 0, what is sent can be read; the next try takes what is left."""
+    disk = SimulatedDisk()
+    faulty = FaultyDisk(disk)
+    store = _open(faulty)
+    _put(store, _KEY, range(50))
+    _checkpoint(disk, store)
+    faulty.inject(Fault((call,), number, errno.EIO))
+    with contextlib.suppress(OSError):
+        store.delete_topic(_KEY[0])
+    faulty.heal()
+    _put(store, _KEY, range(100, 110))
+    _checkpoint(disk, store)
+    assert _bodies(store) == list(range(100, 110))
+    for _ in range(2):
+        disk = disk.kill()
+        store = _open(disk)
+        assert _bodies(store)[-10:] == list(range(100, 110))
+    store.delete_topic(_KEY[0])
+    assert not disk.exists(f"/store/consumequeue/{_KEY[0]}")
+    assert not _open(disk.kill()).has_queue(*_KEY)
+
+
+def test_a_file_of_somebody_else_in_a_queue_stops_no_deletion() -> None:
+    """Network file systems leave one for each file that is removed while it is read."""
+    disk = SimulatedDisk()
+    store = _open(disk)
+    _put(store, _KEY, range(50))
+    _checkpoint(disk, store)
+    disk.close(disk.open(f"/store/consumequeue/{_KEY[0]}/{_KEY[1]}/.nfs01", create=True))
+    store.delete_topic(_KEY[0])
+    _put(store, _KEY, range(100, 110))
+    assert _bodies(store) == list(range(100, 110))
+    assert _bodies(_open(disk.kill())) == list(range(100, 110))
+
+
+@pytest.mark.parametrize("counts", [(50, 20), (20, 50), (600, 1)])
+def test_a_topic_made_anew_is_there_after_rocketmq_had_the_directory(
+    counts: tuple[int, int],
+) -> None:
+    """Without a note: its messages count from 0 again, and are not hidden by those deleted."""
+    old, new = counts
+    disk = SimulatedDisk()
+    store = _open(disk)
+    _put(store, _OTHER, range(10))
+    _put(store, _KEY, range(old))
+    _checkpoint(disk, store)
+    store.delete_topic(_KEY[0])
+    _put(store, _KEY, range(1000, 1000 + new))
+    _put(store, _OTHER, range(10, 20))
+    _checkpoint(disk, store)
+    store.close()
+    disk = disk.kill()
+    disk.lock("/store/lock", "lock")()
+    for _ in range(2):
+        store = _open(disk)
+        assert _bodies(store) == list(range(1000, 1000 + new))
+        assert store.max_offset(*_OTHER) == 20
+        _checkpoint(disk, store)
+        disk = disk.kill()
 
 
 def test_a_damaged_note_keeps_no_store_from_opening() -> None:

@@ -271,7 +271,7 @@ def test_an_open_that_failed_can_be_repeated() -> None:
         life.tick(4)
     image = life.simulated.crash(Random(1))
     for call in ("open", "create", "pwrite", "fdatasync", "fallocate", "rename", "fsync_dir",
-                 "pread", "map_read", "listdir", "size"):  # fmt: skip
+                 "pread", "listdir", "size"):  # fmt: skip
         number = 0
         while True:
             number += 1

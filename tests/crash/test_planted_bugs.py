@@ -151,6 +151,10 @@ def _believe_lock_text(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(opening, "was_used_by_another_broker", lambda disk, paths: True)
 
 
+def _believe_page_cache(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(opening, "is_page_cache_intact", lambda disk, paths: True)
+
+
 _BUGS = {
     "skips fdatasync": _Bug(wrap=_NoFdatasync),
     "skips the directory's fsync": _Bug(wrap=_NoDirectorySync),
@@ -171,6 +175,7 @@ _BUGS = {
     "moves the flushed mark before the sync": _Bug(_mark_before_sync),
     "rebuilds nothing at recovery": _Bug(_rebuild_nothing),
     "names a segment before its size is durable": _Bug(_name_before_size),
+    "believes the page cache after a power cut": _Bug(_believe_page_cache),
     "does not know its own directory again": _Bug(_believe_lock_text),
 }
 

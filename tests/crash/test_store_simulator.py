@@ -36,7 +36,7 @@ def test_a_seed_decides_everything(flush_disk_type: str, caplog: pytest.LogCaptu
     caplog.set_level(logging.CRITICAL, "mailboat")
     stories = []
     for _ in range(2):
-        simulator = StoreSimulator(12, flush_disk_type)
+        simulator = StoreSimulator(11, flush_disk_type)
         simulator.run()
         story = [(str(sent), sent.body) for sent in simulator.history.sent]
         stories.append((simulator.crash_states, story))

@@ -9,7 +9,14 @@ from e2e_resources import BROKER, NAME_SERVER, broker_spec, start_broker
 from e2e_traffic import TrafficPod, namesrv_of
 
 SELECTOR = f"mailboat.dev/broker={BROKER}"
-KINDS = ("statefulsets", "services", "configmaps", "poddisruptionbudgets", "serviceaccounts")
+KINDS = (
+    "statefulsets",
+    "services",
+    "configmaps",
+    "poddisruptionbudgets",
+    "networkpolicies",
+    "serviceaccounts",
+)
 BACK_S = 10.0
 
 
@@ -60,6 +67,21 @@ def test_deleted_and_edited_children_come_back_with_all_data(
     received = consumer.wait_messages(20)
     assert {event["msgId"] for event in received} == {event["msgId"] for event in sent}
     assert took < 40
+
+
+def test_a_network_policy_that_is_not_wanted_goes(namespace: Namespace) -> None:
+    """It goes and comes back with the spec, and no pod is replaced for it."""
+    start_broker(namespace)
+    policy, pods = f"mailboat-broker-{BROKER}", namespace.pod_uids()
+    assert namespace.find("networkpolicy", policy) is not None
+    for enabled in (False, True):
+        namespace.patch("broker", BROKER, {"spec": {"networkPolicy": {"enabled": enabled}}})
+        wait_until(
+            f"networkPolicy.enabled: {enabled}",
+            lambda: (namespace.find("networkpolicy", policy) is not None) == enabled,  # noqa: B023
+            60,
+        )
+    assert namespace.pod_uids() == pods
 
 
 def test_a_broker_made_again_finds_its_data(namespace: Namespace, traffic: TrafficPod) -> None:

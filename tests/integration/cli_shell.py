@@ -61,12 +61,19 @@ class Shell:
 
     async def start(self, *words: str, **options: Any) -> asyncio.subprocess.Process:
         """Start a command as a process of its own."""
-        env = {**os.environ, "MAILBOAT_NAMESRV": self._namesrv}
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
         return await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "mailboat.cli", *words, **{**pipes, "env": env, **options}
+            *self.command(*words), **{**pipes, "env": self.environment(), **options}
         )
+
+    def command(self, *words: str) -> list[str]:
+        """Return the words that start a command as a process."""
+        return [sys.executable, "-m", "mailboat.cli", *words]
+
+    def environment(self) -> dict[str, str]:
+        """Return what such a process finds its name servers and its modules by."""
+        path = os.pathsep.join(filter(None, sys.path))
+        return {**os.environ, "MAILBOAT_NAMESRV": self._namesrv, "PYTHONPATH": path}
 
     async def process(self, *words: str, data: bytes = b"") -> tuple[int, bytes, bytes]:
         """Run a command as a process and return its exit code, output and errors."""

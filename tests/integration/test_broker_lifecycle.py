@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import json
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import make_mocked_request
 
 from mailboat.broker import controller
 from mailboat.broker.controller import BrokerController
@@ -27,6 +29,8 @@ from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.heartbeat import ConsumerData, HeartbeatData, encode_heartbeat
 from mailboat.remoting.client import RemotingClient
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
+from mailboat.web.context import WebContext
+from mailboat.web.probes import Probes
 
 
 def make_broker(root: Path, *, disk: Disk | None = None, **changes: Any) -> BrokerController:
@@ -304,3 +308,31 @@ async def test_a_stop_during_recovery_waits_for_it(tmp_path: Path) -> None:
     again = make_broker(tmp_path)
     await again.start()
     await again.shutdown()
+
+
+async def test_a_recovery_says_how_far_it_is(tmp_path: Path) -> None:
+    """Whoever watches a long start can tell whether it gets on."""
+    disk = _SlowDisk()
+    broker = make_broker(tmp_path, disk=disk)
+    context = WebContext(broker.settings, broker=broker)
+
+    async def startup() -> tuple[int, Any]:
+        request = make_mocked_request("GET", "/startupz")
+        answer = await Probes(context).startupz(request)
+        assert isinstance(answer.body, bytes)
+        return answer.status, json.loads(answer.body)
+
+    start = asyncio.create_task(broker.start())
+    await asyncio.to_thread(disk.opening.wait, 10)
+    for position in (0, 4711):
+        broker.store.dispatch.dispatched_offset = position
+        status, body = await startup()
+        assert (status, body["phase"]) == (503, "recovering")
+        assert body["recovered_physical_offset"] == position
+    disk.go.set()
+    await start
+    context.phase = "serving"
+    status, body = await startup()
+    assert status == 200
+    assert "recovered_physical_offset" not in body
+    await broker.shutdown()

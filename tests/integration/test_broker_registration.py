@@ -1,6 +1,7 @@
 """A broker and its name servers over real sockets."""
 
 import asyncio
+import json
 import time
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -217,7 +218,9 @@ async def test_a_registration_says_who_the_broker_is(
     namesrv = SlowNamesrv()
     broker = await start_broker(stack, tmp_path, await namesrv.start(stack))
     request = namesrv.requests[0]
+    identity = json.loads((tmp_path / "mailboat" / "identity.json").read_text())["id"]
     assert request.ext_fields == {
+        "brokerIdentity": identity,
         "brokerName": "broker-a",
         "brokerAddr": broker.address,
         "clusterName": "DefaultCluster",
@@ -227,6 +230,34 @@ async def test_a_registration_says_who_the_broker_is(
         "bodyCrc32": str(zlib.crc32(request.body) & 0x7FFFFFFF),
     }
     assert decode_register_broker(request.body).topic_config_table["TBW102"].perm == 7
+
+
+async def test_a_second_broker_of_the_name_is_told(
+    stack: AsyncExitStack, client: RemotingClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is refused with the address of the first one, says so, and has the place after that."""
+    namesrv = await start_namesrv(stack)
+    first = await start_broker(stack, tmp_path / "first", namesrv.port)
+    await make_topic(client, first, "T")
+    second = await start_broker(stack, tmp_path / "second", namesrv.port)
+    (state,) = second.registration.states()
+    assert (state.registered, state.held_by) == (False, first.address)
+    assert f"is registered at {first.address}, which lives" in str(state.error)
+    assert second.registration.displacement() == (
+        f"{first.address} has the broker name broker-a at name server 127.0.0.1:{namesrv.port}"
+    )
+    assert f"is registered at {first.address}" in caplog.text
+    assert await addresses_of(client, namesrv.port, "T") == [first.address]
+    assert first.registration.displacement() is None
+
+    await first.shutdown()
+
+    async def has_the_place() -> bool:
+        return second.registration.states()[0].registered
+
+    await eventually(has_the_place)
+    assert namesrv.routes.broker_addresses("broker-a") == {0: second.address}
+    assert second.registration.displacement() is None
 
 
 async def test_the_end_is_told_before_it_comes(

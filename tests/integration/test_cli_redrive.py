@@ -1,24 +1,26 @@
 """`mailboat message redrive` against real brokers, with dead letters that really died."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_shell import Shell, committed, length, make_topic, next_ms, send, stored, until
 
+from mailboat.cli.message import redrive as redrive_command
 from mailboat.client import (
     Admin,
     ConsumeFromWhere,
     Message,
     MessageExt,
-    MessageQueue,
     Producer,
     PushConsumer,
     StartPoint,
 )
+from mailboat.client.admin import redrive
 from mailboat.client.admin.redrive import Destination, Redrive, Selection
-from mailboat.client.send_result import SendResult
-from mailboat.errors import BrokerError
+from mailboat.client.send_result import SendResult, SendStatus
+from mailboat.errors import BrokerError, ConnectionLostError, MailboatError
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.testing.cluster import Cluster
@@ -206,6 +208,66 @@ class FailingProducer(Producer):
         return await super().send(message, **options)  # type: ignore[arg-type]
 
 
+class DoubtfulProducer(Producer):
+    """Stores one message, and answers at first as one that does not know."""
+
+    failure: MailboatError | None = None
+
+    async def send(self, message: Message, **options: object) -> SendResult:
+        """Send; then the answer is lost, or says that the flush took too long."""
+        result = await super().send(message, **options)  # type: ignore[arg-type]
+        if message.body != b"2" or type(self).failure is None:
+            return result
+        failure, type(self).failure = type(self).failure, None
+        if isinstance(failure, ConnectionLostError):
+            raise failure
+        return replace(result, status=SendStatus.FLUSH_DISK_TIMEOUT)
+
+
+async def test_letter_whose_answer_was_lost_keeps_its_id(
+    tmp_path: Path, capsysbinary: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    """Both copies of it have the same id, though the letter had none of its own."""
+    monkeypatch.setattr(redrive_command, "Producer", DoubtfulProducer)
+    monkeypatch.setattr(redrive, "RETRY_PAUSE_S", 0.01)
+    async with Cluster(tmp_path) as cluster:
+        await make_topic(cluster, "%DLQ%C")
+        await make_topic(cluster, "T")
+        await put_dead_letters(cluster, "C", range(4), "T")
+        DoubtfulProducer.failure = ConnectionLostError("lost")
+        take = Destination.message
+
+        def without_id(destination: Destination, letter: MessageExt) -> Message:
+            message = take(destination, letter)
+            del message.properties["UNIQ_KEY"]
+            return message
+
+        monkeypatch.setattr(Destination, "message", without_id)
+        shell = Shell(cluster, capsysbinary)
+        await shell.run("message", "redrive", "C")
+        ids = [each.unique_key for each in await stored(cluster, "T")]
+        assert (len(ids), len(set(ids))) == (5, 4)
+
+
+async def test_letter_that_may_be_stored_is_told_and_comes_again(
+    tmp_path: Path, capsysbinary: Capture, monkeypatch: pytest.MonkeyPatch
+):
+    """Exit code 5 and how many went before; the next run goes on at that letter."""
+    monkeypatch.setattr(redrive_command, "Producer", DoubtfulProducer)
+    async with Cluster(tmp_path) as cluster:
+        await make_topic(cluster, "%DLQ%C")
+        await make_topic(cluster, "T")
+        await put_dead_letters(cluster, "C", range(4), "T")
+        DoubtfulProducer.failure = MailboatError("late")
+        shell = Shell(cluster, capsysbinary)
+        said = await shell.fails("message", "redrive", "C", code=5)
+        assert "answered FLUSH_DISK_TIMEOUT, so a message may or may not be stored" in said
+        assert said.endswith("(3 messages were redriven before; run it again to go on)")
+        await shell.run("message", "redrive", "C")
+        found = sorted(int(each.body) for each in await stored(cluster, "T"))
+        assert found == [0, 1, 2, 2, 3, 3]
+
+
 async def test_failure_keeps_what_went_before_it(tmp_path: Path, capsysbinary: Capture):
     """A letter that cannot be sent stops the run at that letter; the next run begins with it."""
     async with Cluster(tmp_path) as cluster:
@@ -244,8 +306,8 @@ async def test_position_of_other_dead_letters_is_no_position(tmp_path: Path):
         async with Admin(namesrv=namesrv) as admin, Producer("P", namesrv=namesrv) as producer:
             await admin.groups.create(SubscriptionGroupConfig("old"))
             for committed_offset, expected in ((21, 20), (20, 0), (19, 1)):
-                queue = MessageQueue("%DLQ%C", "broker-a", 0)
-                await admin.offsets.commit("old", queue, committed_offset)
+                # As a broker has it that takes any offset; ours refuses the first one.
+                cluster.broker().offsets.commit("old", "%DLQ%C", 0, committed_offset)
                 redrive = Redrive(
                     admin, producer, Destination("C"), Selection(), position_group="old"
                 )

@@ -14,6 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from mailboat.protocol.codes import RequestCode
+from mailboat.protocol.command import RemotingCommand
+
 FREE_PORTS = ["--namesrv-port", "0", "--broker-port", "0", "--http-port", "0"]
 Start = Callable[..., subprocess.Popen[str]]
 
@@ -187,3 +190,38 @@ def test_the_version_is_that_of_the_package(start: Start) -> None:
     """`python -m mailboat.cli` is the same as `mailboat`."""
     output, _ = start("--version").communicate(timeout=20)
     assert output.startswith("mailboat 0.")
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_no_client_writes_lines_of_its_own_into_the_log(
+    start: Start, tmp_path: Path, log_format: str
+) -> None:
+    """Names, ids and paths come from whoever connects; each event stays one plain line."""
+    hostile = "c\n2026-01-01 00:00:00,000 INFO forged \x1b[2J\x9b31m\u202eabc\u2028"
+    process = start(
+        "standalone", "--data-dir", str(tmp_path / "data"), *FREE_PORTS, "--ready-json",
+        "--log-format", log_format,
+    )  # fmt: skip
+    ready = _ready(process)
+    body = json.dumps(
+        {"clientID": hostile, "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": []}]}
+    ).encode()
+    register = {"brokerName": hostile, "brokerAddr": hostile, "clusterName": hostile,
+                "brokerId": "0", "haServerAddr": ""}  # fmt: skip
+    for address, code, fields, content in (
+        (ready["broker"], RequestCode.HEART_BEAT, {}, body),
+        (ready["namesrv"], RequestCode.REGISTER_BROKER, register, b""),
+        (ready["broker"], RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": hostile}, b""),
+    ):
+        host, port = address.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), 10) as connection:
+            connection.sendall(RemotingCommand.request(code, fields, content).encode())
+            assert connection.recv(4096)
+    log = _stop(process)
+    assert "forged" in log
+    for line in log.splitlines():
+        assert line.isprintable()
+        assert not line.startswith("2026-01-01 00:00:00,000 INFO forged")
+    if log_format == "json":
+        messages = [json.loads(line)["message"] for line in log.split("\n") if line]
+        assert any(hostile in message for message in messages)

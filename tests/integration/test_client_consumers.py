@@ -200,6 +200,43 @@ async def test_subscribers_share_queues(tmp_path: Path):
             await asyncio.wait_for(alone_again, PATIENCE_S)
 
 
+async def test_a_queue_that_goes_away_is_committed_first(tmp_path: Path):
+    """With `commit_lost` the other member begins behind what was handed out."""
+    async with Cluster(tmp_path) as cluster:
+        await send_numbers(cluster, range(40))
+        namesrv = cluster.namesrv_addresses
+        first = PullConsumer("C", namesrv=namesrv, start_point=FIRST, commit_lost=True)
+        second = PullConsumer("C", namesrv=namesrv, start_point=FIRST)
+        async with first, second, Admin(namesrv=namesrv) as admin:
+            await first.subscribe("T")
+            ends = Counter(message.queue_id for message in await poll_all(first, 40))
+            shared = assigned(first, 2)
+            before = set(first.assignment)
+            await second.subscribe("T")
+            await asyncio.wait_for(shared, PATIENCE_S)
+            # Of its own queues, after those that went.
+            await first.commit()
+            for queue in before - set(first.assignment):
+                assert await admin.offsets.committed("C", queue) == ends[queue.queue_id]
+
+
+async def test_a_group_that_was_moved_back_is_committed_anew(tmp_path: Path):
+    """Also where the consumer comes to the very place that it has committed before."""
+    async with Cluster(tmp_path) as cluster:
+        await send_numbers(cluster, range(8))
+        namesrv = cluster.namesrv_addresses
+        consumer = PullConsumer("C", namesrv=namesrv, start_point=FIRST)
+        async with consumer, Admin(namesrv=namesrv) as admin:
+            await consumer.subscribe("T")
+            await poll_all(consumer, 8)
+            await consumer.commit()
+            await admin.offsets.reset("C", "T", FIRST)
+            assert sorted(numbers_of(await poll_all(consumer, 8))) == list(range(8))
+            await consumer.commit()
+            for queue in consumer.assignment:
+                assert await consumer.committed(queue) == await consumer.max_offset(queue)
+
+
 async def test_assigned_consumer_takes_nothing_from_the_group(tmp_path: Path):
     """A consumer that chooses its queues is no member: the members' shares do not change."""
     async with Cluster(tmp_path) as cluster:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from raw_client import connected, running_broker
 
 from mailboat.broker.controller import BrokerController
 from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
@@ -590,3 +591,17 @@ async def test_a_retry_for_a_group_that_is_not_there_is_refused(side: Side) -> N
     assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     assert answer.remark == "subscription group not exist, nobody"
     assert side.broker.topics.select("%RETRY%nobody") is None
+
+
+@pytest.mark.parametrize("level", ["0_0", "\u0661", " 1", "2147483648", "9" * 5_000, "x"])
+async def test_a_delay_level_that_java_cannot_read_is_refused(tmp_path: Path, level: str) -> None:
+    """Python reads more as a number; with a level of 0 it would be stored as it came."""
+    fields: dict[str, ExtValue] = {
+        "a": "PG", "b": "T", "c": "TBW102", "d": 1, "e": 0, "f": 0, "g": 1,
+        "h": 0, "i": f"DELAY\x01{level}\x02", "j": 0, "k": False,
+    }  # fmt: skip
+    async with running_broker(tmp_path) as broker, connected(broker, "c") as [client]:
+        answer = await client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+        assert len(answer.remark or "") < 100
+        assert broker.store.commit_log.end == 0

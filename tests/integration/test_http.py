@@ -116,6 +116,25 @@ async def test_a_failed_store_is_unready_with_the_reason(http_broker: Http) -> N
     assert (values["mailboat_store_failed"], values["mailboat_store_writable"]) == (1, 0)
 
 
+async def test_a_broker_whose_name_another_one_has_is_unready(
+    http_broker: Http, tmp_path: Path
+) -> None:
+    """No client would find it; the probe says who has the name, and so does the API."""
+    options = {"httpPort": "0", "namesrvAddr": http_broker.cluster.namesrv_addresses}
+    async with Cluster(tmp_path / "second", name_servers=0, options=options) as second:
+        address = f"http://{await second.http_address()}"
+        async with aiohttp.ClientSession(address) as session:
+            http = Http(second, session)
+            status, body = await http.get("/readyz")
+            assert (status, body["status"]) == (503, "unready")
+            first = http_broker.cluster.broker().address
+            assert body["reason"].startswith(f"{first} has the broker name broker-a at name server")
+            [server] = (await http.get("/api/v1/broker"))[1]["name_servers"]
+            assert (server["registered"], server["held_by"]) == (False, first)
+            assert (await http.get("/livez"))[0] == 200
+    assert (await http_broker.get("/readyz"))[0] == 200
+
+
 async def test_a_failed_background_task_is_not_alive(http_broker: Http) -> None:
     """Only a restart helps, which is what liveness is for."""
     http_broker.cluster.broker().supervisor.fail("background task flush has stalled")

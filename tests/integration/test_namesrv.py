@@ -241,3 +241,49 @@ async def test_a_broker_that_ends_is_unregistered_and_comes_back(tmp_path: Path)
         assert routes.broker_addresses("broker-a") == {}
         assert (await cluster.start_broker(0)).address == address
         assert routes.broker_addresses("broker-a") == {0: address}
+
+
+async def test_many_brokers_that_go_hold_nobody_up(namesrv: NamesrvController) -> None:
+    """One connection registers a hundred names and ends; another broker has very many topics. Each
+    name is taken out of its own topics, not looked for in all: no callback takes long, which the
+    tests of this folder watch."""
+    topics = {f"topic-{number:05d}": TopicConfig(f"topic-{number:05d}") for number in range(60_000)}
+    many = encode_register_broker(TopicConfigTable(DataVersion(1, 1), topics), compressed=True)
+    honest, hostile = Peer(namesrv), Peer(namesrv)
+    try:
+        big = {**IDENTITY, "compressed": True}
+        assert (await honest.ask(RequestCode.REGISTER_BROKER, big, many)).code == 0
+        few = encode_register_broker(TABLE)
+        for number in range(100):
+            fake = {**IDENTITY, "brokerName": f"fake-{number}", "brokerAddr": f"10.0.1.1:{number}"}
+            assert (await hostile.ask(RequestCode.REGISTER_BROKER, fake, few)).code == 0
+        await hostile.client.close()
+        await _until_unknown(honest, "T")
+        wiped = await honest.ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "broker-a"})
+        assert wiped.ext_fields["wipeTopicCount"] == "60000"
+        assert (await honest.ask(RequestCode.UNREGISTER_BROKER, IDENTITY)).code == 0
+        assert not await honest.knows("topic-00000")
+        async with asyncio.timeout(5):
+            while namesrv.routes.topic_count():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        await honest.client.close()
+        await hostile.client.close()
+
+
+async def test_a_full_key_value_table_keeps_no_broker_out(
+    client: Peer, namesrv: NamesrvController
+) -> None:
+    """Each registration is answered with the order configurations: what would not fit a frame is
+    not taken, and there is room again once a key is gone."""
+    key: dict[str, ExtValue] = {"namespace": "ORDER_TOPIC_CONFIG", "value": "v" * 60_000}
+    codes = set()
+    for number in range(80):
+        answer = await client.ask(RequestCode.PUT_KV_CONFIG, {**key, "key": f"k{number}"})
+        codes.add(answer.code)
+    assert codes == {ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR}
+    assert "at most 4194304 are allowed" in (answer.remark or "")
+    await client.register()
+    await client.ask(RequestCode.DELETE_KV_CONFIG, {**key, "key": "k0"})
+    again = await client.ask(RequestCode.PUT_KV_CONFIG, {**key, "key": "k0"})
+    assert again.code == ResponseCode.SUCCESS

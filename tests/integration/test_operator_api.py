@@ -10,11 +10,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mailboat import __version__
+from mailboat.broker import administration
 from mailboat.broker.controller import BrokerController
 from mailboat.client.producer import Producer
 from mailboat.client.pull_consumer import PullConsumer
 from mailboat.model.message import Message
 from mailboat.model.message_queue import MessageQueue
+from mailboat.model.subscription import SubscriptionGroupConfig
+from mailboat.model.topic import TopicConfig
 from mailboat.store.retention import Pressure
 from mailboat.testing.cluster import Cluster
 
@@ -36,9 +39,11 @@ class Api:
         """The broker."""
         return self.cluster.broker()
 
-    async def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+    async def call(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
         """Return status and JSON of a call."""
-        async with self._http.request(method, path, json=body) as answer:
+        async with self._http.request(method, path, json=body, headers=headers) as answer:
             return answer.status, await answer.json()
 
     async def get(self, path: str) -> Any:
@@ -110,6 +115,7 @@ async def test_the_broker_says_who_it_is(api: Api) -> None:
         "address": api.cluster.namesrv_addresses,
         "registered": True,
         "error": None,
+        "held_by": None,
     }
 
 
@@ -232,6 +238,19 @@ async def test_the_retention_document_of_a_log_half_read(api: Api) -> None:
     }
 
 
+async def test_nothing_is_called_read_before_members_can_be_back(api: Api) -> None:
+    """A group whose members subscribe without an offset is unknown at a start; an operator that
+    scales the broker away would take along what it has not read."""
+    await api.send(3)
+    api.broker.offsets.commit("g", TOPIC, 0, 3)
+    await api.round_of_progress()
+    assert (await api.get("/api/v1/retention"))["unread_bytes"] == 0
+    api.broker.reading.await_members()
+    body = await api.get("/api/v1/retention")
+    assert body["unread_bytes"] == api.broker.store.commit_log.end
+    assert body["reclaimable"]["read_bytes"] == 0
+
+
 async def test_what_was_deleted_unread_is_counted_everywhere(api: Api) -> None:
     """Per group and topic, in the document and in the metrics."""
     await api.send(60)
@@ -294,3 +313,55 @@ async def test_the_metrics_have_the_documented_names(api: Api) -> None:
     assert values["store_cleaner_last_run_timestamp_seconds"] > 1_600_000_000
     assert values["store_threshold_ratio,force_clean,spec"] == 0.98
     assert values["store_threshold_ratio,force_clean,effective"] == 0.97
+
+
+async def test_a_deletion_may_name_the_topic_that_it_saw(api: Api) -> None:
+    """A topic of the same name that was made since stays, with its messages."""
+    path = "/api/v1/topics/made"
+    body = {"read_queue_nums": 1, "write_queue_nums": 1, "perm": 6}
+    assert (await api.call("PUT", path, body))[0] == 200
+    seen = (await api.get(path))["incarnation"]
+    assert (await api.call("PUT", path, {**body, "perm": 4}))[0] == 200
+    assert (await api.get(path))["incarnation"] == seen
+
+    async def delete(incarnation: str) -> tuple[int, Any]:
+        return await api.call("DELETE", path, headers={"If-Match": f'"{incarnation}"'})
+
+    status, refused = await delete("1-0")
+    assert (status, "If-Match" in refused["error"]) == (412, True)
+    assert await delete(seen) == (200, {"topic": "made", "deleted": True})
+    # What is gone is gone: a repeat is no error.
+    assert await delete(seen) == (200, {"topic": "made", "deleted": False})
+    assert (await api.call("PUT", path, body))[0] == 200
+    assert (await delete(seen))[0] == 412
+    again = (await api.get(path))["incarnation"]
+    assert again != seen
+    assert (await delete(again))[0] == 200
+
+
+async def test_declarations_are_shown_and_made_where_they_are_missing(api: Api) -> None:
+    """A new broker gets topics and groups with all their settings; what it has stays as it is."""
+    topic = TopicConfig("made", 3, 2, 4, order=True, attributes={"message.type": "FIFO"})
+    await administration.update_topic(api.broker, topic)
+    await administration.update_group(
+        api.broker, SubscriptionGroupConfig("g", retry_max_times=3, consume_enable=False)
+    )
+    api.broker.topics.create_retry_topic("g")
+    shown = await api.get("/api/v1/declarations/topics?limit=1000")
+    assert [item["topic_name"] for item in shown["topics"]] == ["made"]
+    groups = await api.get("/api/v1/declarations/groups?limit=1000")
+    assert [item["group_name"] for item in groups["groups"]] == ["g"]
+    assert groups["groups"][0]["retry_max_times"] == 3
+    other = {**shown["topics"][0], "topic_name": "other"}
+    changed = {**shown["topics"][0], "perm": 6}
+    body = {"topics": [changed, other], "groups": groups["groups"]}
+    path = "/api/v1/declarations"
+    assert await api.call("POST", path, body) == (200, {"topics": 1, "groups": 0})
+    made = api.broker.topics.select("other")
+    assert made == TopicConfig("other", 3, 2, 4, order=True, attributes={"message.type": "FIFO"})
+    assert api.broker.topics.select("made") == topic
+    illegal = {**other, "topic_name": "no good name"}
+    last = {**other, "topic_name": "last"}
+    assert (await api.call("POST", path, {"topics": [last, illegal]}))[0] == 400
+    assert api.broker.topics.select("last") is None
+    assert (await api.call("POST", path, {"topics": [last] * 1001}))[0] == 400

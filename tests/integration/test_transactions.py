@@ -603,7 +603,7 @@ async def test_metrics_show_open_transactions_and_outcomes(tmp_path: Path) -> No
         await _until(lambda: _holds(producer, GIVEN_UP))
         await producer.prepare(CHECK_IMMUNITY_TIME_IN_SECONDS="600")
         await _until(lambda: _is_open_count(broker, 1))
-        page = MetricsPage(WebContext(broker.settings, broker=broker)).render().decode()
+        page = (await MetricsPage(WebContext(broker.settings, broker=broker)).render()).decode()
     for line in (
         "mailboat_half_messages 1.0",
         'mailboat_transactions_ended_total{outcome="committed"} 2.0',

@@ -25,10 +25,11 @@ from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.heartbeat import ConsumerData
 from mailboat.remoting.connection import Connection
+from mailboat.remoting.turns import in_turns
 from mailboat.testing.disk_wrapper import DiskWrapper
 from mailboat.testing.history import Sent
 from mailboat.testing.store_simulator import make_message
-from mailboat.web.retention import retention_document
+from mailboat.web.retention import retention_steps
 
 TOPIC: Final = "T"
 OTHER: Final = "other"
@@ -136,7 +137,7 @@ async def test_a_restart_lets_nothing_go_before_the_members_can_be_back(
     async with running(tmp_path, disk) as broker:
         await look(broker)
         assert (broker.reading.position(), consumed(broker)) == (0, 0)
-        shown = retention_document(broker)
+        shown = await in_turns(retention_steps(broker))
         assert (shown.segments[0].is_read, shown.reclaimable.read_bytes) == (True, 0)
         if does_come_back:
             join(broker, "hung", TOPIC)

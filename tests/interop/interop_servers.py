@@ -18,6 +18,7 @@ from pathlib import Path
 
 from interop_jars import JVM_FLAGS, server_classpath
 from interop_process import LineProcess, ProcessFailedError
+from planted_delays import hold_java_dispatch, name_server_for_java
 
 _JVM = ["-Xms256m", "-Xmx512m", *JVM_FLAGS]
 _JVM += ["-XX:MaxDirectMemorySize=512m", "-Drocketmq.log.level=WARN"]
@@ -60,6 +61,11 @@ class JavaServer:
         self._process.kill()
 
     @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         """Whether the process still lives."""
         return self._process.process.poll() is None
@@ -95,7 +101,7 @@ def start_java_broker(
         "brokerIP2": "127.0.0.1",
         "listenPort": port,
         "haListenPort": port + 1,
-        "namesrvAddr": namesrv,
+        "namesrvAddr": name_server_for_java(namesrv),
         "storePathRootDir": store_dir,
         "storePathCommitLog": store_dir / "commitlog",
         "autoCreateTopicEnable": "true",
@@ -109,6 +115,7 @@ def start_java_broker(
             broker.kill()
             raise ProcessFailedError(f"{name} did not register at {namesrv}")
         time.sleep(0.05)
+    hold_java_dispatch(broker.pid)
     return broker
 
 

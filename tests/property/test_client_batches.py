@@ -21,6 +21,7 @@ from mailboat.disk import read_file
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.send_header import SendFields, SendRequest
+from mailboat.store.file_pool import FilePool
 from mailboat.store.index_file import IndexFile, index_file_bytes
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_store import MessageStore
@@ -327,7 +328,7 @@ def test_keys_put_together_make_the_file_of_keys_put_alone(
         disk = SimulatedDisk()
         fd = disk.open("/index", create=True)
         disk.ftruncate(fd, index_file_bytes(slot_count, 400))
-        file = IndexFile(disk, "/index", fd, slot_count, 400)
+        file = IndexFile(disk, FilePool(disk, 8), "/index", slot_count, 400)
         for number, group in enumerate(groups):
             offsets = [number * 1000 + at for at in range(len(group))]
             if is_together:

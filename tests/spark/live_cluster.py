@@ -11,7 +11,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from mailboat.client import Admin, Message, MessageQueue, Producer, SendResult
+from mailboat.client import (
+    Admin,
+    ConsumeFromWhere,
+    Message,
+    MessageQueue,
+    Producer,
+    SendResult,
+    StartPoint,
+)
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.model.topic import TopicConfig
 from mailboat.store.retention import Pressure
@@ -86,6 +94,16 @@ class LiveCluster:
                 await admin.groups.create(SubscriptionGroupConfig(group))
 
         self.run(create())
+
+    def reset_group(self, group: str, topic: str) -> None:
+        """Move a group to the beginning of a topic, as an administrator does."""
+
+        async def reset() -> None:
+            async with Admin(namesrv=self.namesrv) as admin:
+                first = StartPoint(ConsumeFromWhere.FIRST_OFFSET)
+                await admin.offsets.reset(group, topic, first)
+
+        self.run(reset())
 
     def delete_topic(self, topic: str) -> None:
         """Remove a topic and all its messages."""
@@ -177,6 +195,19 @@ class LiveCluster:
         if at_other_address:
             self._cluster._ports.clear()
         self.run(self._cluster.start_broker(0))
+
+    def swap_addresses(self) -> None:
+        """Have the first two brokers come back at each other's address."""
+
+        async def swap() -> None:
+            ports = self._cluster._ports
+            for index in (0, 1):
+                await self._cluster.stop_broker(index)
+            ports[0], ports[1] = ports[1], ports[0]
+            for index in (0, 1):
+                await self._cluster.start_broker(index)
+
+        self.run(swap())
 
 
 def numbered(queue: MessageQueue, first: int, end: int, tag: str | None = None) -> list[Message]:

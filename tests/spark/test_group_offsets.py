@@ -65,6 +65,30 @@ def test_a_new_query_does_not_move_its_group_back(cluster, topic):
     assert cluster.group_offset(group, queue) == 7
 
 
+def test_a_broker_that_was_away_at_the_start_is_read_from_where_its_group_is(tmp_path, topic):
+    """A query that begins where its group is neither repeats what that has nor moves it back."""
+    with LiveCluster(tmp_path, brokers=2) as own:
+        own.create_topic(topic, 1)
+        here, away = (MessageQueue(topic, name, 0) for name in ("broker-b", "broker-a"))
+        for queue in (here, away):
+            own.send(queue, numbered(queue, 0, 10))
+        group = f"{topic}-group"
+        own.create_group(group)
+        client = shared_client(own.namesrv)
+        client.run(client.client.commit(group, {here: 4, away: 7}))
+        own.stop_broker()
+        reader = stream(own, topic, groupId=group, startingOffsets="group", retryTimeoutMs="300")
+        start = reader.initialOffset()
+        assert start == {"_v": 1, topic: {"broker-b:0": 4}}
+        first = reader.latestOffset(start, ALL)
+        own.start_broker()
+        second = reader.latestOffset(first, ALL)
+        assert second["_from"] == {topic: {"broker-a:0": 7}}
+        assert read(reader, first, second) == [(0, n, b"0-%d" % n) for n in (7, 8, 9)]
+        assert own.group_offset(group, away) == 7
+        close_shared_clients()
+
+
 def test_a_queue_new_to_a_query_is_its_groups_before_the_batch_ends(cluster, topic):
     """Brokers count a group as a reader of what it has offsets in, so a queue gets one at once."""
     cluster.fill(topic, queues=1, per_queue=10)
@@ -153,7 +177,7 @@ def test_one_refused_queue_does_not_hold_up_the_others(tmp_path, topic, caplog, 
 def test_what_failed_is_not_sent_at_every_plan(tmp_path, topic, caplog):
     """An idle query plans a hundred times a second; a refused commit is not sent each time."""
     with LiveCluster(tmp_path, options={"autoCreateSubscriptionGroup": "false"}) as own:
-        [queue] = own.create_topic(topic, 1)
+        [queue] = own.fill(topic, queues=1, per_queue=1)
         group = group_of(own, topic)
         group.store({queue: 0})
         own.create_group(f"{topic}-group")

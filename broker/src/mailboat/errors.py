@@ -17,6 +17,9 @@
       BrokerError                         a peer answered with a response code other than success
       RemotingError                       no answer, so the outcome is unknown
         ConnectError, RequestTimeoutError, ConnectionLostError
+        PeerBusyError                     not even sent: the peer leaves too much as it is
+      UnknownOutcomeError                 messages may or may not be stored (exit code 5)
+      PartlyDoneError                     one of several brokers failed, after others had done it
       RouteNotFoundError                  no name server knows the topic
       NoWritableQueueError                the route holds no queue that takes messages
 
@@ -115,6 +118,15 @@ class BrokerError(MailboatError):
         self.remark = remark
 
 
+class PlaceTakenError(BrokerError):
+    """A name server refuses a registration: another broker that lives has the name and the id."""
+
+    def __init__(self, code: int, remark: str, held_by: str) -> None:
+        """Keep the address of the other one too."""
+        super().__init__(code, remark)
+        self.held_by = held_by
+
+
 class RemotingError(MailboatError):
     """There was no answer, so the outcome of the call is unknown."""
 
@@ -131,6 +143,29 @@ class RequestTimeoutError(RemotingError):
 
 class ConnectionLostError(RemotingError):
     """The connection closed before the answer arrived."""
+
+
+class PeerBusyError(RemotingError):
+    """The peer reads or answers too little of what it was sent before; nothing was sent."""
+
+
+class UnknownOutcomeError(MailboatError):
+    """Messages may or may not be stored, or less safely than the broker was set to.
+
+    Commands that send end with it: sending again what its text names may store it twice.
+    """
+
+    exit_code: ClassVar[int] = 5
+
+
+class PartlyDoneError(MailboatError):
+    """A change that several brokers had to make was made by some of them only."""
+
+    def __init__(self, cause: MailboatError, done: str) -> None:
+        """Keep what went wrong, and the words that say what was done before and what was not."""
+        super().__init__(f"{cause}; {done}")
+        self.cause = cause
+        self.done = done
 
 
 class RouteNotFoundError(MailboatError):

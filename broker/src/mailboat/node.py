@@ -15,6 +15,7 @@ import socket
 from typing import TYPE_CHECKING, Final
 
 from mailboat.config import Settings
+from mailboat.disk.descriptors import raise_descriptor_limit
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.web.context import WebContext
 
@@ -122,6 +123,7 @@ class Node:
             await self._end_http()
 
     async def _start(self) -> None:
+        raise_descriptor_limit()
         self._bind_http()
         if self._settings.role != "broker":
             namesrv = NamesrvController(self._settings)

@@ -1,17 +1,29 @@
+{{/* A name cut to 40 characters; what is left of a cut is no end of a name. */}}
+{{- define "mailboat.cut" -}}
+{{- regexReplaceAll "[^a-z0-9]+$" (trunc 40 .) "" -}}
+{{- end -}}
+
 {{- define "mailboat.name" -}}
-{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- include "mailboat.cut" (default .Chart.Name .Values.nameOverride) -}}
 {{- end -}}
 
 {{/* The release's full name, short enough for every suffix. */}}
 {{- define "mailboat.fullname" -}}
 {{- $name := include "mailboat.name" . -}}
 {{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- include "mailboat.cut" .Values.fullnameOverride -}}
 {{- else if contains $name .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- include "mailboat.cut" .Release.Name -}}
 {{- else -}}
-{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- include "mailboat.cut" (printf "%s-%s" .Release.Name $name) -}}
 {{- end -}}
+{{- end -}}
+
+{{/* The full name as a Service may have it: a letter first, and no dots. */}}
+{{- define "mailboat.serviceName" -}}
+{{- $name := include "mailboat.fullname" . | replace "." "-" -}}
+{{- if regexMatch "^[0-9]" $name }}{{ $name = printf "r%s" $name }}{{ end -}}
+{{- $name -}}
 {{- end -}}
 
 {{/* Labels of an object; call with (dict "root" $ "component" "operator"), and "more" for others.
@@ -38,12 +50,26 @@ app.kubernetes.io/component: {{ .component | quote }}
 {{- fail "operator.serviceAccount.create is false, so operator.serviceAccount.name must name an account that is there" -}}
 {{- end -}}
 {{- $names := dict -}}
+{{- $objects := dict -}}
+{{- if $operator.enabled -}}
+{{- $fullname := include "mailboat.fullname" . -}}
+{{- range list $fullname (printf "%s-leader" $fullname) (printf "%s-test" $fullname) (printf "%s-%s" $fullname .Release.Namespace) -}}
+{{- $_ := set $objects . "the operator" -}}
+{{- end -}}
+{{- end -}}
 {{- range .Values.sparkJobs -}}
 {{- if hasKey $names .name -}}
 {{- fail (printf "sparkJobs has two jobs of the name %s: each needs one of its own" .name) -}}
 {{- end -}}
 {{- $_ := set $names .name true -}}
 {{- $job := include "mailboat.sparkJob" (dict "root" $ "job" .) | fromYaml -}}
+{{- $object := include "mailboat.sparkJobName" (dict "root" $ "job" .) -}}
+{{- range $name := list $object (printf "%s-executors" $object) -}}
+{{- with get $objects $name -}}
+{{- fail (printf "sparkJobs: an object of %s would be called %s, as one of %s is: rename the job" $job.name $name .) -}}
+{{- end -}}
+{{- $_ := set $objects $name $job.name -}}
+{{- end -}}
 {{- if and (eq $job.mode "kubernetes") (not $job.output.claimName) (eq $job.output.accessMode "ReadWriteOncePod") -}}
 {{- fail (printf "sparkJobs: the volume of %s is ReadWriteOncePod, which its executors cannot mount beside the driver: use ReadWriteMany, or ReadWriteOnce on one node" .name) -}}
 {{- end -}}
@@ -71,6 +97,26 @@ app.kubernetes.io/component: {{ .component | quote }}
 {{- printf "%s@%s" .image.repository .image.digest -}}
 {{- else -}}
 {{- printf "%s:%s" .image.repository (default .root.Chart.AppVersion .image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The network policies' values over their defaults, as YAML. */}}
+{{- define "mailboat.networkPolicy" -}}
+{{- $monitoring := dict "matchLabels" (dict "kubernetes.io/metadata.name" "monitoring") -}}
+{{- $prometheus := dict "matchLabels" (dict "app.kubernetes.io/name" "prometheus") -}}
+{{- $peers := list (dict "namespaceSelector" $monitoring "podSelector" $prometheus) -}}
+{{- toYaml (mergeOverwrite (dict "enabled" true "prometheus" $peers "httpFrom" list) (deepCopy (default dict .Values.networkPolicy))) -}}
+{{- end -}}
+
+{{/* The rule that lets Prometheus read metrics; call with (dict "root" $ "port" 8090). Empty if nobody is let in. */}}
+{{- define "mailboat.metricsIngress" -}}
+{{- $policy := include "mailboat.networkPolicy" .root | fromYaml -}}
+{{- with concat (default list $policy.prometheus) (default list $policy.httpFrom) -}}
+- from:
+    {{- toYaml . | nindent 4 }}
+  ports:
+    - port: {{ $.port }}
+      protocol: TCP
 {{- end -}}
 {{- end -}}
 

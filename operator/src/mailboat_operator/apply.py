@@ -1,13 +1,17 @@
 """Carries out the actions of a plan, one call each, guarded so that a repeat does no harm."""
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mailboat.errors import MailboatError
 from mailboat_operator.broker_api import BrokerApi, BrokerRefusedError, http_url
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.crds.quantity import format_quantity
+from mailboat_operator.declarations import copy_declarations
 from mailboat_operator.events import EventPoster
+from mailboat_operator.identity import expected_broker
 from mailboat_operator.kinds import BY_NAME, CLAIM, POD, Kind, ResourceKey, key_of
 from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError, NotFoundError
 from mailboat_operator.metrics import OperatorMetrics
@@ -15,8 +19,10 @@ from mailboat_operator.planner.actions import (
     Action,
     Apply,
     ConfigureBroker,
+    CopyDeclarations,
     Delete,
     DeleteTopic,
+    Evict,
     Notify,
     Patch,
     PutTopic,
@@ -81,10 +87,27 @@ class Applier:
         self._note_config = note_config
         self._note_refusal = note_refusal
         self._is_stopping = False
+        self._was_cut_off = False
 
     def stop(self) -> None:
         """Begin no further action; the one that is under way ends by itself."""
         self._is_stopping = True
+
+    @property
+    def was_cut_off(self) -> bool:
+        """Whether an action was given up before its outcome was known: it may still come about."""
+        return self._was_cut_off
+
+    @contextlib.contextmanager
+    def _acting(self, what: object) -> Iterator[None]:
+        """Guard one action: none is begun after `stop`, and one that is given up is noted."""
+        if self._is_stopping:
+            raise StoppingError(f"stopped before {what}")
+        try:
+            yield
+        except asyncio.CancelledError:
+            self._was_cut_off = True
+            raise
 
     async def run(self, resource: Manifest, step: Step) -> bool:
         """Carry out the actions of one step in order; the first failure ends it.
@@ -95,25 +118,23 @@ class Applier:
         """
         has_changed = False
         for action in step.actions:
-            if self._is_stopping:
-                raise StoppingError(f"{key_of(resource)}: stopped before {type(action).__name__}")
-            has_changed |= await self._act(resource, step, action)
+            with self._acting(f"{type(action).__name__} for {key_of(resource)}"):
+                has_changed |= await self._act(resource, step, action)
         return has_changed
 
     async def write_status(self, resource: Manifest, status: Manifest) -> bool:
         """Write the status if it differs from the resource's; says whether it was written."""
         if (resource.get("status") or {}) == status:
             return False
-        if self._is_stopping:
-            raise StoppingError(f"{key_of(resource)}: stopped before its status was written")
         metadata = resource["metadata"]
-        answer = await self._api.put_status(
-            BY_NAME[resource["kind"]],
-            metadata["namespace"],
-            metadata["name"],
-            status,
-            metadata["resourceVersion"],
-        )
+        with self._acting(f"the status of {key_of(resource)} was written"):
+            answer = await self._api.put_status(
+                BY_NAME[resource["kind"]],
+                metadata["namespace"],
+                metadata["name"],
+                status,
+                metadata["resourceVersion"],
+            )
         self._cache.update(answer)
         return True
 
@@ -128,11 +149,10 @@ class Applier:
 
     async def label_claim(self, namespace: str, name: str, labels: Mapping[str, str]) -> None:
         """Give a claim our labels, by which it is found; one that is gone by now needs none."""
-        if self._is_stopping:
-            raise StoppingError(f"stopped before claim {namespace}/{name} was labelled")
         patch = {"metadata": {"labels": dict(labels)}}
         try:
-            answer = await self._api.merge_patch(CLAIM, namespace, name, patch)
+            with self._acting(f"claim {namespace}/{name} was labelled"):
+                answer = await self._api.merge_patch(CLAIM, namespace, name, patch)
         except NotFoundError:
             return
         logger.info("labelled claim %s/%s, which was not made by us", namespace, name)
@@ -150,9 +170,8 @@ class Applier:
             MailboatError: one could not be deleted; a later turn may.
         """
         for removal in removals:
-            if self._is_stopping:
-                raise StoppingError(f"{key}: stopped before {removal.name} was removed")
-            await self._delete(key.namespace, removal, "ownerless")
+            with self._acting(f"{removal.name} of {key} was removed"):
+                await self._delete(key.namespace, removal, "ownerless")
 
     async def _act(self, resource: Manifest, step: Step, action: Action) -> bool:
         namespace = resource["metadata"]["namespace"]
@@ -161,6 +180,8 @@ class Applier:
                 return await self._apply(resource, action, step.name)
             case Delete():
                 await self._delete(namespace, action, step.name)
+            case Evict():
+                await self._evict(namespace, action, step.name)
             case Patch():
                 await self._patch(namespace, action)
             case ResizeClaim():
@@ -174,13 +195,21 @@ class Applier:
                     read_queue_nums=action.read_queue_nums,
                     write_queue_nums=action.write_queue_nums,
                     perm=action.perm,
+                    within_s=self._api.time_to_write_s(),
                 )
                 logger.info("%s: put topic %s at %s", key_of(resource), action.topic, action.url)
             case DeleteTopic():
-                await self._brokers.delete_topic(action.url, action.topic)
+                await self._brokers.delete_topic(
+                    action.url,
+                    action.topic,
+                    incarnation=action.incarnation,
+                    within_s=self._api.time_to_write_s(),
+                )
                 logger.info(
                     "%s: deleted topic %s at %s", key_of(resource), action.topic, action.url
                 )
+            case CopyDeclarations():
+                await self._copy_declarations(namespace, action)
             case SetFinalizers():
                 await self._set_finalizers(resource, action)
             case Notify():
@@ -248,6 +277,14 @@ class Applier:
             # It ends slowly, and this is what it looks like until then; else the watch will tell.
             self._cache.update(answer)
 
+    async def _evict(self, namespace: str, action: Evict, step: str) -> None:
+        try:
+            await self._api.evict(namespace, action.name, uid=action.uid)
+        except NotFoundError:
+            return
+        logger.info("evicted pod %s/%s: %s", namespace, action.name, action.reason)
+        self._metrics.pod_restarts_total.labels(step).inc()
+
     async def _is_still_there(self, kind: Kind, namespace: str, action: Delete) -> bool:
         """Whether what the plan saw is what there is; the cache may be behind."""
         try:
@@ -289,13 +326,12 @@ class Applier:
         self._cache.update(answer)
 
     async def _configure(self, namespace: str, action: ConfigureBroker) -> None:
-        pod = self._cache.get(POD.kind, namespace, action.pod)
-        url = http_url(pod) if pod is not None else None
-        if url is None:
-            raise StaleError(f"pod {namespace}/{action.pod} has no address to configure it at")
         result = "failed"
         try:
-            values = await self._brokers.patch_config(url, action.values)
+            url = await self._address_of(namespace, action.pod)
+            values = await self._brokers.patch_config(
+                url, action.values, within_s=self._api.time_to_write_s()
+            )
             result = "applied"
         except BrokerRefusedError as error:
             self._note_refusal(namespace, action.pod, action.values, str(error))
@@ -305,6 +341,22 @@ class Applier:
         changed = ", ".join(f"{key}={value}" for key, value in sorted(action.values.items()))
         logger.info("configured %s/%s: %s", namespace, action.pod, changed)
         self._note_config(namespace, action.pod, values)
+
+    async def _copy_declarations(self, namespace: str, action: CopyDeclarations) -> None:
+        self._api.time_to_write_s()
+        sources = [await self._address_of(namespace, pod) for pod in action.sources]
+        target = await self._address_of(namespace, action.pod)
+        made = await copy_declarations(self._api, self._brokers, sources, target)
+        logger.info("copied to %s/%s: %s", namespace, action.pod, made)
+
+    async def _address_of(self, namespace: str, name: str) -> str:
+        """Return the base URL of a pod's broker, which is the one that answers there."""
+        pod = self._cache.get(POD.kind, namespace, name)
+        url = http_url(pod) if pod is not None else None
+        if url is None:
+            raise StaleError(f"pod {namespace}/{name} has no address to reach its broker at")
+        await self._brokers.broker(url, expected_broker(self._cache, namespace, name))
+        return url
 
     async def _set_finalizers(self, resource: Manifest, action: SetFinalizers) -> None:
         metadata = resource["metadata"]

@@ -1,22 +1,49 @@
-"""The HTTP API of a broker as the operator uses it: short timeouts, bounded answers."""
+"""The HTTP API of a broker as the operator uses it: short timeouts, bounded answers.
 
+Who answers at a pod's address is checked: it may have another owner by now.
+"""
+
+import asyncio
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+import msgspec
 
 from mailboat.errors import MailboatError
+from mailboat_operator.broker_answers import read_broker, read_retention
+from mailboat_operator.identity import Expected
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.snapshot import Manifest
 
 _MOST_BYTES = 4 << 20
+_PAGE = 1000
+_LARGE_AT_ONCE = 4
+"""So many answers that may be megabytes are read at once."""
+
 _HTTP_PORT = 8080
 
 
 class BrokerApiError(MailboatError):
     """A broker did not answer, or not as agreed."""
+
+    retriable = True
+
+
+class StrangerError(BrokerApiError):
+    """Another broker answers at the address; `name` is its name."""
+
+    def __init__(self, name: str, expected: str) -> None:
+        """Say who answers, and who should."""
+        super().__init__(f"broker {name} answers where {expected} should be")
+        self.name = name
+
+
+class ChangedError(MailboatError):
+    """What was to be changed is another one by now; look again."""
 
     retriable = True
 
@@ -34,23 +61,43 @@ class BrokerApi:
         self._timeout_s = timeout_s
         self._connect_timeout_s = min(2.0, timeout_s)
         self._session: aiohttp.ClientSession | None = None
+        self._large = asyncio.Semaphore(_LARGE_AT_ONCE)
 
     async def close(self) -> None:
         """Close the connections."""
         if self._session is not None:
             await self._session.close()
 
-    async def broker(self, url: str) -> Manifest:
-        """GET /api/v1/broker."""
-        return await self._document("GET", f"{url}/api/v1/broker")
+    async def broker(self, url: str, expected: Expected | None = None) -> Manifest:
+        """GET /api/v1/broker, of this broker if one is expected.
+
+        Raises:
+            StrangerError: another one answered.
+        """
+        document = await self._document("GET", f"{url}/api/v1/broker", decode=read_broker)
+        name = document.get("broker_name")
+        if expected is None or name is None:
+            return document
+        if name != expected.name:
+            raise StrangerError(str(name), expected.name)
+        address = document.get("address") or ""
+        if expected.is_anothers(address):
+            raise StrangerError(f"{name} at {address}", expected.name)
+        return document
+
+    async def startup(self, url: str) -> Manifest:
+        """GET /startupz: how far the start is; 503 as long as it is not finished."""
+        status, document = await self._call("GET", f"{url}/startupz")
+        return _checked("GET", 200 if status == 503 else status, document)
 
     async def config(self, url: str) -> dict[str, str]:
         """The effective values of GET /api/v1/config."""
         return _values(await self._document("GET", f"{url}/api/v1/config"))
 
     async def retention(self, url: str) -> Manifest:
-        """GET /api/v1/retention."""
-        return await self._document("GET", f"{url}/api/v1/retention")
+        """GET /api/v1/retention: what is planned with, its segments added up."""
+        async with self._large:
+            return await self._document("GET", f"{url}/api/v1/retention", decode=read_retention)
 
     async def pressure_moved(
         self, url: str, *, from_percent: int, by_percent: int, timeout_s: int
@@ -65,9 +112,16 @@ class BrokerApi:
         )
         return document.get("has_moved") is True
 
-    async def patch_config(self, url: str, values: Mapping[str, str]) -> dict[str, str]:
-        """Change live settings, all or none; returns the effective values."""
-        return _values(await self._document("PATCH", f"{url}/api/v1/config", dict(values)))
+    async def patch_config(
+        self, url: str, values: Mapping[str, str], *, within_s: float = math.inf
+    ) -> dict[str, str]:
+        """Change live settings, all or none; returns the effective values.
+
+        Of this and the other changes: `within_s` is for how long the caller may still write.
+        """
+        return _values(
+            await self._document("PATCH", f"{url}/api/v1/config", dict(values), within_s=within_s)
+        )
 
     async def topic(self, url: str, topic: str) -> Manifest | None:
         """GET /api/v1/topics/{topic}; None if the broker does not know it."""
@@ -75,7 +129,14 @@ class BrokerApi:
         return None if status == 404 else _checked("GET", status, document)
 
     async def put_topic(
-        self, url: str, topic: str, *, read_queue_nums: int, write_queue_nums: int, perm: int
+        self,
+        url: str,
+        topic: str,
+        *,
+        read_queue_nums: int,
+        write_queue_nums: int,
+        perm: int,
+        within_s: float = math.inf,
     ) -> None:
         """Make the topic, or change it."""
         body = {
@@ -83,45 +144,90 @@ class BrokerApi:
             "write_queue_nums": write_queue_nums,
             "perm": perm,
         }
-        await self._document("PUT", _topic_url(url, topic), body)
+        await self._document("PUT", _topic_url(url, topic), body, within_s=within_s)
 
-    async def delete_topic(self, url: str, topic: str) -> None:
-        """Remove the topic; one that is not there is removed already."""
-        status, document = await self._call("DELETE", _topic_url(url, topic))
+    async def delete_topic(
+        self, url: str, topic: str, *, incarnation: str | None = None, within_s: float = math.inf
+    ) -> None:
+        """Remove the topic; one that is not there is removed already.
+
+        With an incarnation only that one goes: not a topic of its name that was made since.
+
+        Raises:
+            ChangedError: it is another one by now; nothing was removed.
+        """
+        headers = {} if incarnation is None else {"If-Match": f'"{incarnation}"'}
+        status, document = await self._call(
+            "DELETE", _topic_url(url, topic), headers=headers, within_s=within_s
+        )
+        if status == 412:
+            raise ChangedError(f"topic {topic} at {url} was made anew since it was looked at")
         if status != 404:
             _checked("DELETE", status, document)
 
+    async def declared(self, url: str, kind: str, after: str) -> Manifest:
+        """A page of GET /api/v1/declarations/topics or groups, behind a name."""
+        query = f"limit={_PAGE}&after={quote(after, safe='')}"
+        status, document = await self._call("GET", f"{url}/api/v1/declarations/{kind}?{query}")
+        return _checked("GET", _known(status), document)
+
+    async def declare(self, url: str, body: Manifest, *, within_s: float = math.inf) -> Manifest:
+        """POST /api/v1/declarations: make what is not there; says how many that were."""
+        status, document = await self._call(
+            "POST", f"{url}/api/v1/declarations", body, within_s=within_s
+        )
+        return _checked("POST", _known(status), document)
+
     async def _document(
-        self, method: str, url: str, body: Any = None, *, extra_s: float = 0
+        self,
+        method: str,
+        url: str,
+        body: Any = None,
+        *,
+        extra_s: float = 0,
+        within_s: float = math.inf,
+        decode: Callable[[bytes], Any] = json.loads,
     ) -> Manifest:
-        status, document = await self._call(method, url, body, extra_s=extra_s)
+        status, document = await self._call(
+            method, url, body, extra_s=extra_s, within_s=within_s, decode=decode
+        )
         return _checked(method, status, document)
 
     async def _call(
-        self, method: str, url: str, body: Any = None, *, extra_s: float = 0
+        self,
+        method: str,
+        url: str,
+        body: Any = None,
+        *,
+        extra_s: float = 0,
+        within_s: float = math.inf,
+        headers: Mapping[str, str] | None = None,
+        decode: Callable[[bytes], Any] = json.loads,
     ) -> tuple[int, Any]:
-        """Call a broker; `extra_s` is how long it may wait before it answers."""
+        """Call a broker; `extra_s` is how long it may wait before it answers, `decode` reads what
+        it answers with 200."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 trust_env=False, connector=aiohttp.TCPConnector(limit=0)
             )
         timeout = aiohttp.ClientTimeout(
-            total=self._timeout_s + extra_s, sock_connect=self._connect_timeout_s
+            total=min(self._timeout_s + extra_s, within_s), sock_connect=self._connect_timeout_s
         )
         result = "failed"
         try:
             async with self._session.request(
-                method, url, json=body, timeout=timeout, allow_redirects=False
+                method, url, json=body, headers=headers, timeout=timeout, allow_redirects=False
             ) as response:
                 text = await _bounded(response)
                 result = str(response.status)
-                return response.status, json.loads(text) if text else {}
+                read = decode if response.status == 200 else json.loads
+                return response.status, read(text) if text else {}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or "no answer in time"
             raise BrokerApiError(f"{method} {url}: {reason}") from error
-        except ValueError as error:
+        except (ValueError, msgspec.MsgspecError) as error:
             result = "malformed"
-            raise BrokerApiError(f"{method} {url}: the answer is no JSON: {error}") from error
+            raise BrokerApiError(f"{method} {url}: the answer is not as agreed: {error}") from error
         finally:
             self._metrics.broker_requests_total.labels(method, result).inc()
 
@@ -159,6 +265,11 @@ def _checked(method: str, status: int, document: Any) -> Manifest:
     if status >= 300 or not isinstance(document, dict):
         raise BrokerApiError(f"{method} was answered with HTTP {status}: {said or 'no reason'}")
     return document
+
+
+def _known(status: int) -> int:
+    """A broker of an older version does not know the path, and refuses nothing by that."""
+    return 501 if status == 404 else status
 
 
 def _values(document: Manifest) -> dict[str, str]:

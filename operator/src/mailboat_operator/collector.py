@@ -14,10 +14,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from mailboat_operator.broker_api import BrokerApi, BrokerApiError, BrokerRefusedError, http_url
+from mailboat_operator.broker_api import (
+    BrokerApi,
+    BrokerApiError,
+    BrokerRefusedError,
+    StrangerError,
+    http_url,
+)
 from mailboat_operator.cache import ObjectCache
+from mailboat_operator.identity import expected_broker
 from mailboat_operator.kinds import POD, ResourceKey, owner_of
-from mailboat_operator.kube_api import ForbiddenError, KubeApi, KubeApiError, KubeUnreachableError
+from mailboat_operator.kubelet_api import KubeletApi, KubeletApiError, KubeletRefusedError
+from mailboat_operator.planner.fitness import SERVING, unregistered
+from mailboat_operator.planner.pods import is_starting
 from mailboat_operator.planner.snapshot import (
     ConfigRefusal,
     Manifest,
@@ -38,6 +47,13 @@ _COARSE_STEP_S = 60.0
 _AT_ONCE = 16
 _NOTABLE_PART = 0.01
 _STEP_PERCENT = 5
+_AGAIN_S = 1.0
+_LONGEST_WAIT_S = 60
+"""So long a broker lets a request wait for its disk."""
+
+_UNSETTLED_EVERY_S = 15.0
+"""How often at least a broker is asked that is not yet as it should be."""
+
 _KUBELET_REFUSED_S = 300.0
 _VOLUME_NAME = "data"
 
@@ -55,28 +71,29 @@ class _Watched:
     told: tuple[Any, ...] = ()
     """What was notable when the owner was last marked."""
 
+    start: tuple[Any, ...] | None = None
+    """How far the broker's start was when it last said so."""
+
 
 class Collector:
     """One task per broker pod, a bounded number of calls at once."""
 
     def __init__(
         self,
-        api: KubeApi,
+        kubelets: KubeletApi | None,
         brokers: BrokerApi,
         cache: ObjectCache,
         mark: Callable[[ResourceKey], None],
         *,
         every_s: float,
-        asks_kubelet: bool,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`mark` is told the Broker whose numbers moved."""
-        self._api = api
+        """`mark` is told the Broker whose numbers moved; without `kubelets` none is asked."""
+        self._kubelets = kubelets
         self._brokers = brokers
         self._cache = cache
         self._mark = mark
         self._every_s = every_s
-        self._asks_kubelet = asks_kubelet
         self._kubelet_refused_until_s = -math.inf
         self._monotonic = monotonic
         self._pods: dict[PodKey, _Watched] = {}
@@ -100,6 +117,7 @@ class Collector:
             # Another pod on the same volume: its answers are new, the volume's history goes on.
             samples = watched.observation.samples
             watched.observation = replace(_nothing_known(uid), samples=samples)
+            watched.start = None
         watched.wake.set()
 
     def pod_gone(self, pod: Manifest) -> None:
@@ -112,7 +130,10 @@ class Collector:
         """Take in what a broker answered to a change of its settings."""
         watched = self._pods.get((namespace, pod))
         if watched is not None:
-            watched.observation = replace(watched.observation, config=dict(values))
+            watched.observation = replace(
+                watched.observation, config=dict(values), is_retention_older=True
+            )
+            watched.wake.set()
 
     def note_refusal(
         self, namespace: str, pod: str, values: Mapping[str, str], sentence: str
@@ -161,7 +182,11 @@ class Collector:
             else:
                 missing_since_s = None
                 async with self._places:
-                    await self._ask(pod, watched)
+                    try:
+                        await self._ask(pod, watched)
+                    except Exception:
+                        # Whatever one round meets, the next one may not.
+                        logger.exception("asking %s failed", "/".join(key))
             watched.asked.set()
             await self._pause(pod, watched)
 
@@ -171,6 +196,8 @@ class Collector:
         It never asks twice a second.
         """
         every_s = self._every_s * random.uniform(0.9, 1.1)
+        if not _is_settled(watched.observation):
+            every_s = min(every_s, _UNSETTLED_EVERY_S)
         shortest_s = min(1.0, every_s)
         await asyncio.sleep(shortest_s)
         waiting: list[asyncio.Task[Any]] = [asyncio.create_task(watched.wake.wait())]
@@ -190,11 +217,15 @@ class Collector:
         url = http_url(pod)
         percent = (watched.observation.retention or {}).get("pressure_percent")
         if url is not None and percent is not None and watched.observation.error is None:
+            wait_s = min(int(every_s) + 1, _LONGEST_WAIT_S)
             try:
-                if await self._brokers.pressure_moved(
-                    url, from_percent=percent, by_percent=_STEP_PERCENT, timeout_s=int(every_s) + 1
-                ):
-                    return
+                while True:
+                    if await self._brokers.pressure_moved(
+                        url, from_percent=percent, by_percent=_STEP_PERCENT, timeout_s=wait_s
+                    ):
+                        return
+                    # Also where a broker answers sooner than it was asked to.
+                    await asyncio.sleep(_AGAIN_S)
             except (BrokerApiError, BrokerRefusedError) as error:
                 logger.debug("the disk of %s is not waited for: %s", _pod_key(pod), error)
         await asyncio.Event().wait()
@@ -206,12 +237,20 @@ class Collector:
         try:
             if url is None:
                 raise BrokerApiError("the pod has no address yet")
-            broker, config, retention = await asyncio.gather(
-                self._brokers.broker(url), self._brokers.config(url), self._brokers.retention(url)
-            )
+            broker = await self._brokers.broker(url, expected_broker(self._cache, *_pod_key(pod)))
+            config = await self._brokers.config(url)
+            retention = await self._brokers.retention(url)
         except (BrokerApiError, BrokerRefusedError) as error:
+            await self._ask_start(pod, url, watched)
             kubelet = await self._ask_kubelet(pod)
-            after = replace(watched.observation, error=str(error), kubelet=kubelet)
+            since_s = watched.observation.silent_since_monotonic_s
+            after = replace(
+                watched.observation,
+                error=str(error),
+                kubelet=kubelet,
+                silent_since_monotonic_s=self._monotonic() if since_s is None else since_s,
+                stranger=error.name if isinstance(error, StrangerError) else None,
+            )
         else:
             now_s = self._monotonic()
             after = replace(
@@ -221,8 +260,12 @@ class Collector:
                 broker=broker,
                 config=config,
                 retention=retention,
+                is_retention_older=False,
                 kubelet=None,
                 samples=_with_sample(before.samples, _sample(now_s, retention)),
+                silent_since_monotonic_s=None,
+                stranger=None,
+                start_moved_monotonic_s=None,
             )
         if watched.observation.pod_uid != pod["metadata"].get("uid"):
             return  # The pod was replaced while it was asked: the answer is another one's.
@@ -230,6 +273,24 @@ class Collector:
             logger.info("broker %s does not answer: %s", "/".join(_pod_key(pod)), after.error)
         watched.observation = after
         self._tell(pod, watched)
+
+    async def _ask_start(self, pod: Manifest, url: str | None, watched: _Watched) -> None:
+        """Note when the start of a broker that does not serve yet was last seen to get on."""
+        if url is None or not is_starting(pod):
+            return
+        try:
+            said = await self._brokers.startup(url)
+        except (BrokerApiError, BrokerRefusedError) as error:
+            logger.debug("%s does not say how far its start is: %s", _pod_key(pod), error)
+            return
+        position = said.get("recovered_physical_offset")
+        start = (said.get("phase"), position)
+        if position is None or start == watched.start:
+            return  # An older broker, which does not say; or nothing has moved.
+        watched.start = start
+        watched.observation = replace(
+            watched.observation, start_moved_monotonic_s=self._monotonic()
+        )
 
     def _tell(self, pod: Manifest, watched: _Watched) -> None:
         notable = _notable(watched.observation, watched.told)
@@ -239,19 +300,19 @@ class Collector:
             self._mark(owner)
 
     async def _ask_kubelet(self, pod: Manifest) -> VolumeNumbers | None:
-        node = pod["spec"].get("nodeName")
-        if not self._asks_kubelet or not node:
+        node_address = (pod.get("status") or {}).get("hostIP")
+        if self._kubelets is None or not node_address:
             return None
         if self._monotonic() < self._kubelet_refused_until_s:
             return None
         try:
-            summary = await self._api.get_path(f"/api/v1/nodes/{node}/proxy/stats/summary")
-        except ForbiddenError as error:
+            summary = await self._kubelets.summary(node_address)
+        except KubeletRefusedError as error:
             self._kubelet_refused_until_s = self._monotonic() + _KUBELET_REFUSED_S
-            logger.info("the kubelets may not be asked, so only brokers are for a while: %s", error)
+            logger.info("the kubelets are not asked for a while, only brokers are: %s", error)
             return None
-        except (KubeApiError, KubeUnreachableError) as error:
-            logger.debug("the kubelet of %s has no numbers: %s", node, error)
+        except KubeletApiError as error:
+            logger.debug("the kubelet has no numbers: %s", error)
             return None
         return kubelet_numbers(summary, *_pod_key(pod))
 
@@ -275,6 +336,14 @@ def kubelet_numbers(summary: Manifest, namespace: str, pod: str) -> VolumeNumber
 
 def _pod_key(pod: Manifest) -> PodKey:
     return pod["metadata"]["namespace"], pod["metadata"]["name"]
+
+
+def _is_settled(observation: Observation) -> bool:
+    """Whether a broker answers, serves, and is registered everywhere."""
+    broker = observation.broker
+    if broker is None or observation.error is not None:
+        return False
+    return broker.get("phase") == SERVING and not unregistered(broker)
 
 
 def _nothing_known(uid: str) -> Observation:
@@ -328,12 +397,13 @@ def _notable(observation: Observation, told: tuple[Any, ...]) -> tuple[Any, ...]
         told_used if is_near else used,
         observation.pod_uid,
         observation.error is None,
+        observation.stranger,
         kubelet.used_percent if kubelet is not None else None,
         observation.config,
         broker.get("version"),
         broker.get("phase"),
         tuple(
-            (server.get("address"), server.get("registered"))
+            (server.get("address"), server.get("registered"), server.get("held_by"))
             for server in broker.get("name_servers") or []
         ),
         volume.get("used_percent"),

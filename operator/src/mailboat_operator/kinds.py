@@ -66,6 +66,7 @@ CLAIM = Kind("PersistentVolumeClaim", "", "v1", "persistentvolumeclaims")
 SERVICE = Kind("Service", "", "v1", "services")
 CONFIG_MAP = Kind("ConfigMap", "", "v1", "configmaps")
 DISRUPTION_BUDGET = Kind("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets")
+NETWORK_POLICY = Kind("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies")
 SERVICE_ACCOUNT = Kind("ServiceAccount", "", "v1", "serviceaccounts")
 
 STORAGE_CLASS = Kind("StorageClass", "storage.k8s.io", "v1", "storageclasses", is_namespaced=False)
@@ -80,6 +81,7 @@ CHILD_KINDS = (
     SERVICE,
     CONFIG_MAP,
     DISRUPTION_BUDGET,
+    NETWORK_POLICY,
     SERVICE_ACCOUNT,
 )
 BY_NAME = {kind.kind: kind for kind in (*CUSTOM_KINDS, *CHILD_KINDS, STORAGE_CLASS)}

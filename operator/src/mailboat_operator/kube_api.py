@@ -7,6 +7,7 @@ The `kubernetes` package's client signs, encrypts and sends; its generated model
 import asyncio
 import contextlib
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +19,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.client.rest import RESTResponse
 
 from mailboat.errors import MailboatError
-from mailboat_operator.kinds import Kind
+from mailboat_operator.kinds import POD, Kind
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.snapshot import Manifest
 
@@ -52,6 +53,18 @@ class ConflictError(KubeApiError):
 
 class ForbiddenError(KubeApiError):
     """The operator has no right to do this (403)."""
+
+
+class EvictionRefusedError(MailboatError):
+    """A pod may not be evicted now: its disruption budget does not allow it."""
+
+    retriable = True
+
+    def __init__(self, pod: str, words: str) -> None:
+        """Name the pod, and what the API server said."""
+        super().__init__(f"pod {pod} may not be evicted now: {words}")
+        self.pod = pod
+        self.words = words
 
 
 class KubeUnreachableError(MailboatError):
@@ -93,13 +106,23 @@ class KubeApi:
         metrics: OperatorMetrics,
         *,
         timeout_s: float,
-        check_may_write: Callable[[], None] = lambda: None,
+        check_may_write: Callable[[], float | None] = lambda: None,
     ) -> None:
-        """`check_may_write` raises when this process must not write any more."""
+        """`check_may_write` raises when this process must not write any more, and else says for how
+        many seconds it may; None: without an end."""
         self._client = client
         self._metrics = metrics
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(5.0, timeout_s))
+        self._timeout_s = timeout_s
         self._check_may_write = check_may_write
+
+    def time_to_write_s(self) -> float:
+        """For how many seconds this process may write, here and to brokers.
+
+        Raises:
+            MailboatError: it may not.
+        """
+        left_s = self._check_may_write()
+        return math.inf if left_s is None else left_s
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Manifest:
         """Read one object."""
@@ -193,6 +216,27 @@ class KubeApi:
         )
         return answer
 
+    async def evict(self, namespace: str, name: str, *, uid: str) -> None:
+        """Take down exactly the pod of this uid, if its disruption budget allows that now.
+
+        Raises:
+            EvictionRefusedError: not now; a later call may be allowed to.
+        """
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        path = POD.path(namespace, name, "eviction")
+        try:
+            # Not tried again here: a budget allows it in seconds or in hours.
+            await self._call("evict", "POST", path, body=eviction, is_write=True, tries=1)
+        except KubeApiError as error:
+            if error.status != _TOO_MANY_REQUESTS:
+                raise
+            raise EvictionRefusedError(name, error.message) from error
+
     async def create(
         self, kind: Kind, namespace: str, manifest: Manifest, *, is_fenced: bool = True
     ) -> Manifest:
@@ -225,12 +269,14 @@ class KubeApi:
         *,
         content_type: str = _JSON,
         is_write: bool = False,
+        tries: int = _MOST_TRIES,
     ) -> Any:
         what = f"{verb} {path}"
-        for tries_left in range(_MOST_TRIES - 1, -1, -1):
-            if is_write:
-                self._check_may_write()
-            status, headers, text = await self._send(method, path, query, body, content_type, what)
+        for tries_left in range(tries - 1, -1, -1):
+            timeout_s = min(self._timeout_s, self.time_to_write_s() if is_write else math.inf)
+            status, headers, text = await self._send(
+                method, path, query, body, content_type, what, timeout_s
+            )
             self._metrics.api_requests_total.labels(verb, str(status)).inc()
             if status < 300:
                 return json.loads(text) if text else {}
@@ -247,6 +293,7 @@ class KubeApi:
         body: Any,
         content_type: str,
         what: str,
+        timeout_s: float,
     ) -> tuple[int, Mapping[str, str], bytes]:
         headers = {"Accept": _JSON, "User-Agent": FIELD_MANAGER}
         if body is not None:
@@ -255,10 +302,11 @@ class KubeApi:
         url = self._client.configuration.host + path
         if query:
             url += "?" + urlencode(query)
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(5.0, timeout_s))
         try:
             request = self._client.rest_client.request
             response: RESTResponse = await request(  # type: ignore[no-untyped-call]
-                method, url, headers=headers, body=body, _request_timeout=self._timeout
+                method, url, headers=headers, body=body, _request_timeout=timeout
             )
             text: bytes = await response.read()  # type: ignore[no-untyped-call]
             return response.status, response.headers, text

@@ -6,8 +6,11 @@ Rules that make it safe whatever the clocks of the machines say:
   record has not changed for a whole lease time *of its own monotonic clock* may it take over.
 * The holder counts from the moment *before* it sent the renewal that succeeded, and stops writing
   ten seconds later; a standby waits fifteen seconds from the moment it saw that renewal, which is
-  never earlier. Each write checks this itself, so a process that was paused writes nothing when it
-  wakes up.
+  never earlier. Each write checks this itself, to the API server and to brokers alike, and waits
+  for its answer no longer than the writing lasts. So what was sent last has five seconds to arrive
+  before anybody else writes, and a process that was paused sends nothing when it wakes up.
+* A Lease that somebody deletes is lost to its holder at the next renewal, and a standby that knew a
+  holder waits as if it had been renewed in the moment in which it went.
 * Every change of the Lease names the resourceVersion it was made for: of two that try at once, one
   gets a conflict.
 """
@@ -115,10 +118,11 @@ class LeaderElector:
             and self._monotonic() < self._renewed_s + HOLD_S
         )
 
-    def check_may_write(self) -> None:
-        """Refuse unless this replica holds the Lease now."""
+    def check_may_write(self) -> float:
+        """Refuse unless this replica holds the Lease now; return for how many seconds it does."""
         if not self.is_leader:
             raise NotLeaderError("this replica does not hold the Lease; nothing was written")
+        return self._renewed_s + HOLD_S - self._monotonic()
 
     async def acquire(self) -> None:
         """Wait until the Lease is ours."""
@@ -128,17 +132,21 @@ class LeaderElector:
             pause_s = POLL_S
             try:
                 lease = await self._read()
-                if lease is None or not _holder(lease) or _holder(lease) == self._identity:
+                holder = _holder(lease) if lease is not None else None
+                # One that was deleted while it was held may have a holder who does not know it yet.
+                was_taken_away = lease is None and seen is not None
+                if not was_taken_away and holder in (None, "", self._identity):
                     if await self._take(lease):
                         return
                     seen = None
                 else:
-                    record = (_holder(lease), lease["metadata"].get("resourceVersion"))
+                    version = None if lease is None else lease["metadata"].get("resourceVersion")
+                    record = (holder, version)
                     if record != seen:
                         seen, seen_s = record, self._monotonic()
                     rest_s = seen_s + LEASE_S - self._monotonic()
                     if rest_s <= 0:
-                        logger.info("the Lease of %s was not renewed; taking it", _holder(lease))
+                        logger.info("the Lease of %s was not renewed; taking it", holder)
                         if await self._take(lease):
                             return
                         seen = None
@@ -184,6 +192,8 @@ class LeaderElector:
                 return
             except ConflictError:
                 await self._check_still_ours(rest_s)
+            except NotFoundError as error:
+                raise LeaseLostError("the Lease is gone") from error
             except (Unreachable, KubeApiError, TimeoutError) as error:
                 logger.warning("the Lease is not renewed, trying again: %s", error or "no answer")
                 await asyncio.sleep(min(_RETRY_S, max(0.0, rest_s)))

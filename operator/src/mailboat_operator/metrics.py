@@ -26,7 +26,7 @@ class OperatorMetrics:
             registry=self.registry,
         )
         self.step_failures_total = self._counter(
-            "step_failures", "Steps of a plan that failed.", "kind", "step"
+            "step_failures", "Steps of a plan that failed.", "kind", "namespace", "step"
         )
         self.leader = self._gauge("leader", "1 while this replica acts.")
         self.queue_depth = self._gauge("queue_depth", "Resources that wait to be worked on.")

@@ -13,6 +13,7 @@ from mailboat_operator.kinds import (
     EVENT,
     LEASE,
     NAME_SERVER,
+    NETWORK_POLICY,
     POD,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -50,11 +51,15 @@ NAMESPACED_RULES: tuple[Rule, ...] = (
     _rule(TOPIC, f"{_WATCHED} patch", "what is wanted; its finalizer, for reclaimPolicy Delete"),
     _rule(TOPIC, "patch", "status", "status"),
     _rule(STATEFUL_SET, _REMOVED, "groups and name servers; made anew when a volume has grown"),
-    _rule(POD, "get list watch delete", "readiness; one at a time is deleted to start anew"),
+    _rule(
+        POD, "get list watch delete", "readiness; one that serves nobody is deleted to start anew"
+    ),
+    _rule(POD, "create", "one at a time that serves is evicted to start anew", "eviction"),
     _rule(CLAIM, "list watch patch", "sizes, labels and owner; asked to grow, never deleted"),
     _rule(SERVICE, _REMOVED, "addresses"),
     _rule(CONFIG_MAP, _REMOVED, "configuration files"),
     _rule(DISRUPTION_BUDGET, _APPLIED, "node drains take one broker at a time"),
+    _rule(NETWORK_POLICY, _REMOVED, "who may connect to brokers and name servers"),
     _rule(SERVICE_ACCOUNT, _APPLIED, "the pods' account, without a token"),
     _rule(EVENT, "create", "what the operator tells about a resource"),
 )
@@ -64,9 +69,9 @@ LEASE_RULES: tuple[Rule, ...] = (_rule(LEASE, "get create update", "one replica 
 """In the operator's own namespace."""
 
 KUBELET_RULE = Rule(
-    "", "nodes/proxy", ("get",), "the kubelet's count of a volume whose broker is down"
+    "", "nodes/stats", ("get",), "the kubelet's count of a volume whose broker is down"
 )
-"""It allows more than is asked for, so it can be done without: `OperatorSettings.kubelet_stats`."""
+"""The kubelets themselves ask for it; it can be done without: `OperatorSettings.kubelet_stats`."""
 
 CLUSTER_RULES: tuple[Rule, ...] = (
     _rule(STORAGE_CLASS, _WATCHED, "whether a volume can grow"),

@@ -25,12 +25,14 @@ from mailboat_operator.crds.broker import parse_broker
 from mailboat_operator.crds.name_server import NameServer, parse_name_server
 from mailboat_operator.crds.topic import parse_topic, topic_name_of
 from mailboat_operator.errors import InvalidResourceError
+from mailboat_operator.identity import expected_broker
 from mailboat_operator.kinds import (
     BROKER,
     CLAIM,
     CONFIG_MAP,
     DISRUPTION_BUDGET,
     NAME_SERVER,
+    NETWORK_POLICY,
     POD,
     SERVICE,
     SERVICE_ACCOUNT,
@@ -43,10 +45,12 @@ from mailboat_operator.kinds import (
 from mailboat_operator.kube_api import KubeApiError, KubeUnreachableError, NotFoundError
 from mailboat_operator.leader import NotLeaderError
 from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner import new_groups
 from mailboat_operator.planner.actions import Notify, Plan, Step
 from mailboat_operator.planner.broker_status import invalid_status
 from mailboat_operator.planner.pods import is_ready
 from mailboat_operator.planner.snapshot import (
+    FRESH_S,
     BrokerSnapshot,
     Children,
     Manifest,
@@ -56,6 +60,7 @@ from mailboat_operator.planner.snapshot import (
 )
 from mailboat_operator.planner.topic import is_same_topic, release
 from mailboat_operator.refusals import Refusals
+from mailboat_operator.resources.names import VOLUME, claim_name, group_index, group_of, pod_name
 from mailboat_operator.sight import Sight
 from mailboat_operator.strays import ownerless_pods, unseen_claims
 
@@ -107,6 +112,8 @@ class Reconciler:
         *,
         default_image: str,
         reads_storage_classes: bool,
+        fresh_s: float = FRESH_S,
+        http_peers: tuple[Manifest, ...] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -120,10 +127,14 @@ class Reconciler:
         self._sight = sight
         self._default_image = default_image
         self._reads_storage_classes = reads_storage_classes
+        self._fresh_s = fresh_s
+        self._http_peers = http_peers
         self._monotonic = monotonic
         self._wall = wall
         self._taken: dict[ResourceKey, dict[tuple[str, str], Manifest]] = {}
         """Kind and name of what should be a child and is somebody else's: no watch tells of it."""
+        self._copied: dict[ResourceKey, set[str]] = {}
+        """Groups that got the others' topics and whose status does not say so yet."""
         self._refusals = Refusals(monotonic)
 
     async def reconcile(self, key: ResourceKey) -> float | None:
@@ -138,6 +149,7 @@ class Reconciler:
         if resource is None:
             self._taken.pop(key, None)
             self._refusals.forget(key)
+            self._copied.pop(key, None)
             await self._remove_ownerless(key)
             return None
         if resource["metadata"].get("deletionTimestamp") and key.kind != TOPIC.kind:
@@ -175,6 +187,8 @@ class Reconciler:
                     children=self._children(key),
                     default_image=self._default_image,
                     now_s=self._wall(),
+                    refused_evictions=self._refusals.of_evictions(key),
+                    http_peers=self._http_peers,
                 )
             )
         return self._planners.topic(await self._topic_snapshot(key, resource))
@@ -190,15 +204,17 @@ class Reconciler:
             try:
                 has_changed |= await self._applier.run(resource, step)
                 self._refusals.succeeded(key, step)
+                if step.name == new_groups.STEP:
+                    self._copied.setdefault(key, set()).add(step.subject)
             except (StoppingError, NotLeaderError):
                 raise
             except MailboatError as error:
-                self._metrics.step_failures_total.labels(key.kind, step.name).inc()
-                logger.warning("%s: step %s: %s", key, step.name, error)
+                self._metrics.step_failures_total.labels(key.kind, key.namespace, step.name).inc()
+                logger.warning("%s: step %s: %s", key, _spelled(step), error)
                 if isinstance(error, NameTakenError):
                     self._take_note(key, error.live)
                 self._refusals.failed(key, step, error)
-                failed.append(step.name)
+                failed.append(_spelled(step))
         return failed, has_changed
 
     async def _tell_refusals(self, key: ResourceKey, resource: Manifest) -> None:
@@ -279,9 +295,14 @@ class Reconciler:
             config_maps=owned(CONFIG_MAP),
             disruption_budgets=owned(DISRUPTION_BUDGET),
             service_accounts=owned(SERVICE_ACCOUNT),
+            network_policies=owned(NETWORK_POLICY),
         )
 
     def _broker_snapshot(self, key: ResourceKey, resource: Manifest) -> BrokerSnapshot:
+        # Once the status has it, it is not to be remembered: the group may go and come again.
+        entries = (resource.get("status") or {}).get("brokers") or ()
+        pending = {entry["name"] for entry in entries if entry.get("topics") == new_groups.PENDING}
+        self._copied[key] = self._copied.get(key, set()) & pending
         broker = parse_broker(resource)
         children = self._children(key)
         classes: Mapping[str, Manifest] | None = None
@@ -298,6 +319,10 @@ class Reconciler:
             now_s=self._wall(),
             monotonic_s=self._monotonic(),
             refused_sizes=self._refusals.of_claims(key),
+            refused_evictions=self._refusals.of_evictions(key),
+            copied=frozenset(self._copied.get(key, ())),
+            fresh_s=self._fresh_s,
+            http_peers=self._http_peers,
         )
 
     def _name_server(self, namespace: str, name: str | None) -> NameServer | None:
@@ -309,7 +334,7 @@ class Reconciler:
         broker_key = ResourceKey(BROKER.kind, key.namespace, topic.spec.broker_ref)
         manifest = self._cache.get(*broker_key)
         endpoints = {
-            _stateful_set_of(pod): url
+            group_of(pod["metadata"]["name"]): url
             for pod in self._cache.owned_by(POD.kind, broker_key).values()
             if is_ready(pod) and (url := http_url(pod)) is not None
         }
@@ -319,18 +344,28 @@ class Reconciler:
             broker=parse_broker(manifest) if manifest is not None else None,
             endpoints=endpoints,
             topics=await self._read_topics(key, endpoints, name),
+            volumes=self._volumes(broker_key),
             now_s=self._wall(),
             rivals=tuple(
                 other for other in self._cache.all_of(TOPIC.kind) if is_same_topic(other, resource)
             ),
         )
 
+    def _volumes(self, broker: ResourceKey) -> dict[str, str]:
+        """The claims of a Broker's groups, by the group's name."""
+        found = {}
+        for name in self._cache.owned_by(CLAIM.kind, broker):
+            group = group_of(name.removeprefix(f"{VOLUME}-"))
+            if name == claim_name(group) and group_index(broker.name, group) is not None:
+                found[group] = name
+        return found
+
     async def _read_topics(
         self, key: ResourceKey, endpoints: Mapping[str, str], topic: str
     ) -> dict[str, Manifest | None]:
         """What each broker says of the topic; one that does not answer is left out."""
         answers = await asyncio.gather(
-            *(self._brokers.topic(url, topic) for url in endpoints.values()),
+            *(self._read_topic(key, group, url, topic) for group, url in endpoints.items()),
             return_exceptions=True,
         )
         topics: dict[str, Manifest | None] = {}
@@ -343,13 +378,18 @@ class Reconciler:
                 topics[group] = answer
         return topics
 
+    async def _read_topic(
+        self, key: ResourceKey, group: str, url: str, topic: str
+    ) -> Manifest | None:
+        expected = expected_broker(self._cache, key.namespace, pod_name(group))
+        await self._brokers.broker(url, expected)
+        return await self._brokers.topic(url, topic)
+
+
+def _spelled(step: Step) -> str:
+    return f"{step.name} {step.subject}" if step.subject else step.name
+
 
 def _is_about(error: InvalidResourceError, key: ResourceKey) -> bool:
     """Whether it is this resource that cannot be read, and not one that it names."""
     return error.resource == f"{key.kind} {key.namespace}/{key.name}"
-
-
-def _stateful_set_of(pod: Manifest) -> str:
-    """The StatefulSet that made a pod: the pod's name without its ordinal."""
-    name: str = pod["metadata"]["name"]
-    return name.rpartition("-")[0]

@@ -15,12 +15,14 @@ from mailboat.errors import MailboatError
 from mailboat_operator.broker_api import BrokerRefusedError
 from mailboat_operator.crds.status import BrokerStatus, status_manifest
 from mailboat_operator.kinds import ResourceKey
-from mailboat_operator.kube_api import KubeApiError, KubeUnreachableError
+from mailboat_operator.kube_api import EvictionRefusedError, KubeApiError, KubeUnreachableError
 from mailboat_operator.planner.actions import (
     Action,
     Apply,
     ConfigureBroker,
+    CopyDeclarations,
     DeleteTopic,
+    Evict,
     Notify,
     PutTopic,
     ResizeClaim,
@@ -75,10 +77,12 @@ class Refusals:
         """Nothing has failed yet."""
         self._monotonic = monotonic
         self._failures: dict[ResourceKey, dict[_Target, _Failure]] = {}
+        self._evictions: dict[ResourceKey, dict[str, str]] = {}
 
     def forget(self, key: ResourceKey) -> None:
         """The resource is gone."""
         self._failures.pop(key, None)
+        self._evictions.pop(key, None)
 
     def planned(self, key: ResourceKey, steps: Iterable[Step]) -> None:
         """Forget the steps that a new plan no longer has.
@@ -86,7 +90,12 @@ class Refusals:
         A size that was refused is kept: it is asked for at long intervals, and in between the plan
         has no step for it.
         """
+        steps = list(steps)
         targets = {_target(step) for step in steps}
+        evicted = {act.name for step in steps for act in step.actions if isinstance(act, Evict)}
+        refused = self._evictions.pop(key, {})
+        if kept := {name: words for name, words in refused.items() if name in evicted}:
+            self._evictions[key] = kept
         for target, failure in list(self._of(key).items()):
             if target not in targets and not failure.claims:
                 self._drop(key, target)
@@ -94,10 +103,15 @@ class Refusals:
     def succeeded(self, key: ResourceKey, step: Step) -> None:
         """The step was carried out."""
         self._drop(key, _target(step))
+        for action in step.actions:
+            if isinstance(action, Evict):
+                self._evictions.get(key, {}).pop(action.name, None)
 
     def failed(self, key: ResourceKey, step: Step, error: MailboatError) -> None:
         """The step failed; what has words or a place of its own in the status is not kept."""
         target = _target(step)
+        if isinstance(error, EvictionRefusedError):
+            self._evictions.setdefault(key, {})[error.pod] = error.words[:_LONGEST_WORDS]
         is_known = isinstance(error, KubeApiError | KubeUnreachableError) or (
             isinstance(error, BrokerRefusedError) and any(map(_is_about_topic, step.actions))
         )
@@ -118,6 +132,10 @@ class Refusals:
     def of_claims(self, key: ResourceKey) -> dict[str, str]:
         """The words about each claim that was refused a size, by its name."""
         return {name: failure.words for failure in self._shown(key) for name in failure.claims}
+
+    def of_evictions(self, key: ResourceKey) -> dict[str, str]:
+        """The words about each pod that may not be evicted now, by its name."""
+        return dict(self._evictions.get(key, {}))
 
     def notices(self, key: ResourceKey) -> list[Notify]:
         """What has not been told yet; each words once.
@@ -215,11 +233,11 @@ def _deeds(step: Step) -> list[Action]:
 
 
 def _is_about_topic(action: Action) -> bool:
-    return isinstance(action, PutTopic | DeleteTopic)
+    return isinstance(action, PutTopic | DeleteTopic | CopyDeclarations)
 
 
 def _target(step: Step) -> _Target:
-    return step.name, tuple(_name(action) for action in _deeds(step))
+    return step.name, (step.subject, *(_name(action) for action in _deeds(step)))
 
 
 def _name(action: Action) -> str:

@@ -28,8 +28,10 @@ from mailboat_operator.kube_api import (
     NotFoundError,
     load_configuration,
 )
+from mailboat_operator.kubelet_api import KubeletApi
 from mailboat_operator.leader import KubeLeaseApi, LeaderElector, LeaseLostError
 from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner.snapshot import fresh_for_s
 from mailboat_operator.reconciler import Planners, Reconciler
 from mailboat_operator.settings import OperatorSettings
 from mailboat_operator.sight import Sight
@@ -84,13 +86,13 @@ class Runtime:
         self._cache = ObjectCache()
         self._sight = Sight()
         self._brokers = BrokerApi(self._metrics)
+        self._kubelets = _kubelets(settings, client)
         self._collector = Collector(
-            self._api,
+            self._kubelets,
             self._brokers,
             self._cache,
             self._queue.add,
             every_s=settings.collect_seconds,
-            asks_kubelet=settings.is_cluster_wide and settings.kubelet_stats,
         )
         self._applier = Applier(
             self._api,
@@ -111,6 +113,8 @@ class Runtime:
             self._sight,
             default_image=settings.image,
             reads_storage_classes=settings.is_cluster_wide,
+            fresh_s=fresh_for_s(settings.collect_seconds),
+            http_peers=settings.all_http_peers(),
         )
         self._controller = Controller(
             self._queue, self._reconciler.reconcile, self._metrics, workers=settings.workers
@@ -176,13 +180,13 @@ class Runtime:
         await self._finish(workers)
 
     async def _finish(self, workers: asyncio.Task[None]) -> None:
-        """Take no more keys, let what was begun end, and only then give the Lease back."""
+        """Take no more keys and let what was begun end; only then may the Lease be given back."""
         self._background.pop(workers)
         self._queue.close()
         self._applier.stop()
         done, _ = await asyncio.wait([workers], timeout=FINISH_S)
         if not done:
-            logger.warning("an action did not end in %g s; it is abandoned", FINISH_S)
+            logger.warning("an action did not end in %g s; its outcome is unknown", FINISH_S)
             workers.cancel()
         await asyncio.gather(workers, return_exceptions=True)
 
@@ -284,9 +288,15 @@ class Runtime:
         for task in ours:
             task.cancel()
         await asyncio.gather(*ours, return_exceptions=True)
-        await self._elector.release()
+        if self._applier.was_cut_off:
+            # What was sent may still come about, and nobody else must write before it has.
+            logger.warning("the Lease is not released and runs out by itself: an action was cut")
+        else:
+            await self._elector.release()
         await self._collector.close()
         await self._brokers.close()
+        if self._kubelets is not None:
+            await self._kubelets.close()
         await self._server.close()
         if self._kopf_tasks:
             await self._end_kopf()
@@ -339,6 +349,18 @@ class Runtime:
             ["kind"],
             lambda: [((kind.kind,), float(self._cache.count(kind.kind))) for kind in CUSTOM_KINDS],
         )
+
+
+def _kubelets(settings: OperatorSettings, client: ApiClient) -> KubeletApi | None:
+    """Return the way to the kubelets; None where they are not to be asked."""
+    if not settings.is_cluster_wide or not settings.kubelet_stats:
+        return None
+    return KubeletApi(
+        client,
+        timeout_s=settings.request_timeout_seconds,
+        ca_file=settings.kubelet_ca,
+        is_verified=settings.kubelet_verify,
+    )
 
 
 async def run_operator(settings: OperatorSettings, planners: Planners) -> int:

@@ -1,6 +1,7 @@
 """The operator's own settings: read once from the environment, typed, and wrong ones refused."""
 
 import difflib
+import json
 import re
 import socket
 from collections.abc import Callable, Mapping
@@ -52,13 +53,29 @@ class OperatorSettings:
     """The port of probes and metrics; 0 takes a free one and logs it."""
 
     collect_seconds: float = 15.0
-    """How often each broker is asked for its numbers."""
+    """How often each broker is asked for its numbers, which are old after three times that (at
+    least a minute); at most 300."""
 
     resync_seconds: float = 300.0
     """How often everything is listed and planned again although nothing was seen to change."""
 
     kubelet_stats: bool = True
-    """`true`: the kubelet counts the volume of a broker that is down; needs `nodes/proxy`."""
+    """`true`: the kubelet counts the volume of a broker that is down; needs `nodes/stats`."""
+
+    kubelet_ca: str = ""
+    """File with the authority of the kubelets' certificates; empty: the API server's."""
+
+    kubelet_verify: bool = True
+    """`false`: the token is sent to whoever answers at a node's port 10250."""
+
+    network_policies: bool = True
+    """`true`: each Broker and NameServer gets a NetworkPolicy, unless it says otherwise."""
+
+    pod_selector: tuple[str, ...] = ()
+    """Labels (key=value, with commas) of the operator's pods; empty: all of its namespace."""
+
+    http_peers: tuple[dict[str, Any], ...] = ()
+    """JSON list of NetworkPolicyPeers that may reach every HTTP port, beside the operator."""
 
     workers: int = 4
     """How many resources are worked on at once."""
@@ -76,6 +93,17 @@ class OperatorSettings:
     def is_cluster_wide(self) -> bool:
         """Whether every namespace is served."""
         return not self.namespaces
+
+    def all_http_peers(self) -> tuple[dict[str, Any], ...] | None:
+        """Who may reach the HTTP of every broker and name server; None without policies."""
+        if not self.network_policies:
+            return None
+        labels = dict(label.split("=", 1) for label in self.pod_selector)
+        namespace = {"matchLabels": {"kubernetes.io/metadata.name": self.pod_namespace}}
+        own: dict[str, Any] = {"namespaceSelector": namespace}
+        if labels:
+            own["podSelector"] = {"matchLabels": dict(sorted(labels.items()))}
+        return (own, *self.http_peers)
 
 
 def load_settings(environment: Mapping[str, str]) -> OperatorSettings:
@@ -149,6 +177,27 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+def _labels(text: str) -> tuple[str, ...]:
+    labels = tuple(label.strip() for label in text.split(",") if label.strip())
+    for label in labels:
+        if not re.fullmatch(r"[-A-Za-z0-9_./]+=[-A-Za-z0-9_.]*", label):
+            raise ValueError(f"{label!r} is no label such as app=mailboat")
+    return labels
+
+
+def _peers(text: str) -> tuple[dict[str, Any], ...]:
+    try:
+        peers = json.loads(text or "[]")
+    except ValueError as error:
+        raise ValueError(f"is no JSON: {error}") from None
+    known = {"podSelector", "namespaceSelector", "ipBlock"}
+    if not isinstance(peers, list) or not all(
+        isinstance(peer, dict) and peer and peer.keys() <= known for peer in peers
+    ):
+        raise ValueError(f"must be a list of objects with {', '.join(sorted(known))}")
+    return tuple(peers)
+
+
 def _one_of(*choices: str) -> Callable[[str], str]:
     def parse(text: str) -> str:
         for choice in choices:
@@ -193,9 +242,14 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
     "log_format": _one_of("text", "json"),
     "http_host": str,
     "http_port": _whole(0, 65535),
-    "collect_seconds": _number(0.1, 3600),
+    "collect_seconds": _number(0.1, 300),
     "resync_seconds": _number(1, 86400),
+    "kubelet_ca": str,
     "kubelet_stats": _truth,
+    "kubelet_verify": _truth,
+    "network_policies": _truth,
+    "pod_selector": _labels,
+    "http_peers": _peers,
     "workers": _whole(1, 64),
     "request_timeout_seconds": _number(1, 30),
     "watch_seconds": _number(1, 600),

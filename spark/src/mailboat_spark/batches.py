@@ -1,7 +1,8 @@
 """From pulled bodies to Arrow batches of a useful size.
 
 Spark pays per batch, so rows are collected over many pulls, also over the end of a queue's range,
-until there are enough of them.
+until there are enough of them. A batch is counted in bytes as well, with payloads unpacked, because
+what is small on the wire may be large in memory.
 """
 
 import logging
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from mailboat.errors import CorruptRecordError
 from mailboat.model.message_queue import MessageQueue
-from mailboat_spark.records import HEAD_QUEUE_OFFSET, OffsetRun, RawRows, decode_body
+from mailboat_spark.records import HEAD_QUEUE_OFFSET, DecodedPart, RawRows, decode_body
 from mailboat_spark.schema import build_columns
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,8 @@ class BatchBuilder:
         Args:
             schema: the columns, of `mailboat_spark.schema.COLUMNS`.
             max_rows: a batch is handed out once it has so many rows (one pull may exceed it).
-            max_bytes: or once so many bytes of records were taken in.
+            max_bytes: or once so many bytes of records, unpacked, were taken in (one message may
+                exceed it).
             tags: tags to take; empty takes every message.
         """
         self._schema = schema
@@ -53,8 +55,13 @@ class BatchBuilder:
         self._parts: list[pa.RecordBatch] = []
         self._warned: set[MessageQueue] = set()
 
-    def add(self, queue: MessageQueue, body: bytes, *, start: int, end: int) -> OffsetRun:
+    def add(
+        self, queue: MessageQueue, body: bytes, *, body_at: int = 0, start: int, end: int
+    ) -> DecodedPart:
         """Take in a pull answer of `queue` from `start` to `end`; return which offsets it held.
+
+        It begins at `body_at` and may stop before the answer's end, when there is enough for a
+        batch: take that first, then add the rest.
 
         Raises:
             CorruptRecordError: the body is damaged; the text names queue and queue offset.
@@ -62,15 +69,22 @@ class BatchBuilder:
         if queue != self._queue:
             self._close_part()
             self._queue = queue
-        self._bytes += len(body)
         rows_before = len(self._rows)
         try:
-            seen = decode_body(body, self._rows, end=end, tags=self._tags)
+            part = decode_body(
+                body,
+                self._rows,
+                end=end,
+                body_at=body_at,
+                max_bytes=self._max_bytes - self._bytes,
+                tags=self._tags,
+            )
         except CorruptRecordError as exc:
             if len(self._rows) > rows_before:
                 start = self._rows.heads[-1][HEAD_QUEUE_OFFSET] + 1
             place = f"{queue} from queue offset {start} on, {exc.path}"
             raise CorruptRecordError(place, exc.physical_offset, exc.reason) from exc
+        self._bytes += part.size_bytes
         if self._rows.packed and queue not in self._warned:
             self._warned.add(queue)
             queue_offset, reason = self._rows.packed[0]
@@ -80,7 +94,7 @@ class BatchBuilder:
                 queue_offset,
                 reason,
             )
-        return seen
+        return part
 
     def take_full(self) -> Iterator[pa.RecordBatch]:
         """Yield a batch if there are enough rows for one."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from mailboat.client.admin import ClusterAdmin
 from mailboat.client.instance import ClientInstance
@@ -25,7 +25,9 @@ from mailboat.errors import (
 )
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import build_subscription
+from mailboat_spark.offsets import Witness
 from mailboat_spark.planning import QueueBounds, QueueRange
+from mailboat_spark.records import witness_of
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +36,11 @@ _Result = TypeVar("_Result")
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 COMMIT_TIMEOUT_S: Final = 3.0
-# SYSTEM_ERROR, SYSTEM_BUSY and SERVICE_NOT_AVAILABLE: what brokers answer while they start or stop.
-RETRIED_CODES: Final = frozenset({1, 2, 14})
+_WITNESSES_AT_A_TIME: Final = 8
+# Also what a broker of ours answers that is not the one asked for.
+_SERVICE_NOT_AVAILABLE: Final = 14
+# SYSTEM_ERROR and SYSTEM_BUSY too: what brokers answer while they start or stop.
+RETRIED_CODES: Final = frozenset({1, 2, _SERVICE_NOT_AVAILABLE})
 _NO_TOPIC_CODE: Final = 17
 # A queue id that the topic does not have: INVALID_PARAMETER, before release 5 SYSTEM_ERROR; the
 # remark tells these from other refusals.
@@ -43,6 +48,10 @@ _NO_QUEUE_CODES: Final = frozenset({29, 1})
 _NO_QUEUE_REMARK: Final = "queueId"
 _NO_GROUP_CODE: Final = 26
 _HINT: Final = "set failOnDataLoss to false to go on without them"
+
+
+Place: TypeAlias = tuple[MessageQueue, int]
+"""A queue and a queue offset in it."""
 
 
 class DataLossError(MailboatError):
@@ -130,6 +139,51 @@ class BrokerClient:
             *(retry(partial(ask, topic), deadline_s, f"topic {topic}") for topic in topics)
         )
         return {queue: bounds for answer in answers for queue, bounds in answer.items()}
+
+    async def witnesses(
+        self, places: Collection[Place], group: str, deadline_s: float
+    ) -> dict[Place, Witness]:
+        """Return what tells the records at some places from others that may come to lie there.
+
+        A place is left out where no record is to be had: it expired, it is not there yet, the
+        broker refuses.
+
+        Raises:
+            MailboatError: a broker did not answer before `deadline_s`.
+        """
+        # Each answer is a whole message.
+        gate = asyncio.Semaphore(_WITNESSES_AT_A_TIME)
+
+        async def ask(place: Place) -> Witness | None:
+            queue, queue_offset = place
+            pull = PullRequest(
+                group=group,
+                queue=queue,
+                queue_offset=queue_offset,
+                subscription=build_subscription(queue.topic, None),
+                max_messages=1,
+            )
+
+            async def attempt() -> Witness | None:
+                try:
+                    answer = await self._pull_once(pull)
+                    if answer.min_offset <= queue_offset < answer.max_offset and not answer.body:
+                        # An administrator has reset the group, which its next pull is told once.
+                        answer = await self._pull_once(pull)
+                except RouteNotFoundError:
+                    return None
+                return witness_of(answer.body, queue_offset)
+
+            async with gate:
+                try:
+                    return await retry(attempt, deadline_s, f"{queue} at {queue_offset}")
+                except BrokerError as exc:
+                    logger.info("%s at %d is not compared: %s", queue, queue_offset, exc)
+                    return None
+
+        wanted = list(places)
+        found = await asyncio.gather(*map(ask, wanted))
+        return {place: witness for place, witness in zip(wanted, found, strict=True) if witness}
 
     async def committed(
         self, group: str, queues: Iterable[MessageQueue], deadline_s: float
@@ -250,7 +304,9 @@ class BrokerClient:
     async def _pull_once(self, pull: PullRequest) -> PullResult:
         try:
             return await self._puller.pull(pull)
-        except RemotingError:
+        except (RemotingError, BrokerError) as exc:
+            if isinstance(exc, BrokerError) and exc.code != _SERVICE_NOT_AVAILABLE:
+                raise
             # The broker may come back at another address.
             await self._instance.routes.refresh(pull.queue.topic)
             raise

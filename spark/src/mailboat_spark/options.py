@@ -18,6 +18,10 @@ from mailboat_spark.offsets import OWN_KEYS, StartingOffsets, parse_starting_off
 Use: TypeAlias = Literal["stream", "batch"]
 SchemaMode: TypeAlias = Literal["kafka", "rocketmq"]
 
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+# Arrow has no binary column of more than 2 GiB in one piece, and one message may come on top.
+_ARROW_BYTES_MAX: Final = 2**30
 # Pulls of a query without groupId name this group; nothing is committed for it.
 DEFAULT_GROUP: Final = "mailboat-spark"
 _BOOLEANS: Final = {"true": True, "false": False}
@@ -40,7 +44,8 @@ class SourceOptions:
     schema_mode: SchemaMode = "kafka"
     include_headers: bool = False
     offset_fetch_interval_ms: int = 200
-    retry_timeout_ms: int = 60_000
+    retry_timeout_ms: int = 150_000
+    """Longer than name servers keep a broker that fell silent: 120 s, looked at every 5 to 10 s."""
     pull_batch_size: int = 4096
     pulls_in_flight: int = 4
     arrow_batch_rows: int = 5000
@@ -124,7 +129,7 @@ def _boolean(text: str) -> bool:
         raise ValueError("is neither true nor false") from None
 
 
-def _at_least(minimum: int) -> Callable[[str], int]:
+def _number(minimum: int, maximum: int = _INT32_MAX) -> Callable[[str], int]:
     def parse(text: str) -> int:
         try:
             number = int(text)
@@ -132,6 +137,8 @@ def _at_least(minimum: int) -> Callable[[str], int]:
             raise ValueError("is not a whole number") from None
         if number < minimum:
             raise ValueError(f"is less than {minimum}")
+        if number > maximum:
+            raise ValueError(f"is more than {maximum}")
         return number
 
     return parse
@@ -204,17 +211,19 @@ _OPTIONS: Final = (
     _Option("startingOffsets", "starting_offsets", _starting),
     _Option("endingOffsets", "ending_offsets", _ending, only="batch"),
     _Option("failOnDataLoss", "fail_on_data_loss", _boolean),
-    _Option("maxOffsetsPerTrigger", "max_offsets_per_trigger", _at_least(1), only="stream"),
-    _Option("minPartitions", "min_partitions", _at_least(1)),
+    _Option(
+        "maxOffsetsPerTrigger", "max_offsets_per_trigger", _number(1, _INT64_MAX), only="stream"
+    ),
+    _Option("minPartitions", "min_partitions", _number(1)),
     _Option("tags", "tags", _tags),
     _Option("schemaMode", "schema_mode", _schema_mode),
     _Option("includeHeaders", "include_headers", _boolean),
-    _Option("offsetFetchIntervalMs", "offset_fetch_interval_ms", _at_least(0)),
-    _Option("retryTimeoutMs", "retry_timeout_ms", _at_least(0)),
-    _Option("pullBatchSize", "pull_batch_size", _at_least(1)),
-    _Option("pullsInFlight", "pulls_in_flight", _at_least(1)),
-    _Option("arrowBatchRows", "arrow_batch_rows", _at_least(1)),
-    _Option("arrowBatchBytes", "arrow_batch_bytes", _at_least(1)),
+    _Option("offsetFetchIntervalMs", "offset_fetch_interval_ms", _number(0)),
+    _Option("retryTimeoutMs", "retry_timeout_ms", _number(0)),
+    _Option("pullBatchSize", "pull_batch_size", _number(1)),
+    _Option("pullsInFlight", "pulls_in_flight", _number(1)),
+    _Option("arrowBatchRows", "arrow_batch_rows", _number(1)),
+    _Option("arrowBatchBytes", "arrow_batch_bytes", _number(1, _ARROW_BYTES_MAX)),
     _Option("freezeWorkerObjects", "freeze_worker_objects", _boolean),
     _Option("stopFile", "stop_file", str, only="stream"),
 )

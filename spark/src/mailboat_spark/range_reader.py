@@ -42,12 +42,17 @@ def read_ranges(
         planned = chunk.request.chunk
         expected = planned.start
         for body in chunk.bodies:
-            seen = builder.add(planned.queue, body, start=expected, end=planned.end)
-            if must_be_whole:
-                expected = _check_run(planned.queue, expected, seen)
-            else:
-                expected = max(expected, seen.end)
-            yield from builder.take_full()
+            body_at = 0
+            while body_at < len(body):
+                part = builder.add(
+                    planned.queue, body, body_at=body_at, start=expected, end=planned.end
+                )
+                body_at = part.body_at
+                if must_be_whole and part.run.rows:
+                    expected = _check_run(planned.queue, expected, part.run)
+                else:
+                    expected = max(expected, part.run.end)
+                yield from builder.take_full()
         if must_be_whole:
             _check_run(planned.queue, expected, OffsetRun(chunk.reached, chunk.reached, 0))
     yield from builder.take_rest()

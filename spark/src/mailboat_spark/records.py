@@ -26,10 +26,12 @@ from mailboat.model.record import (
     locate,
 )
 from mailboat.model.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+from mailboat_spark.offsets import Witness
 
 _ANY_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _BODY_AT: Final = HEAD_V4.size
 _MASK: Final = 0x7FFFFFFF
+_NO_LIMIT: Final = 1 << 62
 # The ten digits of the checksum, the last one first, right before the closing separator.
 _DIGITS: Final = slice(-2, -12, -1)
 
@@ -69,22 +71,42 @@ class OffsetRun(NamedTuple):
     rows: int
 
 
-def decode_body(body: bytes, rows: RawRows, *, end: int, tags: Collection[bytes] = ()) -> OffsetRun:
-    """Append the messages of a pull answer to `rows`; return which offsets below `end` were seen.
+class DecodedPart(NamedTuple):
+    """What one call decoded of an answer."""
+
+    run: OffsetRun
+    size_bytes: int
+    """Of the records, and of their payloads where these were unpacked."""
+    body_at: int
+    """Where in the answer's body the next record begins."""
+
+
+def decode_body(
+    body: bytes,
+    rows: RawRows,
+    *,
+    end: int,
+    body_at: int = 0,
+    max_bytes: int = _NO_LIMIT,
+    tags: Collection[bytes] = (),
+) -> DecodedPart:
+    """Append messages of a pull answer to `rows`; return which queue offsets were seen.
 
     Records at queue offset `end` and after it are left out, and with `tags` those of other tags:
-    brokers compare hashes of tags, which may collide. A payload that is not compressed as its flag
-    says is what its producer sent, and no later read would find it better: it is kept as stored.
+    brokers compare hashes of tags, which may collide.
+
+    A few KiB may unpack to 16 MiB, so it begins at `body_at` and stops at a record's end once it
+    has unpacked `max_bytes`: all that was decoded is then below that and one message more.
 
     Raises:
         CorruptRecordError: the bytes at some position are not a whole record, or a checksum fails.
     """
-    unpack, length, at = _HEAD.unpack_from, len(body), 0
-    first, last, seen = 0, -1, 0
+    unpack, length, at = _HEAD.unpack_from, len(body), body_at
+    first, last, seen, unpacked_bytes = 0, -1, 0, 0
     add_payload, add_properties, add_head = (
         rows.payloads.append, rows.properties.append, rows.heads.append
     )  # fmt: skip
-    while at < length:
+    while at < length and unpacked_bytes < max_bytes:
         if length - at < FIXED_BYTES:
             raise _corrupt(at, "fewer bytes than a record has")
         head = unpack(body, at)
@@ -122,14 +144,39 @@ def decode_body(body: bytes, rows: RawRows, *, end: int, tags: Collection[bytes]
         if tags and property_of(properties, _TAGS_MARKER) not in tags:
             continue
         if sys_flag & COMPRESSED:
-            try:
-                payload = decompress(payload, sys_flag)
-            except IllegalMessageError as exc:
-                rows.packed.append((queue_offset, str(exc)))
+            payload = _unpack(payload, sys_flag, queue_offset, rows)
+            unpacked_bytes += len(payload)
         add_payload(payload)
         add_properties(properties)
         add_head(head)
-    return OffsetRun(first, last + 1, seen)
+    run = OffsetRun(first, last + 1, seen)
+    return DecodedPart(run, at - body_at + unpacked_bytes, at)
+
+
+def _unpack(payload: bytes, sys_flag: int, queue_offset: int, rows: RawRows) -> bytes:
+    """Return a payload unpacked; note one that is not compressed as its flag says.
+
+    Such a one is what its producer sent, and no later read would find it better.
+    """
+    try:
+        return decompress(payload, sys_flag)
+    except IllegalMessageError as exc:
+        rows.packed.append((queue_offset, str(exc)))
+        return payload
+
+
+def witness_of(body: bytes, queue_offset: int) -> Witness | None:
+    """Return what tells the first record of a pull answer from others at its queue offset.
+
+    None if the answer begins with something else than the record of that queue offset.
+    """
+    try:
+        parts = locate(body, 0, len(body))
+    except ValueError:
+        return None
+    if parts.header.queue_offset != queue_offset:
+        return None
+    return Witness(parts.store_timestamp_ms, crc32(body[: parts.header.size_bytes]))
 
 
 def property_marker(name: str) -> bytes:

@@ -11,7 +11,7 @@ lies on several brokers, queue ids repeat; `broker_name` tells them apart.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.types import (
@@ -45,6 +45,7 @@ from mailboat_spark.records import (
 # Kafka's number for "the broker's clock when it appended", which a store timestamp is.
 _LOG_APPEND_TIME: Final = 1
 _CHECKSUM: Final = PropertyName.CRC32.encode()
+_PROPERTIES_AT_A_TIME: Final = 50_000
 _UTC_MS: Final = pa.timestamp("ms", tz="UTC")
 # Spark counts microseconds in 64 bits: the year 294247.
 _LATEST_MS: Final = (2**63 - 1) // 1000
@@ -141,9 +142,24 @@ def _timestamps(place: int) -> Build:
     return build
 
 
-def _property_entries(rows: RawRows) -> tuple[pa.Array, list[bytes], list[bytes]]:
-    """Return list offsets, names and values of all properties, the record's checksum left out."""
+class _PropertyEntries(NamedTuple):
+    """All properties of some rows: where each row's begin, names and values."""
+
+    offsets: pa.Array
+    names: pa.Array
+    values: pa.Array
+
+
+def _property_entries(
+    rows: RawRows, name_type: pa.DataType, value_type: pa.DataType
+) -> _PropertyEntries:
+    """Return all properties, the record's checksum left out.
+
+    A property of four bytes is two objects of some 35 bytes each, so they become arrays in parts.
+    """
     offsets, names, values = [0], list[bytes](), list[bytes]()
+    name_parts, value_parts = list[pa.Array](), list[pa.Array]()
+    count = 0
     for text in rows.properties:
         seen = {}
         for entry in text.split(b"\x02"):
@@ -153,24 +169,30 @@ def _property_entries(rows: RawRows) -> tuple[pa.Array, list[bytes], list[bytes]
         seen.pop(_CHECKSUM, None)
         names += seen
         values += seen.values()
-        offsets.append(len(names))
-    return pa.array(offsets, pa.int32()), names, values
+        count += len(seen)
+        offsets.append(count)
+        if len(names) >= _PROPERTIES_AT_A_TIME:
+            name_parts.append(_array(names, name_type))
+            value_parts.append(_array(values, value_type))
+            names, values = [], []
+    name_parts.append(_array(names, name_type))
+    value_parts.append(_array(values, value_type))
+    return _PropertyEntries(
+        pa.array(offsets, pa.int32()), pa.concat_arrays(name_parts), pa.concat_arrays(value_parts)
+    )
 
 
 def _properties(rows: RawRows, queue: MessageQueue, arrow_type: pa.MapType) -> pa.Array:
-    offsets, names, values = _property_entries(rows)
-    keys = _array(names, arrow_type.key_type)
-    items = _array(values, arrow_type.item_type)
-    return pa.MapArray.from_arrays(offsets, keys, items).cast(arrow_type)
+    found = _property_entries(rows, arrow_type.key_type, arrow_type.item_type)
+    return pa.MapArray.from_arrays(found.offsets, found.names, found.values).cast(arrow_type)
 
 
 def _headers(rows: RawRows, queue: MessageQueue, arrow_type: pa.ListType) -> pa.Array:
-    offsets, names, values = _property_entries(rows)
-    entry_type = arrow_type.value_type
+    found = _property_entries(rows, pa.string(), pa.binary())
     entries = pa.StructArray.from_arrays(
-        [_array(names, pa.string()), _array(values, pa.binary())], fields=list(entry_type)
+        [found.names, found.values], fields=list(arrow_type.value_type)
     )
-    return pa.ListArray.from_arrays(offsets, entries).cast(arrow_type)
+    return pa.ListArray.from_arrays(found.offsets, entries).cast(arrow_type)
 
 
 _KAFKA_COLUMNS: Final = (

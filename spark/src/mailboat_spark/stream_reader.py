@@ -16,6 +16,11 @@ anew, before it reads and again when it repeats the batch, and "the latest" is a
 then. So the reader answers the same for its life, and a planned end holds the beginnings of all
 queues that no finished batch has read.
 
+An offset says where, not what. A broker that lost the end of its log (ASYNC_FLUSH and a power cut)
+and a topic made anew give numbers out again, and once the queue is long enough the number alone
+looks right. So a planned end also holds a witness of the last message of each queue, and who goes
+on from there looks whether that message is still the one before.
+
 Stopping a query interrupts its batch. A driver that wants to end between batches makes the file
 that `stopFile` names: from then on no batch begins.
 """
@@ -24,6 +29,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -44,8 +50,12 @@ from mailboat_spark.group_offsets import GroupOffsets
 from mailboat_spark.offsets import (
     OffsetJson,
     QueueOffsets,
+    Witness,
+    Witnesses,
+    decode_began_ms,
     decode_beginnings,
     decode_offsets,
+    decode_witnesses,
     encode_offsets,
 )
 from mailboat_spark.options import SourceOptions
@@ -69,6 +79,9 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Why, by topic that no broker has.
         self._absent: dict[str, str] = {}
         self._initial: QueueOffsets | None = None
+        self._began_ms: int | None = None
+        # The end that this object planned last: what it says was seen a moment ago.
+        self._planned: OffsetJson = {}
         self._group = GroupOffsets(options)
 
     # Planning, on the driver.
@@ -83,8 +96,10 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise RouteNotFoundError(next(iter(self._absent.values())))
             committed = self._run_committed(bounds) if asked.kind == "group" else {}
             self._initial = resolve_offsets(asked, bounds, committed, option="startingOffsets")
+            if asked.kind == "latest":
+                self._began_ms = time.time_ns() // 1_000_000
         self._group.begin(self._initial)
-        return encode_offsets(self._initial)
+        return encode_offsets(self._initial, began_ms=self._began_ms)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return `maxOffsetsPerTrigger`, or no limit."""
@@ -107,11 +122,18 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._available_now is not None:
             known = self._available_now
             ends = {queue: min(end, known[queue]) for queue, end in ends.items() if queue in known}
-        self._check_start(starts, bounds)
+        unknown = ends.keys() - starts.keys()
+        is_groups = unknown and self._options.starting_offsets.kind == "group"
+        # A broker that was away when the query began has its group's offsets, too.
+        of_group = self._run_committed(unknown) if is_groups else {}
+        wanted = {**starts, **of_group}
+        self._check_start(wanted, bounds)
         # What is gone (and may be, else the check has raised) counts for no limit.
-        all_starts = {queue: max(starts.get(queue, 0), bounds[queue].minimum) for queue in ends}
-        new = {queue: all_starts[queue] for queue in ends.keys() - starts.keys()}
-        self._check_new(new, starts)
+        all_starts = {queue: max(wanted.get(queue, 0), bounds[queue].minimum) for queue in ends}
+        new = {queue: all_starts[queue] for queue in unknown}
+        began_ms = decode_began_ms(start)
+        not_begun = {queue: new[queue] for queue in unknown - of_group.keys()}
+        self._check_new(not_begun, starts, began_ms)
         self._group.begin(new)
         limit_rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         # Queues whose broker is away for the moment keep their place.
@@ -119,7 +141,13 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if planned == starts:
             # The very same text, with the beginnings that it may hold: there is nothing to do.
             return dict(start)
-        return encode_offsets(planned, {**new, **starts} if starts == self._initial else new)
+        self._planned = encode_offsets(
+            planned,
+            {**new, **starts} if starts == self._initial else new,
+            witnesses=self._compare(decode_witnesses(start), starts, planned),
+            began_ms=began_ms,
+        )
+        return self._planned
 
     def reportLatestOffset(self) -> OffsetJson:
         """Return where the queues end, for Spark's progress report."""
@@ -130,6 +158,10 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: Mapping[str, Any], end: Mapping[str, Any]
     ) -> list[QueueRangesPartition]:
         """Share the batch out among tasks; new queues begin where `end` says."""
+        if end != self._planned:
+            # An earlier process planned it, and the queues may have become others since.
+            for place in (start, end):
+                self._compare(decode_witnesses(place), decode_offsets(place), {})
         starts = {**decode_offsets(start), **decode_beginnings(end)}
         ends = decode_offsets(end)
         # An end that an earlier release logged does not say it: these begin at their minimum.
@@ -207,11 +239,47 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 f"and the query goes on at {start}: messages are gone"
             )
 
-    def _check_new(self, new: QueueOffsets, starts: QueueOffsets) -> None:
+    def _compare(self, known: Witnesses, starts: QueueOffsets, planned: QueueOffsets) -> Witnesses:
+        """Find queues with other messages before `starts` than were read; know those of `planned`.
+
+        Returns the witnesses of `planned`. A queue that stands still is not asked for anything.
+        """
+        moved = {
+            queue: queue_offset
+            for queue, queue_offset in planned.items()
+            if queue_offset != starts.get(queue)
+        }
+        before = {
+            queue: (queue, starts[queue] - 1)
+            for queue in known.keys() & starts.keys()
+            if queue in moved or not planned
+        }
+        last = {queue: (queue, end - 1) for queue, end in moved.items() if end > 0}
+        places = {*before.values(), *last.values()}
+        if not places:
+            return known
+        client = self._client()
+        group = self._options.group
+        found = client.run(client.client.witnesses(places, group, self._deadline_s()))
+        for queue, place in sorted(before.items()):
+            if place in found and found[place] != known[queue]:
+                self._lose(
+                    f"{queue} holds another message at {place[1]} than it did, stored at "
+                    f"{_utc(found[place])} and not at {_utc(known[queue])}: it has become shorter "
+                    f"or was made anew, and messages before {starts[queue]} may be unread"
+                )
+        return {
+            **{queue: witness for queue, witness in known.items() if queue not in moved},
+            **{queue: found[place] for queue, place in last.items() if place in found},
+        }
+
+    def _check_new(self, new: QueueOffsets, starts: QueueOffsets, began_ms: int | None) -> None:
         """Find messages that expired in a queue before the query learned of the queue.
 
         A topic that is new to the query as a whole begins at what is there, and so does a broker,
-        which may just have been away when the query began.
+        which may just have been away when the query began. Of a query that takes only what was
+        stored after it began, a queue may have been hidden then (fewer read queues): what is older
+        was never wanted.
         """
         topics = {queue.topic for queue in starts}
         brokers = {(queue.topic, queue.broker_name) for queue in starts}
@@ -219,10 +287,21 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if start == 0 or queue.topic not in topics:
                 continue
             text = f"{queue} is new to the query and holds offsets from {start} on"
-            if (queue.topic, queue.broker_name) in brokers:
+            known = (queue.topic, queue.broker_name) in brokers
+            if known and not self._is_older(queue, start, began_ms):
                 self._lose(f"{text}: messages 0 to {start - 1} are gone")
             else:
                 logger.warning("%s", text)
+
+    def _is_older(self, queue: MessageQueue, queue_offset: int, began_ms: int | None) -> bool:
+        """Tell whether a message, and so all before it, was stored before the query began."""
+        if began_ms is None:
+            return False
+        client = self._client()
+        place = (queue, queue_offset)
+        asked = client.client.witnesses([place], self._options.group, self._deadline_s())
+        found = client.run(asked).get(place)
+        return found is not None and found.store_timestamp_ms < began_ms
 
     def _lose(self, text: str) -> None:
         if self._options.fail_on_data_loss:
@@ -238,3 +317,12 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _deadline_s(self) -> float:
         return time.monotonic() + self._options.retry_timeout_ms / 1000
+
+
+def _utc(witness: Witness) -> str:
+    """Return when a record was stored, for people; brokers may have stored any number."""
+    try:
+        moment = datetime.fromtimestamp(witness.store_timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{witness.store_timestamp_ms} ms"
+    return moment.isoformat(timespec="milliseconds")

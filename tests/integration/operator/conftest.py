@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "unit" / "mailboat_
 from fake_kubernetes import FakeKubernetes
 
 _ROOT = Path(__file__).parents[3]
-_SOURCES = [str(_ROOT / name / "src") for name in ("broker", "operator")]
+_SOURCES = ("broker/src", "operator/src")
 
 
 @dataclass
@@ -69,9 +69,12 @@ async def start_operator(
     kubeconfig.write_text(_kubeconfig(kubernetes.url), encoding="ascii")
     started: list[OperatorProcess] = []
 
-    async def start(name: str = "operator-0", **settings: str) -> OperatorProcess:
+    async def start(
+        name: str = "operator-0", *, tree: Path = _ROOT, **settings: str
+    ) -> OperatorProcess:
         log = tmp_path / f"{name}.log"
         environment = _environment(kubeconfig, name, settings)
+        environment["PYTHONPATH"] = os.pathsep.join(str(tree / folder) for folder in _SOURCES)
         with log.open("wb") as stream:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -108,7 +111,6 @@ def _environment(kubeconfig: Path, name: str, settings: Mapping[str, str]) -> di
     return {
         **{key: value for key, value in os.environ.items() if not key.startswith("MAILBOAT_")},
         "KUBECONFIG": str(kubeconfig),
-        "PYTHONPATH": os.pathsep.join(_SOURCES),
         "MAILBOAT_OPERATOR_IMAGE": "registry.example/mailboat:1",
         "MAILBOAT_OPERATOR_POD_NAME": name,
         "MAILBOAT_OPERATOR_POD_NAMESPACE": "system",

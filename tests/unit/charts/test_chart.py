@@ -43,6 +43,9 @@ VALUES: dict[str, dict[str, Any]] = {
     "other names": {"nameOverride": "boat", "sparkJobs": [JOB]},
     "full name": {"fullnameOverride": "boat"},
     "no kubelets": {"operator": {"rbac": {"kubeletStats": False}}},
+    "own kubelets": {
+        "operator": {"kubelet": {"caConfigMap": "kubelet-ca", "insecureSkipTLSVerify": True}}
+    },
     "environment": {
         "operator": {"logFormat": "json", "extraEnv": [{"name": "TZ", "value": "UTC"}]},
     },
@@ -203,6 +206,14 @@ def test_schema_and_defaults_name_the_same_values() -> None:
         {"sparkJobs": [{**JOB, "output": {"path": "/absolute"}}]},
         {"sparkJobs": [{**JOB, "driver": {"memory": "300m"}}]},
         {"sample": {"name": "1st"}},
+        {"image": {"repository": "mail boat"}},
+        {"image": {"repository": "registry.example/mailboat:1"}},
+        {"image": {"repository": "registry.example/Mailboat"}},
+        {"image": {"tag": "1 # y"}},
+        {"sparkImage": {"repository": "https://registry.example/mailboat"}},
+        {"networkPolicy": {"httpFrom": [{}]}},
+        {"networkPolicy": {"prometheus": [{"pods": {}}]}},
+        {"operator": {"extraEnv": [{"name": "A", "value": 1}]}},
     ],
 )
 def test_wrong_values_are_refused(values: dict[str, Any]) -> None:
@@ -225,6 +236,15 @@ def test_wrong_values_are_refused(values: dict[str, Any]) -> None:
             },
             "use ReadWriteMany",
         ),
+        ({"sparkJobs": [{**JOB, "name": "mailboat"}]}, "as one of the operator is"),
+        (
+            {"sparkJobs": [{**JOB, "name": "mailboat-leader", "mode": "kubernetes"}]},
+            "as one of the operator is",
+        ),
+        (
+            {"sparkJobs": [JOB, {**JOB, "name": "orders-executors"}]},
+            "as one of orders is: rename the job",
+        ),
     ],
 )
 def test_values_that_do_not_go_together_are_named(values: dict[str, Any], sentence: str) -> None:
@@ -237,7 +257,12 @@ def test_values_of_an_earlier_chart_are_enough() -> None:
     """`helm upgrade --reuse-values` has no value that came later: each is as by default."""
     later = {
         "commonLabels": None,
-        "operator": {"logFormat": None, "rbac": {"kubeletStats": None, "aggregate": None}},
+        "operator": {
+            "logFormat": None,
+            "rbac": {"kubeletStats": None, "aggregate": None},
+            "kubelet": None,
+        },
+        "networkPolicy": None,
         "sample": {"enabled": True, "nameServerSpec": None},
     }
     assert render(later) == render({"sample": {"enabled": True}})
@@ -260,11 +285,34 @@ def test_without_the_kubelets_count_there_is_no_right_on_nodes() -> None:
     """`kubeletStats: false` takes away the one right on nodes, and tells the operator."""
     objects = render(VALUES["no kubelets"])
     rules = one(objects, "ClusterRole", f"{NAMESPACE}-r-mailboat")["rules"]
-    assert not [rule for rule in rules if "nodes/proxy" in rule["resources"]]
+    assert not [rule for rule in rules for name in rule["resources"] if name.startswith("nodes")]
     assert len(rules) == len(rbac.NAMESPACED_RULES + rbac.CLUSTER_RULES) - 1
     container = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"][0]
     environment = {entry["name"]: entry.get("value", "from-the-pod") for entry in container["env"]}
     assert load_settings(environment).kubelet_stats is False
+
+
+def test_no_right_of_the_operator_reaches_into_containers() -> None:
+    """Neither the whole of a kubelet nor the subresources of pods that run or read something."""
+    risky = {"nodes/proxy", "pods/exec", "pods/attach", "pods/portforward", "secrets", "*"}
+    for rule in one(render({}), "ClusterRole", f"{NAMESPACE}-r-mailboat")["rules"]:
+        assert not risky & set(rule["resources"])
+
+
+def test_the_operator_trusts_the_kubelets_that_it_is_told_to() -> None:
+    """The authority is mounted where the operator looks for it."""
+    pod = one(render(VALUES["own kubelets"]), "Deployment")["spec"]["template"]["spec"]
+    container = pod["containers"][0]
+    environment = {entry["name"]: entry.get("value", "from-the-pod") for entry in container["env"]}
+    settings = load_settings(environment)
+    (mount,) = [item for item in container["volumeMounts"] if item["name"] == "kubelet-ca"]
+    assert settings.kubelet_ca == f"{mount['mountPath']}/ca.crt"
+    assert settings.kubelet_verify is False
+    assert {"name": "kubelet-ca", "configMap": {"name": "kubelet-ca"}} in pod["volumes"]
+    default = one(render({}), "Deployment")["spec"]["template"]["spec"]["containers"][0]
+    assert load_settings(
+        {entry["name"]: entry.get("value", "x") for entry in default["env"]}
+    ).kubelet_verify
 
 
 def test_the_sample_lives_where_the_operator_looks_and_can_be_pulled() -> None:

@@ -10,6 +10,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 # Test folders are no packages, so the helper modules beside this file are found by path.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from fake_kubelet import Kubelet
 from fake_kubernetes import FakeKubernetes
 
 from mailboat_operator.kube_api import KubeApi
@@ -44,3 +45,12 @@ async def api_client(kubernetes: FakeKubernetes) -> AsyncIterator[ApiClient]:
 def kube_api(api_client: ApiClient, metrics: OperatorMetrics) -> KubeApi:
     """Our API access with a short timeout."""
     return KubeApi(api_client, metrics, timeout_s=1.0)
+
+
+@pytest.fixture
+async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
+    """A node's kubelet."""
+    kubelet = Kubelet(tmp_path)
+    await kubelet.start()
+    yield kubelet
+    await kubelet.close()

@@ -31,6 +31,7 @@ RESOURCES = {
         "events": "Event",
     },
     ("apps", "v1"): {"statefulsets": "StatefulSet"},
+    ("networking.k8s.io", "v1"): {"networkpolicies": "NetworkPolicy"},
     ("policy", "v1"): {"poddisruptionbudgets": "PodDisruptionBudget"},
     ("storage.k8s.io", "v1"): {"storageclasses": "StorageClass"},
     ("coordination.k8s.io", "v1"): {"leases": "Lease"},
@@ -262,6 +263,8 @@ class FakeKubernetes:
             return web.json_response(old)
         if request.method == "DELETE":
             return await self._delete(key, body)
+        if rest == ["eviction"]:
+            return await self._delete(key, body.get("deleteOptions"))
         if request.method == "PATCH":
             return await self._patch(request, body, key, rest, is_apply=is_apply)
         assert old is not None

@@ -1,26 +1,38 @@
 """Tests of how actions are carried out, against a small API server."""
 
+import asyncio
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import pytest
 from aiohttp import web
 from fake_kubernetes import FakeKubernetes
+from kubernetes.aio.client import ApiClient
 
 from mailboat_operator.apply import Applier, NameTakenError, StaleError, StoppingError
-from mailboat_operator.broker_api import BrokerApi, BrokerRefusedError
+from mailboat_operator.broker_api import BrokerApi, BrokerRefusedError, StrangerError
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.events import EventPoster
-from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError
+from mailboat_operator.kube_api import (
+    ConflictError,
+    EvictionRefusedError,
+    KubeApi,
+    KubeApiError,
+)
+from mailboat_operator.leader import NotLeaderError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import (
     Action,
     Apply,
     ConfigureBroker,
     Delete,
+    DeleteTopic,
+    Evict,
     Notify,
     Patch,
+    PutTopic,
     ResizeClaim,
     SetFinalizers,
     Step,
@@ -43,10 +55,14 @@ def cache() -> ObjectCache:
 
 
 @pytest.fixture
-def applier(kube_api: KubeApi, cache: ObjectCache, metrics: OperatorMetrics) -> Applier:
+async def applier(
+    kube_api: KubeApi, cache: ObjectCache, metrics: OperatorMetrics
+) -> AsyncIterator[Applier]:
     """Carries actions out on the fake server."""
     events = EventPoster(kube_api, metrics, "operator-0")
-    return Applier(kube_api, cache, BrokerApi(metrics), events, metrics)
+    brokers = BrokerApi(metrics)
+    yield Applier(kube_api, cache, brokers, events, metrics)
+    await brokers.close()
 
 
 def _child(kind: str, name: str = "orders-g0", **parts: Any) -> Manifest:
@@ -202,6 +218,53 @@ async def test_a_change_between_read_and_delete_is_refused_by_the_server(
 async def test_delete_of_what_is_gone_is_done(applier: Applier) -> None:
     """A repeat after a crash finds nothing, and that is success."""
     await _run(applier, Delete("Pod", "orders-g0", "u", None, False, "roll"))
+
+
+async def test_an_eviction_takes_what_the_plan_saw(
+    kubernetes: FakeKubernetes, applier: Applier, metrics: OperatorMetrics
+) -> None:
+    """It is asked for by the eviction API and names the uid; one of another uid stays."""
+    stored = await kubernetes.put("pods", _in_shop(_child("Pod")))
+    with pytest.raises(ConflictError):
+        await _run(applier, Evict("orders-g0", "older-uid", "roll"))
+    await _run(applier, Evict("orders-g0", stored["metadata"]["uid"], "roll"))
+    assert kubernetes.find("pods", "shop", "orders-g0") is None
+    call = kubernetes.writes()[-1]
+    assert (call.verb, call.path) == ("POST", "/api/v1/namespaces/shop/pods/orders-g0/eviction")
+    assert call.body == {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "orders-g0", "namespace": "shop"},
+        "deleteOptions": {"preconditions": {"uid": stored["metadata"]["uid"]}},
+    }
+    assert 'operator_pod_restarts_total{step="test"} 1.0' in metrics.exposition().decode()
+    await _run(applier, Evict("orders-g0", "u", "a repeat finds nothing"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"message": "Cannot evict pod as it would violate it."}, "Cannot evict pod as it would"),
+        (None, "no reason given"),
+    ],
+)
+async def test_a_budget_may_say_not_now(
+    kubernetes: FakeKubernetes, applier: Applier, answer: Manifest | None, words: str
+) -> None:
+    """429 is asked once and ends the step, with the server's words; the pod stays, untold."""
+
+    async def refuse(request: web.Request) -> web.Response | None:
+        if not request.path.endswith("/eviction"):
+            return None
+        return web.Response(status=429) if answer is None else web.json_response(answer, status=429)
+
+    kubernetes.faults = [refuse]
+    stored = await kubernetes.put("pods", _in_shop(_child("Pod")))
+    notice = Notify("Normal", "PodRestarted", "Restarting orders-g0")
+    with pytest.raises(EvictionRefusedError, match=words):
+        await _run(applier, Evict("orders-g0", stored["metadata"]["uid"], "roll"), notice)
+    assert len(kubernetes.writes()) == 1
+    assert kubernetes.find("pods", "shop", "orders-g0") is not None
 
 
 async def test_resize_asks_for_the_size_once(
@@ -370,28 +433,127 @@ async def test_stopping_begins_nothing_more(kubernetes: FakeKubernetes, applier:
     assert kubernetes.calls == []
 
 
-async def test_live_settings_go_to_the_pod(
-    kube_api: KubeApi, cache: ObjectCache, metrics: OperatorMetrics
-) -> None:
-    """Live settings are sent to the pod's address, and its answer or refusal is passed on."""
-    received: list[Any] = []
+class _FakeBroker:
+    """A broker's HTTP API on a free port, for the pod orders-g0-0."""
 
-    async def patch(request: web.Request) -> web.Response:
-        values = await request.json()
-        received.append(values)
-        if values["fileReservedTime"] == "0":
+    def __init__(self, cache: ObjectCache) -> None:
+        self.received: list[tuple[str, str, Any]] = []
+        self.name = "orders-g0"
+        self.url = ""
+        self._cache = cache
+        self._runner: web.AppRunner | None = None
+
+    async def start(self) -> None:
+        """Serve, and put the pod into the cache."""
+        app = web.Application()
+        app.router.add_get("/api/v1/broker", self._broker)
+        app.router.add_route("*", "/{path:.*}", self._change)
+        self._runner = web.AppRunner(app)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        port = self._runner.addresses[0][1]
+        self.url = f"http://127.0.0.1:{port}"
+        ports = [{"name": "http", "containerPort": port}]
+        pod = _in_shop(_child("Pod", "orders-g0-0", spec={"containers": [{"ports": ports}]}))
+        pod["metadata"]["resourceVersion"] = "1"
+        self._cache.update({**pod, "status": {"podIP": "127.0.0.1"}})
+
+    async def close(self) -> None:
+        """Stop serving."""
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    async def _broker(self, _: web.Request) -> web.Response:
+        return web.json_response({"broker_name": self.name})
+
+    async def _change(self, request: web.Request) -> web.Response:
+        text = await request.text()
+        values = json.loads(text) if text else None
+        self.received.append((request.method, request.path, values))
+        if values == {"fileReservedTime": "0"}:
             return web.json_response({"error": "fileReservedTime: too short"}, status=400)
         return web.json_response({"values": {"fileReservedTime": "48"}, "live_keys": []})
 
-    app = web.Application()
-    app.router.add_patch("/api/v1/config", patch)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    ports = [{"name": "http", "containerPort": runner.addresses[0][1]}]
-    pod = _in_shop(_child("Pod", "orders-g0-0", spec={"containers": [{"ports": ports}]}))
-    pod["metadata"]["resourceVersion"] = "1"
-    cache.update({**pod, "status": {"podIP": "127.0.0.1"}})
+
+@pytest.fixture
+async def broker(cache: ObjectCache) -> AsyncIterator[_FakeBroker]:
+    """The broker of the pod orders-g0-0."""
+    made = _FakeBroker(cache)
+    await made.start()
+    yield made
+    await made.close()
+
+
+async def test_nothing_goes_to_a_broker_without_the_lease(
+    api_client: ApiClient, cache: ObjectCache, metrics: OperatorMetrics, broker: _FakeBroker
+) -> None:
+    """A leader that was paused sends no topic and no setting either when it wakes up."""
+
+    def refuse() -> None:
+        raise NotLeaderError("no")
+
+    api = KubeApi(api_client, metrics, timeout_s=1.0, check_may_write=refuse)
+    brokers = BrokerApi(metrics)
+    applier = Applier(api, cache, brokers, EventPoster(api, metrics, "operator-0"), metrics)
+    actions: tuple[Action, ...] = (
+        PutTopic(broker.url, "t", 8, 8, 6),
+        DeleteTopic(broker.url, "t"),
+        ConfigureBroker("orders-g0-0", {"fileReservedTime": "48"}),
+    )
+    try:
+        for action in actions:
+            with pytest.raises(NotLeaderError):
+                await _run(applier, action)
+    finally:
+        await brokers.close()
+    assert broker.received == []
+
+
+async def test_live_settings_do_not_go_to_another_broker(
+    applier: Applier, broker: _FakeBroker
+) -> None:
+    """An address that another broker has by now is left alone."""
+    broker.name = "bills-g0"
+    with pytest.raises(StrangerError):
+        await _run(applier, ConfigureBroker("orders-g0-0", {"fileReservedTime": "48"}))
+    assert broker.received == []
+
+
+async def test_an_action_that_is_cut_off_is_remembered(
+    kubernetes: FakeKubernetes, applier: Applier
+) -> None:
+    """Its outcome is unknown, so the Lease must not be given back; one that failed is known."""
+    begun = asyncio.Event()
+
+    async def hang(_: web.Request) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    with pytest.raises(StaleError):
+        await _run(applier, ConfigureBroker("orders-g9-0", {}))
+    assert not applier.was_cut_off
+    kubernetes.faults = [hang]
+    for act in (
+        lambda: _run(applier, Apply(_child("Service"))),
+        lambda: applier.write_status(
+            _in_shop({**_BROKER, "metadata": {**_BROKER["metadata"], "resourceVersion": "1"}}),
+            {"x": 1},
+        ),
+    ):
+        applier._was_cut_off = False
+        begun.clear()
+        acting = asyncio.create_task(act())
+        await begun.wait()
+        acting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await acting
+        assert applier.was_cut_off
+
+
+async def test_live_settings_go_to_the_pod(
+    kube_api: KubeApi, cache: ObjectCache, metrics: OperatorMetrics, broker: _FakeBroker
+) -> None:
+    """Live settings are sent to the pod's address, and its answer or refusal is passed on."""
     noted: list[tuple[str, str, Mapping[str, str]]] = []
     refused: list[tuple[str, str, Mapping[str, str], str]] = []
     brokers = BrokerApi(metrics)
@@ -412,8 +574,11 @@ async def test_live_settings_go_to_the_pod(
             await _run(applier, ConfigureBroker("orders-g1-0", {"fileReservedTime": "48"}))
     finally:
         await brokers.close()
-        await runner.cleanup()
-    assert received == [{"fileReservedTime": "48"}, {"fileReservedTime": "0"}]
+    path = "/api/v1/config"
+    assert broker.received == [
+        ("PATCH", path, {"fileReservedTime": "48"}),
+        ("PATCH", path, {"fileReservedTime": "0"}),
+    ]
     sentence = "fileReservedTime: too short"
     assert refused == [("shop", "orders-g0-0", {"fileReservedTime": "0"}, sentence)]
     assert noted == [("shop", "orders-g0-0", {"fileReservedTime": "48"})]

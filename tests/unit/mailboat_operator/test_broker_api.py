@@ -11,8 +11,11 @@ from mailboat_operator.broker_api import (
     BrokerApi,
     BrokerApiError,
     BrokerRefusedError,
+    ChangedError,
+    StrangerError,
     http_url,
 )
+from mailboat_operator.identity import Expected
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.pods import is_ready
 
@@ -24,10 +27,12 @@ class _Broker:
         self.answer: Any = {}
         self.hangs = False
         self.url = ""
+        self.if_match: str | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         text = await request.text()
         self.received.append((request.method, request.raw_path, text))
+        self.if_match = request.headers.get("If-Match")
         if self.hangs:
             await asyncio.Event().wait()
         if isinstance(self.answer, bytes):
@@ -116,6 +121,57 @@ async def test_topics(broker: _Broker, api: BrokerApi) -> None:
         ("GET", "/api/v1/topics/t", ""),
         ("DELETE", "/api/v1/topics/t", ""),
     ]
+
+
+async def test_a_broker_that_knows_no_declarations_refuses_none(
+    broker: _Broker, api: BrokerApi
+) -> None:
+    """An older version answers 404: that may pass with its image, and is nobody's mistake."""
+    broker.status, broker.answer = 404, {"error": "Not Found"}
+    with pytest.raises(BrokerApiError, match="501"):
+        await api.declared(broker.url, "topics", "a b")
+    with pytest.raises(BrokerApiError, match="501"):
+        await api.declare(broker.url, {"topics": []})
+    broker.status, broker.answer = 200, {"topics": [], "next": None}
+    assert await api.declared(broker.url, "topics", "%a") == broker.answer
+    assert broker.received[-1][1] == "/api/v1/declarations/topics?limit=1000&after=%25a"
+
+
+async def test_who_answers_is_checked(broker: _Broker, api: BrokerApi) -> None:
+    """An address may have another owner by now; a name is asked for where it matters."""
+    broker.answer = {"broker_name": "bills-g0"}
+    assert await api.broker(broker.url, Expected("bills-g0")) == broker.answer
+    with pytest.raises(StrangerError, match="broker bills-g0 answers where orders-g0 should be"):
+        await api.broker(broker.url, Expected("orders-g0"))
+
+
+async def test_a_topic_made_anew_is_not_deleted(broker: _Broker, api: BrokerApi) -> None:
+    """The deletion names the topic that was seen; a broker that has another one refuses."""
+    await api.delete_topic(broker.url, "t", incarnation="17-0")
+    assert broker.if_match == '"17-0"'
+    await api.delete_topic(broker.url, "t")
+    assert broker.if_match is None
+    broker.status, broker.answer = 412, {"error": "topic t is not the one that If-Match names"}
+    with pytest.raises(ChangedError):
+        await api.delete_topic(broker.url, "t", incarnation="17-0")
+
+
+async def test_a_change_waits_no_longer_than_it_may(broker: _Broker, metrics: Any) -> None:
+    """What the caller has left to write ends a call that would take longer."""
+    broker.hangs = True
+    api = BrokerApi(metrics, timeout_s=30.0)
+    topic = {"read_queue_nums": 1, "write_queue_nums": 1, "perm": 6}
+    try:
+        async with asyncio.timeout(5):
+            for call in (
+                api.patch_config(broker.url, {"a": "1"}, within_s=0.1),
+                api.put_topic(broker.url, "t", **topic, within_s=0.1),
+                api.delete_topic(broker.url, "t", within_s=0.1),
+            ):
+                with pytest.raises(BrokerApiError):
+                    await call
+    finally:
+        await api.close()
 
 
 def test_the_address_of_a_pod() -> None:

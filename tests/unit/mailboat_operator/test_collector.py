@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from fake_kubernetes import FakeKubernetes
+from fake_kubelet import Kubelet
 
 from mailboat_operator.broker_api import BrokerApi
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.collector import Collector, kubelet_numbers
 from mailboat_operator.kinds import ResourceKey
-from mailboat_operator.kube_api import KubeApi
+from mailboat_operator.kubelet_api import KubeletApi
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.snapshot import Observation, VolumeNumbers
 
@@ -24,11 +24,17 @@ _GI = 1 << 30
 class Rig:
     """A broker whose numbers the test sets, and a collector that asks it."""
 
-    def __init__(self, api: KubeApi, metrics: OperatorMetrics, every_s: float = 0.02) -> None:
+    def __init__(
+        self, kubelets: KubeletApi, metrics: OperatorMetrics, every_s: float = 0.02
+    ) -> None:
         """Nothing is asked yet."""
-        self.used, self.written, self.percent = _GI, 5 * _GI, 10
+        self.used: int | None = _GI
+        self.written, self.percent = 5 * _GI, 10
         self.phase, self.uptime = "running", 0
         self.is_down = False
+        self.name, self.address = "orders-g0", "10.96.0.1:10911"
+        self.start: dict[str, Any] | None = None
+        self.name_servers: Any = []
         self.now_s = 0.0
         self.marked: list[str] = []
         self.asked = asyncio.Event()
@@ -36,12 +42,11 @@ class Rig:
         self.cache = ObjectCache()
         self.brokers = BrokerApi(metrics, timeout_s=1.0)
         self.collector = Collector(
-            api,
+            kubelets,
             self.brokers,
             self.cache,
             self._mark,
             every_s=every_s,
-            asks_kubelet=True,
             monotonic=lambda: self.now_s,
         )
         self.port = 0
@@ -62,12 +67,20 @@ class Rig:
             self.asked.set()
         return web.json_response(
             {
-                "broker": {"version": "1", "phase": self.phase, "uptime_seconds": self.uptime},
+                "broker": {
+                    "broker_name": self.name,
+                    "address": self.address,
+                    "version": "1",
+                    "phase": self.phase,
+                    "uptime_seconds": self.uptime,
+                    "name_servers": self.name_servers,
+                },
                 "config": {"values": {"fileReservedTime": "72"}},
                 "retention": {
                     "volume": {
                         "capacity_bytes": 10 * _GI,
                         "used_bytes": self.used,
+                        "available_bytes": 10 * _GI - self.used if self.used else None,
                         "used_percent": self.percent,
                     },
                     "pressure_percent": self.percent,
@@ -75,6 +88,11 @@ class Rig:
                 },
             }[part]
         )
+
+    async def startup(self, _: web.Request) -> web.Response:
+        """Say how far the start is."""
+        self.asked.set()
+        return web.json_response(self.start or {}, status=503 if self.start else 404)
 
     async def pressure(self, request: web.Request) -> web.Response:
         """Say that the disk has moved, once the test says so."""
@@ -95,7 +113,7 @@ class Rig:
                 "labels": {"mailboat.dev/broker": "orders"},
             },
             "spec": {"nodeName": "node-1", "containers": [{"ports": ports}]},
-            "status": {"podIP": "127.0.0.1"},
+            "status": {"podIP": "127.0.0.1", "hostIP": "127.0.0.1"},
         }
 
     def show(self, uid: str = "u1", version: str = "1") -> None:
@@ -120,12 +138,13 @@ class Rig:
 
 @pytest.fixture
 async def rig(
-    kube_api: KubeApi, metrics: OperatorMetrics, request: pytest.FixtureRequest
+    kubelet: Kubelet, metrics: OperatorMetrics, request: pytest.FixtureRequest
 ) -> AsyncIterator[Rig]:
     """A broker and its collector."""
-    made = Rig(kube_api, metrics, *getattr(request, "param", ()))
+    made = Rig(kubelet.api(), metrics, *getattr(request, "param", ()))
     app = web.Application()
     app.router.add_get("/api/v1/retention/pressure", made.pressure)
+    app.router.add_get("/startupz", made.startup)
     app.router.add_get("/api/v1/{part}", made.answer)
     runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
@@ -150,13 +169,35 @@ async def test_numbers_with_history(rig: Rig) -> None:
     assert (last.monotonic_s, last.used_bytes, last.written_bytes) == (15.0, 2 * _GI, 6 * _GI)
 
 
+@pytest.mark.parametrize(("field", "value"), [("used", None), ("name_servers", [1])])
+async def test_a_broker_that_answers_nonsense_is_asked_again(
+    rig: Rig, field: str, value: Any
+) -> None:
+    """Its numbers are those of before until it answers as agreed; nobody starts the operator."""
+    rig.show()
+    await rig.rounds(1)
+    good = getattr(rig, field)
+    rig.moved.clear()
+    setattr(rig, field, value)
+    async with asyncio.timeout(5):
+        await rig.moved.wait()
+    bad = rig.known()
+    assert "not as agreed" in str(bad.error)
+    assert bad.retention is not None
+    setattr(rig, field, good)
+    assert (await rig.rounds(2)).error is None
+
+
 @pytest.mark.parametrize("rig", [(600.0,)], indirect=True)
 async def test_a_disk_that_fills_fast_is_asked_at_once(rig: Rig) -> None:
     """Minutes before its turn a broker is asked again when its disk has moved by 5 percent."""
+    rig.phase = "serving"
     rig.show()
     async with asyncio.timeout(10):
         wanted = await rig.waits.get()
         assert (wanted["from_percent"], wanted["by_percent"]) == ("10", "5")
+        # More than a broker lets anybody wait: it is asked again instead.
+        assert wanted["timeout_seconds"] == "60"
         rig.used, rig.percent = 2 * _GI, 20
         rig.steps.release()
         wanted = await rig.waits.get()
@@ -198,11 +239,9 @@ async def test_small_steps_add_up(rig: Rig) -> None:
     assert len(rig.marked) == 2
 
 
-async def test_a_silent_broker_keeps_its_last_numbers_and_time(
-    rig: Rig, kubernetes: FakeKubernetes
-) -> None:
+async def test_a_silent_broker_keeps_its_last_numbers_and_time(rig: Rig, kubelet: Kubelet) -> None:
     """The old answer stays with its old time; the kubelet's count stands beside it."""
-    summary = {
+    kubelet.summary = {
         "pods": [
             {
                 "podRef": {"namespace": "shop", "name": "orders-g0-0"},
@@ -213,21 +252,12 @@ async def test_a_silent_broker_keeps_its_last_numbers_and_time(
             }
         ]
     }
-    asked = asyncio.Event()
-
-    async def stats(request: web.Request) -> web.Response | None:
-        if not request.path.endswith("/nodes/node-1/proxy/stats/summary"):
-            return None
-        asked.set()
-        return web.json_response(summary)
-
-    kubernetes.faults = [stats]
     rig.show()
     await rig.rounds(1)
     rig.is_down, rig.now_s = True, 99.0
     rig.moved.clear()
     async with asyncio.timeout(5):
-        await asked.wait()
+        await kubelet.asked.wait()
         await rig.moved.wait()
     known = rig.known()
     assert known.error is not None
@@ -242,29 +272,22 @@ async def test_a_silent_broker_keeps_its_last_numbers_and_time(
     assert recovered.kubelet is None
 
 
-async def test_without_rights_the_kubelet_is_asked_seldom(
-    rig: Rig, kubernetes: FakeKubernetes
-) -> None:
+async def test_without_rights_the_kubelet_is_asked_seldom(rig: Rig, kubelet: Kubelet) -> None:
     """A 403 holds for five minutes: an API server that starts anew may have said it in passing."""
-    calls = 0
-
-    async def forbidden(_: web.Request) -> web.Response:
-        nonlocal calls
-        calls += 1
-        return web.Response(status=403)
-
-    kubernetes.faults = [forbidden]
+    kubelet.status = 403
     rig.is_down = True
     rig.show()
     await asyncio.sleep(0.3)
-    assert calls == 1
+    assert len(kubelet.tokens) == 1
     assert rig.known().error is not None
     rig.now_s = 299.0
     await asyncio.sleep(0.1)
-    assert calls == 1
+    assert len(kubelet.tokens) == 1
+    kubelet.asked.clear()
     rig.now_s = 300.0
     async with asyncio.timeout(5):
-        await kubernetes.wait_until(lambda: calls == 2)
+        await kubelet.asked.wait()
+    assert len(kubelet.tokens) == 2
 
 
 async def test_a_new_pod_starts_anew_on_the_old_history(rig: Rig) -> None:
@@ -343,3 +366,76 @@ async def test_pods_of_others_are_not_asked(rig: Rig) -> None:
     rig.collector.pod_changed(pod)
     assert rig.collector.observations("shop", {"orders-g0-0": pod}) == {}
     assert ResourceKey("Broker", "shop", "orders") not in rig.marked
+
+
+async def test_the_answer_of_another_broker_is_not_taken(rig: Rig) -> None:
+    """An address that another broker has by now: its numbers are nobody's here, and it is told."""
+    rig.show()
+    await rig.rounds(1)
+    rig.name, rig.used = "bills-g0", 9 * _GI
+    rig.moved.clear()
+    async with asyncio.timeout(5):
+        await rig.moved.wait()
+    known = rig.known()
+    assert known.stranger == "bills-g0"
+    assert known.error == "broker bills-g0 answers where orders-g0 should be"
+    assert [sample.used_bytes for sample in known.samples if sample.used_bytes > _GI] == []
+    rig.name, rig.used = "orders-g0", _GI
+    assert (await rig.rounds(2)).stranger is None
+
+
+async def test_a_broker_of_the_same_name_is_told_by_what_it_announces(rig: Rig) -> None:
+    """Brokers of one name in two namespaces: what the address of one's Service belongs to."""
+    rig.cache.update(service("shop", "10.96.0.1"))
+    rig.show()
+    await rig.rounds(1)
+    # A Service that was made anew: the broker announces the old address until it is restarted.
+    rig.address = "10.96.0.9:10911"
+    assert (await rig.rounds(2)).stranger is None
+    rig.cache.update(service("tests", "10.96.0.9"))
+    rig.moved.clear()
+    async with asyncio.timeout(5):
+        await rig.moved.wait()
+    assert rig.known().stranger == "orders-g0 at 10.96.0.9:10911"
+
+
+def service(namespace: str, address: str) -> Manifest:
+    """Return the Service of a group."""
+    labels = {"mailboat.dev/broker": "orders"}
+    metadata = {"namespace": namespace, "name": "orders-g0", "labels": labels}
+    return {
+        "kind": "Service",
+        "metadata": metadata | {"uid": namespace, "resourceVersion": "1"},
+        "spec": {"clusterIP": address},
+    }
+
+
+async def test_a_start_that_gets_on_is_known(rig: Rig) -> None:
+    """While the broker does not serve, how far its recovery is tells whether it hangs."""
+
+    async def asked() -> float | None:
+        for _ in range(2):
+            rig.asked.clear()
+            async with asyncio.timeout(5):
+                await rig.asked.wait()
+        await asyncio.sleep(0.01)
+        return rig.known().start_moved_monotonic_s
+
+    rig.is_down = True
+    pod = rig.pod()
+    pod["status"]["containerStatuses"] = [{"state": {"running": {}}, "started": False}]
+    rig.cache.update(pod)
+    rig.collector.pod_changed(pod)
+    assert await asked() is None
+    rig.start = {"phase": "recovering"}  # An older broker does not say how far it is.
+    assert await asked() is None
+    rig.start, rig.now_s = {"phase": "recovering", "recovered_physical_offset": 10}, 100.0
+    assert await asked() == 100.0
+    rig.now_s = 700.0
+    assert await asked() == 100.0
+    rig.start, rig.now_s = {"phase": "recovering", "recovered_physical_offset": 20}, 800.0
+    assert await asked() == 800.0
+    assert rig.known().silent_since_monotonic_s == 0.0
+    rig.is_down = False
+    assert (await rig.rounds(2)).start_moved_monotonic_s is None
+    assert rig.known().silent_since_monotonic_s is None

@@ -162,6 +162,7 @@ async def test_nothing_is_sent_without_the_lease(
         api.delete(POD, "shop", "x", uid="u", resource_version=None, propagation="Orphan"),
         api.create(CONFIG_MAP, "shop", _config_map()),
         api.replace(CONFIG_MAP, "shop", _config_map()),
+        api.evict("shop", "x", uid="u"),
     )
     for write in writes:
         with pytest.raises(NotLeaderError):
@@ -169,3 +170,22 @@ async def test_nothing_is_sent_without_the_lease(
     assert kubernetes.calls == []
     await api.create(CONFIG_MAP, "shop", _config_map(), is_fenced=False)
     assert len(kubernetes.calls) == 1
+
+
+async def test_a_write_waits_no_longer_than_the_lease_is_held(
+    kubernetes: FakeKubernetes, api_client: ApiClient, metrics: OperatorMetrics
+) -> None:
+    """What is left of the hold time ends it; a read has its own time."""
+
+    async def hang(_: web.Request) -> None:
+        await asyncio.Event().wait()
+
+    kubernetes.faults = [hang]
+    api = KubeApi(api_client, metrics, timeout_s=30.0, check_may_write=lambda: 0.2)
+    async with asyncio.timeout(5):
+        with pytest.raises(KubeUnreachableError):
+            await api.apply(CONFIG_MAP, _config_map(), force=False)
+    reading = asyncio.create_task(api.get(POD, "shop", "x"))
+    done, _ = await asyncio.wait([reading], timeout=0.5)
+    assert not done
+    reading.cancel()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mailboat_operator import leader
-from mailboat_operator.kube_api import ConflictError, KubeUnreachableError
+from mailboat_operator.kube_api import ConflictError, KubeUnreachableError, NotFoundError
 from mailboat_operator.leader import LeaderElector, LeaseLostError, NotLeaderError
 
 Manifest = dict[str, Any]
@@ -74,7 +74,8 @@ class Way:
         """Change it."""
         await self._travel()
         now = self._store.lease
-        assert now is not None
+        if now is None:
+            raise NotFoundError(404, "update", "not found")
         if lease["metadata"]["resourceVersion"] != now["metadata"]["resourceVersion"]:
             raise ConflictError(409, "update", "modified")
         kept = self._keep(lease)
@@ -280,3 +281,32 @@ async def test_a_stolen_lease_is_noticed(simulated: SimulatedTime) -> None:
     with pytest.raises(LeaseLostError, match="held by thief"):
         await holding
     assert not first.is_leader
+
+
+async def test_a_lease_that_is_deleted_makes_no_second_leader(simulated: SimulatedTime) -> None:
+    """Its holder stops at the next renewal, and the standby waits for longer than that."""
+    store = MemoryLease()
+    first, second = _elector(store.way(), "a", simulated), _elector(store.way(), "b", simulated)
+    await first.acquire()
+    holding = asyncio.create_task(first.hold())
+    waiting = asyncio.create_task(second.acquire())
+    await asyncio.sleep(6)
+    store.lease = None
+    deleted_s = simulated.now()
+    with pytest.raises(LeaseLostError, match="the Lease is gone"):
+        await holding
+    assert simulated.now() - deleted_s <= leader.RENEW_S + 0.1
+    assert not first.is_leader
+    assert not second.is_leader
+    await waiting
+    assert second.is_leader
+    assert simulated.now() - deleted_s < 20
+
+
+async def test_the_time_that_is_left_is_told(simulated: SimulatedTime) -> None:
+    """A write that takes longer could arrive when somebody else writes."""
+    first = _elector(MemoryLease().way(), "a", simulated)
+    await first.acquire()
+    assert first.check_may_write() == pytest.approx(leader.HOLD_S)
+    simulated._now_s += 7.5
+    assert first.check_may_write() == pytest.approx(leader.HOLD_S - 7.5)

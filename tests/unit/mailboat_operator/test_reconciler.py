@@ -16,6 +16,7 @@ from mailboat_operator.kube_api import ConflictError, KubeApi
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import (
     Apply,
+    Evict,
     Notify,
     Plan,
     PutTopic,
@@ -181,7 +182,42 @@ async def test_a_failed_step_stops_no_other(
     assert broker is not None
     assert broker["status"] == {"phase": "x"}
     text = metrics.exposition().decode()
-    assert 'operator_step_failures_total{kind="Broker",step="one"} 1.0' in text
+    assert 'operator_step_failures_total{kind="Broker",namespace="shop",step="one"} 1.0' in text
+
+
+async def test_a_refused_eviction_is_the_planners_to_tell(
+    kubernetes: FakeKubernetes, rig: Rig
+) -> None:
+    """The next plan has the words, for as long as it asks; it is no refusal of what the spec wants,
+    however long it lasts."""
+
+    async def refuse(request: web.Request) -> web.Response | None:
+        if not request.path.endswith("/eviction"):
+            return None
+        return web.json_response({"message": "not with this budget"}, status=429)
+
+    kubernetes.faults = [refuse]
+    await _stored(kubernetes, rig)
+    await kubernetes.put("pods", _child("Pod", "orders-g0-0"))
+    conditions = [
+        {"type": "Ready", "status": "True", "reason": "AllGroupsServing"},
+        {"type": "Progressing", "status": "True", "reason": "Rolling"},
+    ]
+    evict = Evict("orders-g0-0", "uid-orders-g0-0", "its template has changed")
+    rig.planner.plan = Plan((Step("rollout", (evict,)),), {"conditions": conditions})
+    for _ in range(2):
+        with pytest.raises(StepsFailedError):
+            await rig.turn()
+        rig.now_s += 300.0
+    seen = [snapshot.refused_evictions for snapshot in rig.planner.snapshots]
+    assert seen == [{}, {"orders-g0-0": "not with this budget"}]
+    broker = kubernetes.find("brokers", "shop", "orders")
+    assert broker is not None
+    assert broker["status"]["conditions"] == conditions
+    kubernetes.faults = []
+    await rig.turn()
+    await rig.turn()
+    assert rig.planner.snapshots[-1].refused_evictions == {}
 
 
 async def test_rest_writes_nothing(kubernetes: FakeKubernetes, rig: Rig) -> None:
@@ -301,19 +337,28 @@ async def test_a_name_that_is_taken_is_seen_by_the_planner(
     assert seen == [[], ["a"], []]
 
 
+@pytest.mark.parametrize("is_named", [False, True])
 async def test_a_topic_is_looked_up_at_every_ready_broker(
-    kubernetes: FakeKubernetes, rig: Rig
+    kubernetes: FakeKubernetes, rig: Rig, is_named: bool
 ) -> None:
-    """Ready pods are asked; one without the topic says None, one that fails is left out."""
+    """Ready pods are asked; one without the topic says None, one that fails is left out, and so is
+    one at whose address another broker answers."""
     await _stored(kubernetes, rig)
 
     servers = []
-    for status in (200, 404, 500):
+    for group, status in enumerate((200, 404, 500, 200)):
 
         async def answer(_: web.Request, status: int = status) -> web.Response:
             return web.json_response({"topic": "t1"}, status=status)
 
+        # At the address of the last one a broker answers that is none of this Broker's.
+        name = {"broker_name": f"{'orders' if group < 3 else 'bills'}-g{group}"}
+
+        async def who(_: web.Request, name: Manifest = name) -> web.Response:
+            return web.json_response(name)
+
         app = web.Application()
+        app.router.add_get("/api/v1/broker", who)
         app.router.add_get("/api/v1/topics/t1", answer)
         runner = web.AppRunner(app)
         await runner.setup()
@@ -332,14 +377,21 @@ async def test_a_topic_is_looked_up_at_every_ready_broker(
         "spec": {"brokerRef": "orders"},
     }
     rig.cache.update(await kubernetes.put("topics", topic_manifest))
+    for claim in ("data-orders-g7-0", "data-orders-gx-0", "backup"):
+        rig.cache.update(_child("PersistentVolumeClaim", claim))
+    # A broker may have a name that is not its group's: its file says which.
+    conf = "brokerName=bills-g3\nbrokerId=0\n" if is_named else "brokerId=0\n"
+    rig.cache.update(_child("ConfigMap", "orders-g3", data={"broker.conf": conf}))
     try:
         await rig.turn(_TOPIC_KEY)
     finally:
         for runner in servers:
             await runner.cleanup()
     (snapshot,) = rig.planner.snapshots
-    assert sorted(snapshot.endpoints) == ["orders-g0", "orders-g1", "orders-g2"]
-    assert snapshot.topics == {"orders-g0": {"topic": "t1"}, "orders-g1": None}
+    assert sorted(snapshot.endpoints) == [f"orders-g{group}" for group in range(4)]
+    assert snapshot.volumes == {"orders-g7": "data-orders-g7-0"}
+    named = {"orders-g3": {"topic": "t1"}} if is_named else {}
+    assert snapshot.topics == {"orders-g0": {"topic": "t1"}, "orders-g1": None} | named
     assert snapshot.broker.name == "orders"
 
 

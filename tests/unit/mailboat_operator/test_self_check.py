@@ -48,7 +48,7 @@ async def test_the_right_on_kubelets_is_needed_only_if_they_are_asked(
     kube_api: KubeApi, refusing: set[str]
 ) -> None:
     """`kubelet_stats: false` does without; so does a list of namespaces, which never had it."""
-    refusing.add("nodes/proxy")
+    refusing.add("nodes/stats")
     assert len(await _found(kube_api)) == 1
     assert await _found(kube_api, kubelet_stats=False) == []
     assert await _found(kube_api, namespaces=("shop",)) == []

@@ -1,3 +1,5 @@
+import tracemalloc
+import zlib
 from datetime import UTC, datetime
 
 import pyarrow as pa
@@ -203,6 +205,43 @@ def test_large_messages_end_a_batch_early(make_record):
     assert list(batches.take_full()) == []
     batches.add(QUEUE, make_record(1, b"x" * 2000), start=0, end=FOREVER)
     assert [batch.num_rows for batch in batches.take_full()] == [2]
+
+
+def test_what_grows_by_unpacking_ends_a_batch_within_an_answer(make_record):
+    """One answer of a few KiB may hold gigabytes, so it is taken in parts, none of them lost."""
+    packed = zlib.compress(b"x" * 100_000)
+    body = b"".join(make_record(at, packed, sys_flag=0x1) for at in range(20))
+    assert len(body) < 10_000
+    batches, _ = builder(columns("queue_offset", "value"), max_bytes=250_000)
+    body_at, seen = 0, []
+    while body_at < len(body):
+        part = batches.add(QUEUE, body, body_at=body_at, start=len(seen), end=FOREVER)
+        assert part.body_at > body_at
+        body_at = part.body_at
+        [batch] = [*batches.take_full()] or [*batches.take_rest()]
+        assert batch.nbytes < 250_000 + 100_000 + 1000
+        seen += batch.column("queue_offset").to_pylist()
+    assert seen == list(range(20))
+
+
+@pytest.mark.parametrize("name", ["properties", "headers"])
+def test_many_small_properties_need_no_more_memory_than_others(make_record, name):
+    """As Python's objects they would take ten times their bytes."""
+    names = [f"{number:x}" for number in range(4000)]
+    properties = "".join(f"{name}\x01{number % 7}\x02" for number, name in enumerate(names))
+    body = b"".join(make_record(n, b"v", properties=properties.encode()) for n in range(80))
+    batches, _ = builder(columns(name))
+    batches.add(QUEUE, body, start=0, end=FOREVER)
+    tracemalloc.start()
+    [batch] = batches.take_rest()
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 3 * len(body)
+    batch.validate(full=True)
+    for found in batch.column(0).to_pylist():
+        pairs = found if name == "properties" else [tuple(entry.values()) for entry in found]
+        assert [key for key, _ in pairs] == names
+        assert [int(value) for _, value in pairs] == [number % 7 for number in range(4000)]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ from mailboat.model.message_queue import MessageQueue
 from mailboat_spark.offsets import (
     OWN_KEYS,
     OffsetFormatError,
+    Witness,
+    decode_began_ms,
     decode_beginnings,
     decode_offsets,
+    decode_witnesses,
     encode_offsets,
     parse_starting_offsets,
 )
@@ -46,6 +49,33 @@ def test_beginnings_stand_beside_the_offsets():
     assert parse_starting_offsets(text, words=()).by_queue == {old: 5, new: 88}
     with pytest.raises(OffsetFormatError, match="_from"):
         decode_beginnings({"_v": 1, "_from": 5})
+
+
+def test_witnesses_and_the_beginning_stand_beside_the_offsets():
+    """What the last message was and since when a query wants messages are keys of their own."""
+    queue, other = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-b", 0)
+    witnesses = {queue: Witness(1_764_000_000_123, 2**32 - 1)}
+    text = json.dumps(encode_offsets({queue: 5, other: 0}, witnesses=witnesses, began_ms=17))
+    assert text == (
+        '{"_began_ms": 17, "_last": {"orders": {"broker-a:0": [1764000000123, 4294967295]}}, '
+        '"_v": 1, "orders": {"broker-a:0": 5, "broker-b:0": 0}}'
+    )
+    assert decode_offsets(json.loads(text)) == {queue: 5, other: 0}
+    assert decode_witnesses(json.loads(text)) == witnesses
+    assert decode_began_ms(json.loads(text)) == 17
+    earlier = {"_v": 1, "orders": {"broker-a:0": 5}}
+    assert decode_witnesses(earlier) == {}
+    assert decode_began_ms(earlier) is None
+    assert parse_starting_offsets(text, words=()).by_queue == {queue: 5, other: 0}
+
+
+@pytest.mark.parametrize("witness", [5, [1], [1, 2, 3], [1, "2"], [1, True], None])
+def test_a_foreign_witness_is_refused(witness):
+    """Nothing is guessed at here either."""
+    with pytest.raises(OffsetFormatError, match=r"of orders broker-a:0 is no store time"):
+        decode_witnesses({"_v": 1, "_last": {"orders": {"broker-a:0": witness}}})
+    with pytest.raises(OffsetFormatError, match="_began_ms"):
+        decode_began_ms({"_v": 1, "_began_ms": "yesterday"})
 
 
 @given(OFFSETS, st.randoms())

@@ -38,7 +38,7 @@ def test_every_kind_of_record_is_decoded(make_record, kind):
         reconsume_times=3, **kind,
     )  # fmt: skip
     rows = RawRows()
-    assert decode_body(body, rows, end=FOREVER) == OffsetRun(7, 8, 1)
+    assert decode_body(body, rows, end=FOREVER).run == OffsetRun(7, 8, 1)
     assert rows.payloads == [b"\x00\xffbody"]
     assert rows.properties[0].startswith(b"k\x01v\x02TAGS\x01x\x02")
     head = rows.heads[0]
@@ -53,20 +53,20 @@ def test_records_lie_back_to_back(make_record):
     """Records of all kinds follow each other in one answer, and the run tells which came."""
     body = b"".join(make_record(10 + at, b"%d" % at, **kind) for at, kind in enumerate(KINDS))
     rows = RawRows()
-    assert decode_body(body, rows, end=FOREVER) == OffsetRun(10, 16, 6)
+    assert decode_body(body, rows, end=FOREVER).run == OffsetRun(10, 16, 6)
     assert rows.payloads == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_an_answer_without_records_is_no_run():
     """No bytes, no rows."""
-    assert decode_body(b"", RawRows(), end=FOREVER).rows == 0
+    assert decode_body(b"", RawRows(), end=FOREVER).run.rows == 0
 
 
 def test_what_lies_behind_the_end_is_left_out(make_record):
     """A pull may bring more than the batch covers; the rest belongs to the next batch."""
     body = b"".join(make_record(at, b"%d" % at) for at in range(3, 9))
     rows = RawRows()
-    assert decode_body(body, rows, end=5) == OffsetRun(3, 5, 2)
+    assert decode_body(body, rows, end=5).run == OffsetRun(3, 5, 2)
     assert rows.payloads == [b"3", b"4"]
 
 
@@ -78,7 +78,7 @@ def test_tags_with_the_same_hash_are_told_apart(make_record):
         for at, tag in enumerate([b"AaAa", b"BBBB", b"AaAa"])
     )
     rows = RawRows()
-    assert decode_body(body, rows, end=FOREVER, tags={b"AaAa"}) == OffsetRun(0, 3, 3)
+    assert decode_body(body, rows, end=FOREVER, tags={b"AaAa"}).run == OffsetRun(0, 3, 3)
     assert [head[HEAD_QUEUE_OFFSET] for head in rows.heads] == [0, 2]
 
 
@@ -100,7 +100,7 @@ def test_a_payload_that_cannot_be_unpacked_is_kept_as_stored(make_record, stored
     """One odd message must not stop a query for ever: its payload stays as it is, and is noted."""
     body = make_record(6, b"good") + make_record(7, stored, sys_flag=0x1) + make_record(8, b"good")
     rows = RawRows()
-    assert decode_body(body, rows, end=FOREVER) == OffsetRun(6, 9, 3)
+    assert decode_body(body, rows, end=FOREVER).run == OffsetRun(6, 9, 3)
     assert rows.payloads == [b"good", stored, b"good"]
     [(queue_offset, text)] = rows.packed
     assert queue_offset == 7

@@ -6,14 +6,19 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-al
 """
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Final, TypeVar
 
 from mailboat.broker.context import BrokerContext
 from mailboat.errors import BrokerError, IllegalMessageError
-from mailboat.model.names import RETRY_PREFIX
+from mailboat.model.names import RETRY_PREFIX, check_group, check_topic
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import ResponseCode
+from mailboat.remoting.turns import in_turns
+
+_T = TypeVar("_T")
+_NAMES_LISTED: Final = 10
 
 
 async def update_topic(broker: BrokerContext, config: TopicConfig) -> None:
@@ -29,18 +34,22 @@ async def update_topic(broker: BrokerContext, config: TopicConfig) -> None:
 async def update_topics(broker: BrokerContext, configs: Sequence[TopicConfig]) -> None:
     """Make or change topics, none of them if one is not legal.
 
+    A new topic takes no message before it is durable.
+
     Raises:
-        BrokerError: INVALID_PARAMETER, a configuration is not legal; SYSTEM_ERROR, they could not
-            be saved.
+        BrokerError: INVALID_PARAMETER, a configuration is not legal; SYSTEM_ERROR, there is no room
+            for them in a registration, or a change could not be saved; SERVICE_NOT_AVAILABLE, a new
+            one could not be saved and is not made.
     """
-    try:
-        for config in configs:
-            broker.topics.check(config)
-    except IllegalMessageError as error:
-        raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-    changed = [config.topic_name for config in configs if broker.topics.update(config)]
-    if changed:
-        await _save(broker.topics.persist(), f"topic {', '.join(changed)}")
+    await in_turns(_checked(broker.topics.check, configs))
+    broker.topics.refuse_too_many(configs)
+    changed = await in_turns(_changed_topics(broker, configs))
+    new = [config for config in configs if broker.topics.select(config.topic_name) is None]
+    await broker.topics.make(new)
+    # What is as it is asked for may be on its way to the disk, or could not be saved before.
+    names = [config.topic_name for config in configs]
+    await _save(broker.topics.persist(), f"topic {_listed(names)}")
+    if changed or new:
         await broker.registration.register_now()
 
 
@@ -48,23 +57,22 @@ async def delete_topic(broker: BrokerContext, topic: str) -> None:
     """Remove a topic, its messages' queues and the offsets in it; an unknown one is no error.
 
     Raises:
-        BrokerError: INVALID_PARAMETER, it is the broker's own; SYSTEM_ERROR, the change could not
-            be saved, or the queues not be removed.
+        BrokerError: INVALID_PARAMETER, it is the broker's own, or no topic can have that name;
+            SYSTEM_ERROR, the change could not be saved, or the queues not be removed.
     """
-    if not topic:
-        raise BrokerError(ResponseCode.INVALID_PARAMETER, "the topic to delete has no name")
     try:
+        if broker.topics.select(topic) is None:
+            check_topic(topic)
         deleted = broker.topics.delete(topic)
-        for name in _pop_retry_topics(broker, topic):
+        names = [*_pop_retry_topics(broker, topic), topic]
+        for name in names[:-1]:
             broker.topics.delete(name)
-            _forget_topic(broker, name)
+        await forget_topics(broker, names)
     except IllegalMessageError as error:
         raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-    _forget_topic(broker, topic)
+    # One that is not there may be so in memory alone, because that could not be saved before.
+    await _save(asyncio.gather(broker.topics.persist(), broker.offsets.persist()), f"topic {topic}")
     if deleted:
-        await _save(
-            asyncio.gather(broker.topics.persist(), broker.offsets.persist()), f"topic {topic}"
-        )
         await broker.registration.register_now()
 
 
@@ -85,23 +93,21 @@ async def update_groups(broker: BrokerContext, configs: Sequence[SubscriptionGro
         BrokerError: INVALID_PARAMETER, a configuration is not legal; SYSTEM_ERROR, they could not
             be saved.
     """
-    try:
-        for config in configs:
-            broker.groups.check(config)
-    except IllegalMessageError as error:
-        raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-    for config in configs:
-        broker.groups.update(config)
-    names = ", ".join(config.group_name for config in configs)
-    await _save(broker.groups.persist(), f"group {names}")
+    await in_turns(_checked(broker.groups.check, configs))
+    await in_turns(_changed_groups(broker, configs))
+    names = [config.group_name for config in configs]
+    await _save(broker.groups.persist(), f"group {_listed(names)}")
 
 
 async def delete_group(broker: BrokerContext, group: str, *, clean_offset: bool) -> None:
     """Remove a consumer group, and its offsets if asked to; an unknown one is no error.
 
     Raises:
-        BrokerError: SYSTEM_ERROR, the change could not be saved.
+        BrokerError: INVALID_PARAMETER, no group can have that name; SYSTEM_ERROR, the change could
+            not be saved.
     """
+    if broker.groups.select(group) is None:
+        _refuse_illegal(check_group, group)
     broker.groups.delete(group)
     broker.stats.forget_group(group)
     if clean_offset:
@@ -113,9 +119,12 @@ async def delete_offsets(broker: BrokerContext, group: str, topic: str) -> bool:
     """Forget a group's offsets in one topic, which it consumes no longer; tell whether it had any.
 
     Raises:
-        BrokerError: INVALID_PARAMETER, connected members subscribe to the topic; SYSTEM_ERROR, the
-            change could not be saved.
+        BrokerError: INVALID_PARAMETER, connected members subscribe to the topic, or no group or
+            topic can have that name; SYSTEM_ERROR, the change could not be saved.
     """
+    if topic not in broker.offsets.topics_of(group):
+        _refuse_illegal(check_group, group)
+        _refuse_illegal(check_topic, topic)
     if broker.consumers.find_subscription(group, topic) is not None:
         raise BrokerError(
             ResponseCode.INVALID_PARAMETER,
@@ -136,17 +145,77 @@ def _pop_retry_topics(broker: BrokerContext, topic: str) -> list[str]:
     return [name for name in names if broker.topics.select(name) is not None]
 
 
-def _forget_topic(broker: BrokerContext, topic: str) -> None:
-    broker.offsets.remove_topic(topic)
-    broker.stats.forget_topic(topic)
+async def forget_topics(broker: BrokerContext, names: Sequence[str]) -> None:
+    """Remove the queues of topics that are in no table any more, a few at a time.
+
+    Nobody can make them anew meanwhile.
+
+    Raises:
+        BrokerError: SYSTEM_ERROR, the queues could not be removed; SYSTEM_BUSY, another request
+            removes them.
+        IllegalMessageError: no topic can have that name.
+    """
+    going = broker.topics.going
+    if not going.isdisjoint(names):
+        raise BrokerError(
+            ResponseCode.SYSTEM_BUSY, f"topic {names[-1]} is being deleted by another request"
+        )
+    going.update(names)
     try:
-        broker.store.delete_topic(topic)
+        for name in names:
+            broker.offsets.remove_topic(name)
+            broker.stats.forget_topic(name)
+            await in_turns(broker.store.delete_topic_steps(name))
     except OSError as error:
         raise BrokerError(
             ResponseCode.SYSTEM_ERROR,
-            f"topic {topic} is deleted, but its queues are not ({error.strerror or error}); "
+            f"topic {name} is deleted, but its queues are not ({error.strerror or error}); "
             "delete it once more when the disk works",
         ) from error
+    finally:
+        going.difference_update(names)
+
+
+def _checked(check: Callable[[_T], None], configs: Sequence[_T]) -> Generator[None, None, None]:
+    try:
+        for config in configs:
+            check(config)
+            yield
+    except IllegalMessageError as error:
+        raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
+
+
+def _changed_topics(
+    broker: BrokerContext, configs: Sequence[TopicConfig]
+) -> Generator[None, None, bool]:
+    """Change the topics that are there; return whether one was another before."""
+    changed = False
+    for config in configs:
+        if broker.topics.select(config.topic_name) is not None:
+            changed |= broker.topics.update(config)
+        yield
+    return changed
+
+
+def _changed_groups(
+    broker: BrokerContext, configs: Sequence[SubscriptionGroupConfig]
+) -> Generator[None, None, None]:
+    for config in configs:
+        broker.groups.update(config)
+        yield
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Name what changed, a few of many."""
+    more = f" and {len(names) - _NAMES_LISTED} more" if len(names) > _NAMES_LISTED else ""
+    return ", ".join(names[:_NAMES_LISTED]) + more
+
+
+def _refuse_illegal(check: Callable[[str], None], name: str) -> None:
+    try:
+        check(name)
+    except IllegalMessageError as error:
+        raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
 async def _save(saving: Awaitable[object], subject: str) -> None:

@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from mailboat.broker.blocking_calls import StoreThreads
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.groups import SubscriptionGroupManager
 from mailboat.broker.membership import ConsumerManager, ProducerManager
@@ -27,6 +28,7 @@ class BrokerContext(Protocol):
 
     settings: Settings
     store: MessageStore
+    store_threads: StoreThreads
     flush: FlushService
     topics: TopicConfigManager
     groups: SubscriptionGroupManager

@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from mailboat.broker import live_config
 from mailboat.broker.addresses import advertised_ip
-from mailboat.broker.blocking_calls import BlockingCalls
+from mailboat.broker.blocking_calls import StoreThreads
 from mailboat.broker.dispatcher import BrokerDispatcher
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.groups import SubscriptionGroupManager
@@ -99,12 +99,12 @@ class BrokerController:
         self.stats = BrokerStats()
         self.sql_filters = SqlFilters()
         self._ip = advertised_ip(config)
-        self._blocking_calls = BlockingCalls(self.supervisor.fail)
+        self.store_threads = StoreThreads(self.supervisor.fail)
         self.store = MessageStore(
             settings.store,
             self._disk,
             store_host=encode_host(self._ip, config.listen_port),
-            run_blocking=self._blocking_calls,
+            runners=self.store_threads.runners,
         )
         config_dir = self.store.paths.config
         self.topics = TopicConfigManager(config, self._disk, config_dir)
@@ -135,6 +135,7 @@ class BrokerController:
             timeout_s=settings.store.sync_flush_timeout / 1000,
         )
         self.store.on_flush_wanted = self.flush.begin_soon
+        self.offsets.save_behind(self.flush.flushed)
         self._store_written = asyncio.Event()
         self.store.on_write = self._store_written.set
         self.schedule = ScheduleMessageService(
@@ -227,6 +228,7 @@ class BrokerController:
         await self.registration.unregister()
         self.pull_holds.close()
         await self.dispatcher.drain(_DRAIN_REQUESTS_S)
+        await self.topics.settle(_DRAIN_REQUESTS_S)
         await self._drain_flush()
         await self._server.close(_DRAIN_WRITES_S)
         # What came in until now may have left something behind again.
@@ -234,14 +236,14 @@ class BrokerController:
         self.consumers.close()
         await self.supervisor.stop()
         await self.registration.close()
-        await self._blocking_calls.drain()
+        await self.store_threads.drain()
         await self._drain_flush()
         try:
             if await self._is_store_open():
                 await asyncio.to_thread(self._close_files)
         finally:
             self.flush.close()
-            self._blocking_calls.close()
+            self.store_threads.close()
             self.phase = "stopped"
 
     async def _start(self) -> None:
@@ -250,24 +252,28 @@ class BrokerController:
         identity_path = self.store.paths.identity
         check_identity(self._disk, identity_path, config)
         for table in (self.topics, self.groups, self.offsets, self.queue_locks, self.schedule):
-            table.load()
+            await asyncio.to_thread(table.load)
         # Recovery reads what may be gigabytes; HTTP shows its progress meanwhile.
-        self._opening = asyncio.create_task(asyncio.to_thread(self.store.open))
+        self._opening = asyncio.create_task(asyncio.to_thread(self._open_store))
         await asyncio.shield(self._opening)
         # Whoever has never held a message had no members that are to come back.
         is_restart = self.store.commit_log.end > 0
-        write_identity(self._disk, identity_path, config)
-        self.schedule.open()
+        identity = await asyncio.to_thread(write_identity, self._disk, identity_path, config)
+        await asyncio.to_thread(self.schedule.open)
         self.phase = "starting"
         await self._server.start(config.bind_address, config.listen_port)
         self.store.commit_log.store_host = encode_host(self._ip, self.port)
         await self._listen_on_fast_port()
         self._start_tasks()
-        self.registration.start(self.address, self.supervisor)
+        self.registration.start(self.address, self.supervisor, identity=identity)
         await self.registration.register_now()
         self._begin_reading_progress(is_restart=is_restart)
         self.phase = "serving"
         _log.info("broker serves name=%s address=%s", config.broker_name, self.address)
+
+    def _open_store(self) -> None:
+        self.store.open()
+        self.offsets.set_back(self.store.max_offset)
 
     async def _listen_on_fast_port(self) -> None:
         """Listen where clients with vipChannelEnabled connect; the broker does without it."""
@@ -322,6 +328,7 @@ class BrokerController:
             processors.register(self.dispatcher, self)
         self._send_processor = SendMessageProcessor(self, self.flush)
         self.dispatcher.use(self._send_processor, PullMessageProcessor(self, self.pull_holds))
+        self.dispatcher.on_writing_resumed.append(self.pull_holds.writing_resumed)
         self.dispatcher.on_connection_closed += [
             self.consumers.connection_closed,
             self.producers.connection_closed,
@@ -413,8 +420,14 @@ class BrokerController:
     def _close_files(self) -> None:
         """Save the tables and close the store, each even if another cannot be."""
         with contextlib.ExitStack() as steps:
-            # Last of all: what is delivered counts as such once the store has made it durable.
+            # Last of all: what is read or delivered counts as such once the store has made it
+            # durable.
             steps.callback(self.schedule.persist_blocking)
+            steps.callback(self._save_offsets_of_durable_log)
             steps.callback(self.store.close)
-            for table in (self.groups, self.topics, self.offsets, self.queue_locks):
+            for table in (self.groups, self.topics, self.queue_locks):
                 steps.callback(table.persist_blocking)
+
+    def _save_offsets_of_durable_log(self) -> None:
+        if self.store.flushed_offset >= self.store.commit_log.end:
+            self.offsets.persist_blocking()

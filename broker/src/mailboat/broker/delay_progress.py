@@ -277,8 +277,8 @@ class DelayProgress:
             several,
         )
 
-    def _encode_file(self) -> bytes:
-        return to_pretty_json(encode_delay_offsets(self._durable))
+    def _encode_file(self) -> Iterator[bytes]:
+        yield to_pretty_json(encode_delay_offsets(self._durable))
 
 
 def _decode(content: bytes) -> DelayOffsets:

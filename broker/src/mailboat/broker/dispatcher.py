@@ -2,15 +2,18 @@
 
 The sends that one round of the event loop has read, from however many connections, are checked,
 stored and answered together, so that each costs a fraction of a system call. Requests keep their
-order: sends are stored before the next different request is looked at.
+order: sends are stored before the next different request is looked at. All requests of one read,
+whatever they are, have `ROUND_S` together; the rest goes on in the loop's next round.
 """
 
 import asyncio
+import time
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from mailboat.errors import RemoteProtocolError
 from mailboat.protocol.codes import RequestCode
+from mailboat.protocol.command import decode_command
 from mailboat.protocol.frame import SERIALIZE_JSON, Frame
 from mailboat.protocol.send_header import (
     CODE_BY_START,
@@ -23,7 +26,7 @@ from mailboat.protocol.send_header import (
     peek_code,
 )
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher, answer_error, encode_answer
+from mailboat.remoting.dispatcher import ROUND_S, Dispatcher, answer_error, encode_answer
 
 _SEND: Final = 1
 _PULL: Final = 2
@@ -45,6 +48,8 @@ _RESPONSE_BIT: Final = 1
 # Sends are stored at once when so much has gathered: memory stays bounded, and so does a round.
 _MAX_GATHERED: Final = 512
 _MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
+# Of client batches, whose messages may have 22 bytes each.
+_MAX_GATHERED_BATCH_BYTES: Final = 32_768
 
 
 class Asker(Protocol):
@@ -92,6 +97,7 @@ class BrokerDispatcher(Dispatcher):
         self._pull: PullProcessor | None = None
         self._gathered: list[Send] = []
         self._gathered_bytes = 0
+        self._gathered_batch_bytes = 0
 
     def use(self, send: SendProcessor, pull: PullProcessor) -> None:
         """Take the processors of sends and pulls."""
@@ -99,12 +105,16 @@ class BrokerDispatcher(Dispatcher):
         self._pull = pull
 
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
-        """Handle every frame of one read; each run of like requests is answered with one write."""
+        """Handle every frame of one read; each run of like requests is answered with one write.
+
+        Once they have taken `ROUND_S`, the rest waits until the loop has looked at everybody else.
+        """
+        end_s = time.monotonic() + ROUND_S
         if len(frames) == 1:
             serialize_type, header, _ = frames[0]
             kind = _KIND_BY_START.get(header[:START_BYTES], _OTHER)
             if kind and serialize_type == SERIALIZE_JSON and not connection.is_write_paused:
-                self._run(connection, frames, kind)
+                self._run(connection, frames, kind, end_s)
                 return
         start = 0
         kind = _OTHER
@@ -112,42 +122,63 @@ class BrokerDispatcher(Dispatcher):
             for index, frame in enumerate(frames):
                 next_kind = _KINDS.get(peek_code(frame), _OTHER)
                 if next_kind != kind:
-                    if index > start and not self._run(connection, frames[start:index], kind):
+                    run = frames[start:index]
+                    if run and not self._run(connection, run, kind, end_s):
                         return
-                    if connection.is_write_paused:
-                        # A peer that does not read its answers gets no more of them.
+                    if connection.is_write_paused or connection.has_postponed:
+                        # A peer that does not read its answers gets no more of them, and nothing
+                        # overtakes what waits.
                         connection.postpone(frames[index:])
+                        return
+                    if run and time.monotonic() > end_s:
+                        connection.defer(frames[index:])
                         return
                     start = index
                     kind = next_kind
         except RemoteProtocolError as error:
-            if index == start or self._run(connection, frames[start:index], kind):
-                connection.protocol_error(error)
+            if index == start or self._run(connection, frames[start:index], kind, end_s):
+                if connection.has_postponed:
+                    connection.postpone(frames[index:])  # What stands before it comes first.
+                else:
+                    connection.protocol_error(error)
             return
-        self._run(connection, frames[start:] if start else frames, kind)
+        self._run(connection, frames[start:] if start else frames, kind, end_s)
 
-    def _run(self, connection: Connection, frames: list[Frame], kind: int) -> bool:
-        """Handle a run of requests of one kind; tell whether the connection is still of use."""
+    def _run(self, connection: Connection, frames: list[Frame], kind: int, end_s: float) -> bool:
+        """Handle a run of requests of one kind; tell whether the connection is still of use.
+
+        What `end_s` leaves no time for is deferred, but for the first one.
+        """
         if kind == _SEND:
-            return self._run_sends(connection, frames)
+            return self._run_sends(connection, frames, end_s)
         if self._gathered:
             self._store_gathered()
         if kind == _PULL:
-            return self._run_pulls(connection, frames)
-        super().frames_received(connection, frames)
+            return self._run_pulls(connection, frames, end_s)
+        self._handle(connection, frames, end_s)
         return not connection.is_closed
 
-    def _run_sends(self, connection: Connection, frames: list[Frame]) -> bool:
+    def _run_sends(self, connection: Connection, frames: list[Frame], end_s: float) -> bool:
         gathered = self._gathered
         if not gathered:
             asyncio.get_running_loop().call_soon(self._store_gathered)
-        for request, frame in zip(decode_send_headers(frames), frames, strict=True):
+        requests = decode_send_headers(frames)
+        for index, (request, frame) in enumerate(zip(requests, frames, strict=True)):
             if isinstance(request, SendRequest):
-                if not request.flag & _RESPONSE_BIT:
-                    gathered.append((connection, request, frame[2]))
-                    self._gathered_bytes += len(frame[2])
-                else:
-                    super().frames_received(connection, [frame])
+                if request.flag & _RESPONSE_BIT:
+                    self._handle(connection, [frame], end_s)
+                    continue
+                gathered.append((connection, request, frame[2]))
+                self._gathered_bytes += len(frame[2])
+                if request.fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
+                    self._gathered_batch_bytes += len(frame[2])
+                    if self._gathered_batch_bytes < _MAX_GATHERED_BATCH_BYTES:
+                        continue
+                    self._store_gathered()
+                    gathered = self._gathered
+                    if time.monotonic() > end_s and index + 1 < len(frames):
+                        connection.defer(frames[index + 1 :])
+                        return not connection.is_closed
             elif isinstance(request, MalformedRequestError):
                 answer = encode_answer(request.command, answer_error(request.command, request))
                 if answer is not None:
@@ -162,7 +193,7 @@ class BrokerDispatcher(Dispatcher):
 
     def _store_gathered(self) -> None:
         sends, self._gathered = self._gathered, []
-        self._gathered_bytes = 0
+        self._gathered_bytes = self._gathered_batch_bytes = 0
         if sends:
             assert self._send is not None
             assert self._pull is not None
@@ -175,7 +206,7 @@ class BrokerDispatcher(Dispatcher):
         self._store_gathered()
         await super().drain(timeout_s)
 
-    def _run_pulls(self, connection: Connection, frames: list[Frame]) -> bool:
+    def _run_pulls(self, connection: Connection, frames: list[Frame], end_s: float) -> bool:
         assert self._pull is not None
         answers: list[bytes] = []
         unwritten_bytes = 0
@@ -190,13 +221,22 @@ class BrokerDispatcher(Dispatcher):
                 return False
             else:
                 if request.flag & _RESPONSE_BIT:
-                    super().frames_received(connection, [frame])
+                    self._handle(connection, [frame], end_s)
                     continue
-                answer = self._pull.pull(connection, request)
-            if answer is None:
-                continue
-            answers.append(answer)
-            unwritten_bytes += len(answer)
+                try:
+                    answer = self._pull.pull(connection, request)
+                except Exception as error:
+                    # As `Dispatcher.process` does: the other pulls of this read are answered.
+                    command = decode_command(frame)
+                    answer = encode_answer(command, answer_error(command, error))
+            if answer is not None:
+                answers.append(answer)
+                unwritten_bytes += len(answer)
+            if time.monotonic() > end_s and index + 1 < len(frames):
+                if answers:
+                    connection.write(b"".join(answers))
+                connection.defer(frames[index + 1 :])
+                return not connection.is_closed
             if unwritten_bytes > connection.write_high_water_bytes:
                 connection.write(b"".join(answers))
                 answers.clear()

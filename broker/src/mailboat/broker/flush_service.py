@@ -63,6 +63,18 @@ class FlushService:
         self._waiters.append(_Waiter(end, self._loop.time() + self._timeout_s, done))
         self.begin_soon()
 
+    async def flushed(self) -> None:
+        """Return once everything that is written now is durable.
+
+        Raises:
+            OSError: it is not known to be in time.
+        """
+        done: asyncio.Future[bool] = self._loop.create_future()
+        end = self._store.commit_log.end
+        self.wait(end, lambda ok: None if done.done() else done.set_result(ok))
+        if not await done:
+            raise OSError("the log is not flushed in time")
+
     def begin_soon(self) -> None:
         """Flush as soon as the reads of this round of the loop have been stored."""
         if not self._is_begin_due and self._idle.is_set():

@@ -7,19 +7,22 @@ Source: apache/rocketmq broker/subscription/SubscriptionGroupManager.java @ rock
 """
 
 import logging
+from collections.abc import Iterator
 
 from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import Disk
-from mailboat.disk.json_file import JsonFile, to_pretty_json
+from mailboat.disk.json_file import JsonFile
 from mailboat.errors import IllegalMessageError
 from mailboat.model.data_version import DataVersion
-from mailboat.model.names import SYSTEM_GROUPS, check_group
+from mailboat.model.names import SYSTEM_GROUPS, check_group, check_topic, retry_topic
+from mailboat.model.stored_numbers import check_group_numbers, fit_group_numbers
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.protocol.group_table import (
     SubscriptionGroupTable,
     decode_group_table,
-    encode_group_table,
+    group_table_members,
 )
+from mailboat.protocol.json_slices import Member, compact_slices, pretty_slices
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +43,8 @@ class SubscriptionGroupManager:
     def load(self) -> None:
         """Read the file of an earlier run, if there is one.
 
+        Numbers that nobody may ask for today are made to fit, with a log line.
+
         Raises:
             DamagedStoreError: neither the file nor its previous version can be read.
         """
@@ -47,7 +52,11 @@ class SubscriptionGroupManager:
         if loaded is None:
             self._saver.mark_changed()
             return
-        self.table.update(loaded.subscription_group_table)
+        for group, config in loaded.subscription_group_table.items():
+            for change in fit_group_numbers(config):
+                _log.warning("group %s of %s gets %s", group, self._file.path, change)
+                self._saver.mark_changed()
+            self.table[group] = config
         self.data_version = loaded.data_version
 
     def configure(self, *, auto_create: bool) -> None:
@@ -60,7 +69,7 @@ class SubscriptionGroupManager:
         if config is not None or not self._auto_create:
             return config
         try:
-            check_group(group)
+            _check_name(group)
         except IllegalMessageError:
             return None
         config = SubscriptionGroupConfig(group)
@@ -76,8 +85,8 @@ class SubscriptionGroupManager:
         """Make or change a group.
 
         Raises:
-            IllegalMessageError: the name is illegal, or attributes are set, of which RocketMQ
-                defines none.
+            IllegalMessageError: the name is illegal, a number is out of its limits, or attributes
+                are set, of which RocketMQ defines none.
         """
         self.check(config)
         _log.info("consumer group configured group=%s", config.group_name)
@@ -87,13 +96,14 @@ class SubscriptionGroupManager:
         """Refuse a configuration that `update` would refuse.
 
         Raises:
-            IllegalMessageError: the name is illegal, or attributes are set, of which RocketMQ
-                defines none.
+            IllegalMessageError: the name is illegal, a number is out of its limits, or attributes
+                are set, of which RocketMQ defines none.
         """
-        check_group(config.group_name)
+        _check_name(config.group_name)
         if config.attributes:
             name = next(iter(config.attributes))
             raise IllegalMessageError(f"group attribute {name!r} is not supported")
+        check_group_numbers(config)
 
     def delete(self, group: str) -> bool:
         """Remove a group; return whether there was one."""
@@ -103,9 +113,9 @@ class SubscriptionGroupManager:
         self._changed()
         return True
 
-    def encode(self) -> bytes:
-        """Return the whole table as the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG."""
-        return encode_group_table(SubscriptionGroupTable(self.data_version, self.table))
+    def encode(self) -> Iterator[bytes]:
+        """Return the whole table as the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG, in slices."""
+        return compact_slices(self._members())
 
     async def persist(self) -> None:
         """Make the table durable; does nothing while it is unchanged.
@@ -131,5 +141,14 @@ class SubscriptionGroupManager:
         self.data_version.advance(self._disk.wall_ms())
         self._saver.mark_changed()
 
-    def _encode_file(self) -> bytes:
-        return to_pretty_json(self.encode())
+    def _members(self) -> Iterator[Member]:
+        return group_table_members(SubscriptionGroupTable(self.data_version, self.table))
+
+    def _encode_file(self) -> Iterator[bytes]:
+        return pretty_slices(self._members())
+
+
+def _check_name(group: str) -> None:
+    check_group(group)
+    # A group is a name for its retry topic too.
+    check_topic(retry_topic(group))

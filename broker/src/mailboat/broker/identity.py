@@ -1,14 +1,18 @@
 """Whose store a directory is: `<root>/mailboat/identity.json`.
 
-    {"format_version": 1, "clusterName": ..., "brokerName": ..., "brokerId": 0, "created": ...}
+    {"format_version": 1, "clusterName": ..., "brokerName": ..., "brokerId": 0, "created": ...,
+     "id": ...}
 
 Written once, when a broker first uses the directory, and compared at every start after that: a
 volume of another broker, mounted by mistake, must not be served under this one's name. A directory
-without the file (RocketMQ's, or an older one) is adopted.
+without the file (RocketMQ's, or an older one) is adopted. By `id` name servers tell a broker that
+comes back at another address from another broker of its name; files of earlier versions have none,
+there `created` stands for it.
 """
 
 import datetime
 import logging
+import uuid
 from typing import Final
 
 import msgspec
@@ -30,6 +34,7 @@ class _Identity(msgspec.Struct):
     broker_name: str = msgspec.field(name="brokerName")
     broker_id: int = msgspec.field(name="brokerId")
     created: str = ""
+    id: str = ""
 
 
 def check_identity(disk: Disk, path: str, config: BrokerConfig) -> None:
@@ -62,14 +67,17 @@ def check_identity(disk: Disk, path: str, config: BrokerConfig) -> None:
         )
 
 
-def write_identity(disk: Disk, path: str, config: BrokerConfig) -> None:
+def write_identity(disk: Disk, path: str, config: BrokerConfig) -> str:
     """Make the directory this broker's, unless it is already; the store must be locked.
 
+    Returns what the broker is known by wherever it runs: a text that no other broker has.
+
     Raises:
-        OSError: the file could not be written.
+        OSError: the file could not be read or written.
     """
     if disk.exists(path):
-        return
+        found = msgspec.json.decode(read_file(disk, path), type=_Identity)
+        return found.id or found.created
     created = datetime.datetime.fromtimestamp(disk.wall_ms() / 1000, datetime.UTC)
     identity = _Identity(
         FORMAT_VERSION,
@@ -77,9 +85,11 @@ def write_identity(disk: Disk, path: str, config: BrokerConfig) -> None:
         config.broker_name,
         config.broker_id,
         created.isoformat(timespec="seconds"),
+        uuid.uuid4().hex,
     )
     replace_file(disk, path, msgspec.json.format(msgspec.json.encode(identity)) + b"\n")
     _log.info("store adopted broker=%s path=%s", config.broker_name, path)
+    return identity.id
 
 
 def _spell(cluster: str, broker: str, broker_id: int) -> str:

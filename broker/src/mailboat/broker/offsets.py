@@ -2,6 +2,8 @@
 
 Kept in memory, saved to `config/consumerOffset.json` every `flushConsumerOffsetInterval` and at
 shutdown: after a crash a consumer may see the messages of that time again, and never skips one.
+So an offset is saved only once the messages that it counts are durable, and one that lies beyond
+its queue's end all the same is set back at the start: the group would skip what comes.
 
 An offset that was reset stays so: until the group's next pull of that queue is sent to it, commits
 of members that do not know yet are ignored. Resets that wait are in the file too, as
@@ -12,25 +14,29 @@ Source: apache/rocketmq broker/offset/ConsumerOffsetManager.java @ rocketmq-all-
 
 import logging
 import re
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final
 
 import msgspec
 
 from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import Disk
-from mailboat.disk.json_file import JsonFile, to_pretty_json
+from mailboat.disk.json_file import JsonFile
 from mailboat.model.data_version import DataVersion
-from mailboat.protocol.bodies import decode_body, encode_body
+from mailboat.protocol.bodies import decode_body
+from mailboat.protocol.json_slices import Member, compact_slices, pretty_slices, table_parts
 from mailboat.protocol.stats_bodies import (
     ConsumerOffsetTable,
+    consumer_offset_members,
     decode_consumer_offsets,
-    encode_consumer_offsets,
 )
 
 _log = logging.getLogger(__name__)
 
 _SEPARATOR: Final = "@"
 _VERSION_STEP: Final = 500  # commits per version, as consumerOffsetUpdateVersionStep
+
+_SET_BACK_SHOWN: Final = 10
 
 UNKNOWN_OFFSET: Final = -1
 
@@ -92,8 +98,48 @@ class ConsumerOffsetManager:
             else:
                 _log.warning("consumer offset ignored: %r is not TOPIC@GROUP", key)
 
+    def save_behind(self, flushed: Callable[[], Awaitable[None]]) -> None:
+        """Write no offset before the log is durable as far as it reaches.
+
+        Args:
+            flushed: returns once everything that the log holds now is durable; raises OSError when
+                that takes too long.
+        """
+        self._saver.before_write = flushed
+
+    def set_back(self, end_of: Callable[[str, int], int]) -> int:
+        """Set offsets beyond the ends of their queues back to these; return how many were.
+
+        Args:
+            end_of: gives the offset that a queue's next message gets, by topic and queue id.
+        """
+        found: list[str] = []
+        for table in (self._table, self._resets):
+            for key, queues in table.items():
+                topic, _, group = key.partition(_SEPARATOR)
+                for queue_id, queue_offset in queues.items():
+                    end = end_of(topic, queue_id)
+                    if queue_offset > end:
+                        queues[queue_id] = end
+                        found.append(
+                            f"group={group} topic={topic} queue={queue_id} {queue_offset}->{end}"
+                        )
+        if found:
+            more = len(found) - _SET_BACK_SHOWN
+            _log.warning(
+                "consumer offsets beyond the ends of their queues are set back, the log has lost "
+                "its newest messages or whole queues count=%d: %s%s",
+                len(found),
+                "; ".join(found[:_SET_BACK_SHOWN]),
+                f" and {more} more" if more > 0 else "",
+            )
+            self.lowered += 1
+            self._saver.mark_changed()
+        return len(found)
+
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Take note that `group` has read everything before `queue_offset`.
+        """Take note that `group` has read everything before `queue_offset`, which must not lie
+        beyond the queue's end.
 
         Going back is allowed, it is how some tools reset offsets. A negative offset says nothing
         and is ignored (some clients commit -1), as is any while a reset waits to be noticed.
@@ -232,9 +278,9 @@ class ConsumerOffsetManager:
         for topic in self.topics_of(group):
             self.remove(group, topic)
 
-    def encode(self) -> bytes:
-        """Return the whole table as the body of GET_ALL_CONSUMER_OFFSET."""
-        return encode_consumer_offsets(ConsumerOffsetTable(self._table, self.data_version))
+    def encode(self) -> Iterator[bytes]:
+        """Return the whole table as the body of GET_ALL_CONSUMER_OFFSET, in slices."""
+        return compact_slices(self._members())
 
     async def persist(self) -> None:
         """Make the table durable; does nothing while it is unchanged.
@@ -264,11 +310,14 @@ class ConsumerOffsetManager:
         self._topics_of.setdefault(group, set()).add(topic)
         self._groups_of.setdefault(topic, set()).add(group)
 
-    def _encode_file(self) -> bytes:
-        content = self.encode()
+    def _members(self) -> Iterator[Member]:
+        return consumer_offset_members(ConsumerOffsetTable(self._table, self.data_version))
+
+    def _encode_file(self) -> Iterator[bytes]:
+        members: list[Member] = [*self._members()]
         if self._resets:
-            content = content[:-1] + b"," + encode_body(_ResetTable(self._resets))[1:]
-        return to_pretty_json(content)
+            members.append(("resetOffsetTable", table_parts(self._resets, weigh=len)))
+        return pretty_slices(members)
 
 
 def _decode_file(content: bytes) -> tuple[ConsumerOffsetTable, dict[str, dict[int, int]]]:

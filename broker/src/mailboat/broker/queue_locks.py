@@ -15,15 +15,16 @@ Source: apache/rocketmq broker/client/rebalance/RebalanceLockManager.java @ rock
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import Disk
-from mailboat.disk.json_file import JsonFile, to_pretty_json
+from mailboat.disk.json_file import JsonFile
 from mailboat.model.message_queue import MessageQueue
+from mailboat.protocol.json_slices import pretty_slices, table_parts
 
 _log = logging.getLogger(__name__)
 
@@ -157,15 +158,21 @@ class QueueLockManager:
         """
         self._saver.save_blocking()
 
-    def _encode_file(self) -> bytes:
-        groups = {
+    def _encode_file(self) -> Iterator[bytes]:
+        groups = table_parts(self._groups, _encode_groups, weigh=len)
+        return pretty_slices([("formatVersion", b"%d" % _FORMAT_VERSION), ("groups", groups)])
+
+
+def _encode_groups(groups: dict[str, dict[_Place, _Lock]]) -> bytes:
+    return msgspec.json.encode(
+        {
             group: [
                 _Holder(topic, queue_id, lock.client_id)
                 for (topic, queue_id), lock in sorted(locks.items())
             ]
-            for group, locks in sorted(self._groups.items())
+            for group, locks in groups.items()
         }
-        return to_pretty_json(msgspec.json.encode(_File(_FORMAT_VERSION, groups)))
+    )
 
 
 def _decode_file(content: bytes) -> _File:

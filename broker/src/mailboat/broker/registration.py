@@ -18,20 +18,30 @@ from typing import Final, NamedTuple
 from mailboat.broker.supervisor import Supervisor, TaskProgress
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.config import BrokerConfig
-from mailboat.errors import BrokerError, MailboatError
+from mailboat.errors import BrokerError, MailboatError, PlaceTakenError
+from mailboat.model.data_version import DataVersion
 from mailboat.protocol.bodies import decode_kv_table
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
-from mailboat.protocol.register_broker import encode_register_broker
+from mailboat.protocol.register_broker import (
+    HELD_BY_FIELD,
+    IDENTITY_FIELD,
+    compress_registration,
+    encode_register_broker,
+    topic_lines,
+)
 from mailboat.protocol.topic_table import TopicConfigTable
 from mailboat.remoting.client import RemotingClient
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.turns import listed_in_turns
 
 _log = logging.getLogger(__name__)
 
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 5.0
+# Some 5,000 topics: what the broker writes, and name servers read, within a few milliseconds.
+_COMPRESS_ABOVE_BYTES: Final = 256 * 1024
 _CRC_MASK: Final = 0x7FFF_FFFF
 _UNREGISTER_TIMEOUT_S: Final = 1.0
 CHANGE_TIMEOUT_S: Final = 1.0
@@ -45,6 +55,7 @@ class _NameServer:
         "address",
         "error",
         "failures",
+        "held_by",
         "is_slow",
         "last_success_ms",
         "round_done",
@@ -64,6 +75,9 @@ class _NameServer:
         self.error: str | None = None
         """Why the last attempt failed."""
 
+        self.held_by: str | None = None
+        """Address of the other broker that has this one's name there, by the last attempt."""
+
         self.last_success_ms: int | None = None
         """Wall time of the last success."""
 
@@ -81,12 +95,15 @@ class NameServerState(NamedTuple):
     registered: bool
     last_success_timestamp_ms: int | None
     error: str | None
+    held_by: str | None = None
+    """Address of another broker that has this one's name there."""
 
 
 class _Body(NamedTuple):
     """What is registered, encoded once for all name servers."""
 
     version: tuple[int, int, int]
+    is_compressed: bool
     data: bytes
     crc32: int
 
@@ -99,8 +116,10 @@ class NamesrvRegistration:
         self._config = config
         self._topics = topics
         self._broker_address = ""
+        self._store_identity = ""
         self._round = 0
         self._body: _Body | None = None
+        self._body_turn = asyncio.Lock()
         dispatcher = Dispatcher()
         dispatcher.on_connection_closed.append(self._connection_closed)
         self._client = RemotingClient(dispatcher, name="registration")
@@ -126,9 +145,19 @@ class NamesrvRegistration:
                 server.round_done > 0 and server.failures == 0,
                 server.last_success_ms,
                 server.error,
+                server.held_by,
             )
             for server in self._servers
         ]
+
+    def displacement(self) -> str | None:
+        """Return why no client finds this broker: others have its name wherever it asked."""
+        states = self.states()
+        taken = next((state for state in states if state.held_by is not None), None)
+        if taken is None or any(state.registered for state in states):
+            return None
+        name = self._config.broker_name
+        return f"{taken.held_by} has the broker name {name} at name server {taken.address}"
 
     def configure(self, config: BrokerConfig) -> None:
         """Follow other settings: register at name servers that are new, and leave old ones."""
@@ -150,10 +179,14 @@ class NamesrvRegistration:
                     self._start_task(server, self._supervisor)
         self.request()
 
-    def start(self, broker_address: str, supervisor: Supervisor) -> None:
-        """Begin to register the broker under `broker_address`, "ip:port"."""
+    def start(self, broker_address: str, supervisor: Supervisor, *, identity: str = "") -> None:
+        """Begin to register the broker under `broker_address`, "ip:port".
+
+        Name servers of ours are told the `identity` of its store, see `identity.write_identity`.
+        """
         self._supervisor = supervisor
         self._broker_address = broker_address
+        self._store_identity = identity
         self._topics.on_change.append(self.request)
         self.request()
         for server in self._servers:
@@ -246,13 +279,14 @@ class NamesrvRegistration:
                 await self._register_at(server, timeout_s)
             except MailboatError as error:
                 server.failures += 1
-                server.error = str(error)
                 self._log_failure(server, error)
+                server.error = str(error)
+                server.held_by = error.held_by if isinstance(error, PlaceTakenError) else None
             else:
                 if server.failures or not server.round_done:
                     _log.info("registered name_server=%s", server.address)
                 server.failures = 0
-                server.error = None
+                server.error = server.held_by = None
                 server.last_success_ms = time.time_ns() // 1_000_000
                 server.is_slow = False
                 server.round_done = round_started
@@ -273,21 +307,26 @@ class NamesrvRegistration:
         return period_s * random.uniform(0.9, 1.0)
 
     async def _register_at(self, server: _NameServer, timeout_s: float) -> None:
-        body = self._current_body()
+        body = await self._current_body()
         request = RemotingCommand.request(
             RequestCode.REGISTER_BROKER,
             {
                 **self._identity(),
                 **self._route_kept(),
+                **({IDENTITY_FIELD: self._store_identity} if self._store_identity else {}),
                 "haServerAddr": self._broker_address,
-                "compressed": self._config.compressed_register,
+                "compressed": body.is_compressed,
                 "bodyCrc32": body.crc32,
             },
             body.data,
         )
         answer = await self._client.request(server.address, request, timeout_s)
         if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark or "registration refused")
+            remark = answer.remark or "registration refused"
+            held_by = answer.ext_fields.get(HELD_BY_FIELD)
+            if held_by:
+                raise PlaceTakenError(answer.code, remark, held_by)
+            raise BrokerError(answer.code, remark)
         if answer.body:
             self._topics.mark_ordered(decode_kv_table(answer.body))
 
@@ -315,14 +354,29 @@ class NamesrvRegistration:
         seconds = self._config.route_kept_seconds
         return {"routeKeptMillis": seconds * 1000} if seconds else {}
 
-    def _current_body(self) -> _Body:
-        current = self._topics.data_version
-        version = (current.counter, current.timestamp, current.state_version)
-        if self._body is None or self._body.version != version:
-            table = TopicConfigTable(current, self._topics.registered_table())
-            data = encode_register_broker(table, compressed=self._config.compressed_register)
-            self._body = _Body(version, data, zlib.crc32(data) & _CRC_MASK)
-        return self._body
+    async def _current_body(self) -> _Body:
+        async with self._body_turn:
+            current = self._topics.data_version
+            version = (current.counter, current.timestamp, current.state_version)
+            if self._body is None or self._body.version != version:
+                self._body = await self._encode_body(DataVersion(*version))
+            return self._body
+
+    async def _encode_body(self, version: DataVersion) -> _Body:
+        """Write the registration of the topics as they are now; what changes meanwhile moves their
+        version on, and is in the next one."""
+        topics = self._topics
+        key = (version.counter, version.timestamp, version.state_version)
+        is_compressed = (
+            self._config.compressed_register or topics.registered_bytes > _COMPRESS_ABOVE_BYTES
+        )
+        if is_compressed:
+            lines = await listed_in_turns(topic_lines(topics.registered()))
+            data = await asyncio.to_thread(compress_registration, version, lines)
+        else:
+            table = {config.topic_name: config for config in topics.registered()}
+            data = encode_register_broker(TopicConfigTable(version, table))
+        return _Body(key, is_compressed, data, zlib.crc32(data) & _CRC_MASK)
 
     def _connection_closed(self, connection: Connection) -> None:
         # The name server drops a broker whose connection ends, so it must hear from us again.
@@ -331,7 +385,8 @@ class NamesrvRegistration:
             self.request()
 
     def _log_failure(self, server: _NameServer, error: MailboatError) -> None:
-        level = logging.WARNING if server.failures == 1 else logging.DEBUG
+        is_news = server.failures == 1 or server.error != str(error)
+        level = logging.WARNING if is_news else logging.DEBUG
         _log.log(level, "not registered name_server=%s: %s", server.address, error)
 
 

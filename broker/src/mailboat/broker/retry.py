@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mailboat.broker.groups import SubscriptionGroupManager
+from mailboat.broker.topic_creation import TopicCreation
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.errors import BrokerError
 from mailboat.model.names import RETRY_PREFIX, dlq_topic, retry_topic
@@ -91,32 +92,43 @@ class RetryService:
         # Of the topic, not of the group: what is stored where nobody reads would be lost.
         return name, random.randrange(max(min(topic.read_queue_nums, topic.write_queue_nums), 1))
 
-    def dead_letter_queue(self, group: SubscriptionGroupConfig) -> tuple[str, int]:
-        """Return topic and queue of a group's dead letters, made and durable if need be.
+    def make_dead_letter_topic(self, group: str) -> TopicCreation | None:
+        """Begin to make the topic of a group's dead letters; None where it exists.
 
         Raises:
-            BrokerError: the topic cannot be saved.
+            BrokerError: there is no room for it.
         """
-        self._topics.create_dlq_topic(group.group_name)
-        return dlq_topic(group.group_name), 0
+        return self._topics.create_dlq_topic(group)
+
+    def is_dead(
+        self, topic: str, reconsume_times: int, version: int, asked_max: int | None
+    ) -> bool:
+        """Tell whether a client's own send to a retry topic is a dead letter.
+
+        That is one beyond the last try, and any from a group that consumes in order: it has tried
+        in place.
+
+        Raises:
+            BrokerError: the group does not exist.
+        """
+        group = self.group(topic.removeprefix(RETRY_PREFIX))
+        limit = self.max_times(group, version, asked_max)
+        return reconsume_times > limit or self._is_ordered(group.group_name)
 
     def place_of_direct_send(
         self, topic: str, reconsume_times: int, version: int, asked_max: int | None
     ) -> tuple[str, int] | None:
-        """Return the dead-letter queue for a client's own send to a retry topic that belongs there.
+        """Return the dead-letter queue for a client's own send to a retry topic that `is_dead`.
 
-        That is one beyond the last try, and any from a group that consumes in order: it has tried
-        in place. None leaves the message where it was sent.
+        Its topic must exist. None leaves the message where it was sent.
 
         Raises:
             BrokerError: the group does not exist, or its topic cannot be made.
         """
         group = self.group(topic.removeprefix(RETRY_PREFIX))
-        limit = self.max_times(group, version, asked_max)
-        if reconsume_times > limit or self._is_ordered(group.group_name):
-            place = self.dead_letter_queue(group)
+        if self.is_dead(topic, reconsume_times, version, asked_max):
             self.counts.dead_letters += 1
-            return place
+            return dlq_topic(group.group_name), 0
         self.retry_queue(group)
         self.counts.sent_back += 1
         return None

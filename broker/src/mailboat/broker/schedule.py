@@ -29,7 +29,7 @@ from mailboat.broker.stats import BrokerStats
 from mailboat.broker.stored_message import inner_of, park
 from mailboat.broker.supervisor import STALL_AFTER_S, TaskProgress
 from mailboat.config import MessageStoreConfig
-from mailboat.disk import Disk
+from mailboat.disk import Disk, UnreadableError
 from mailboat.model.delay_level import DelayLevels, level_of, queue_id_of
 from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -38,7 +38,7 @@ from mailboat.model.record import to_message
 from mailboat.store.consume_queue import BLANK_SIZE, UNIT
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
-from mailboat.store.recovery import read_record
+from mailboat.store.segment_reader import read_record_at
 
 _log = logging.getLogger(__name__)
 
@@ -325,12 +325,11 @@ class ScheduleMessageService:
         segment = log.find(physical_offset)
         if segment is None or physical_offset >= log.end:
             return None
-        position = physical_offset - segment.start
         try:
-            parts = read_record(segment.view, position, physical_offset, check_crc=True)
-        except ValueError:
+            view, parts = read_record_at(segment, physical_offset)
+        except (ValueError, UnreadableError):
             return None
-        return to_message(segment.view, position, parts)
+        return to_message(view, 0, parts)
 
     def _copy(self, physical_offset: int, queue_offset: int) -> MessageInner | None:
         """Make the message to store of a parked record, None where it cannot be delivered."""

@@ -2,9 +2,10 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from mailboat.disk.json_file import JsonFile
+from mailboat.remoting.turns import listed_in_turns
 
 
 class StateSaver:
@@ -14,10 +15,23 @@ class StateSaver:
     Callers of `save` that come while a write is under way share the next one.
     """
 
-    __slots__ = ("_changes", "_encode", "_file", "_pending", "_saved", "_turn", "_write_lock")
+    __slots__ = (
+        "_changes",
+        "_encode",
+        "_file",
+        "_pending",
+        "_saved",
+        "_turn",
+        "_write_lock",
+        "before_write",
+    )
 
-    def __init__(self, file: JsonFile, encode: Callable[[], bytes]) -> None:
-        """Save what `encode` returns; it runs on the event loop and sees the table at rest."""
+    def __init__(self, file: JsonFile, encode: Callable[[], Iterator[bytes]]) -> None:
+        """Save what `encode` yields: the file's content in pieces of a millisecond's work.
+
+        It runs on the event loop, where the table may change between two pieces: every entry must
+        be right by itself.
+        """
         self._file = file
         self._encode = encode
         self._changes = 0
@@ -25,6 +39,9 @@ class StateSaver:
         self._pending: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()
         self._write_lock = threading.Lock()
+        self.before_write: Callable[[], Awaitable[None]] | None = None
+        """Awaited by `save` when everything is encoded and nothing is written; raises OSError where
+        it must not be written now."""
 
     @property
     def is_changed(self) -> bool:
@@ -36,13 +53,13 @@ class StateSaver:
         self._changes += 1
 
     def save_blocking(self) -> None:
-        """Save now, on this thread: for what must be durable before the caller goes on.
+        """Save now, on this thread: for the start and the end, when nobody else is served.
 
         Raises:
             OSError: the disk refused; the table still counts as changed.
         """
         if self.is_changed:
-            self._write(self._changes, self._encode())
+            self._write(self._changes, list(self._encode()))
 
     async def save(self) -> None:
         """Save without blocking the event loop; returns once all changes so far are durable.
@@ -61,12 +78,17 @@ class StateSaver:
         async with self._turn:
             # From here on a new change needs another write, so later callers start another task.
             self._pending = None
-            if self.is_changed:
-                await asyncio.to_thread(self._write, self._changes, self._encode())
+            if not self.is_changed:
+                return
+            changes = self._changes
+            pieces = await listed_in_turns(self._encode())
+            if self.before_write is not None:
+                await self.before_write()
+            await asyncio.to_thread(self._write, changes, pieces)
 
-    def _write(self, changes: int, content: bytes) -> None:
+    def _write(self, changes: int, pieces: list[bytes]) -> None:
         with self._write_lock:
             # A blocking save may have overtaken the thread that carries an older state.
             if changes > self._saved:
-                self._file.save(content)
+                self._file.save(b"".join(pieces))
                 self._saved = changes

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from mailboat.model.message import MessageExt
 from mailboat.model.properties import PropertyName
+from mailboat.model.sys_flag import ANY_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED
 from mailboat.model.tags import tags_code
 from mailboat.store.message_inner import MessageInner
 
@@ -50,8 +51,13 @@ def inner_of(
 ) -> MessageInner:
     """Make a message to store of one that is stored.
 
-    Body, flags and the producer's data are kept, the tagsCode is computed again.
+    Body, flags and the producer's data are kept, the tagsCode is computed again. Of sysFlag goes
+    what holds for the record only: how long its hosts are (this broker may have another address
+    now), and that it was a half message or the end of one.
     """
+    sys_flag = message.sys_flag & ~ANY_HOST_V6
+    if sys_flag & TRANSACTION_PREPARED:
+        sys_flag &= ~TRANSACTION_MASK
     return MessageInner(
         topic,
         queue_id,
@@ -61,7 +67,7 @@ def inner_of(
         properties.get(PropertyName.UNIQ_KEY),
         properties.get(PropertyName.KEYS),
         message.flag,
-        message.sys_flag,
+        sys_flag,
         message.born_timestamp_ms,
         message.born_host,
         message.reconsume_times,

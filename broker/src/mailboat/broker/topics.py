@@ -1,20 +1,23 @@
 """The topics of this broker: their queues and permissions, and which it makes by itself.
 
 Saved in `config/topics.json`. Every change moves the table's version on and tells the listeners,
-which register the table at the name servers.
+which register the table at the name servers. All of it has to fit one registration: what would not
+is refused, or the name servers would lose the whole broker.
 
 Source: apache/rocketmq broker/topic/TopicConfigManager.java @ rocketmq-all-5.3.3.
 """
 
+import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from mailboat.broker.state_saver import StateSaver
+from mailboat.broker.topic_creation import TopicCreation
 from mailboat.config import BrokerConfig
 from mailboat.disk import Disk
-from mailboat.disk.json_file import JsonFile, to_pretty_json
+from mailboat.disk.json_file import JsonFile
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.data_version import DataVersion
 from mailboat.model.names import (
@@ -29,15 +32,23 @@ from mailboat.model.names import (
     SYSTEM_PREFIX,
     check_topic,
     dlq_topic,
+    is_file_name,
     is_system_topic,
     retry_topic,
 )
+from mailboat.model.stored_numbers import (
+    MAX_QUEUE_NUMS,
+    check_topic_numbers,
+    fit_topic_numbers,
+)
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import ResponseCode
+from mailboat.protocol.json_slices import Member, compact_slices, pretty_slices
+from mailboat.protocol.register_broker import MAX_REGISTERED_BYTES, registered_bytes
 from mailboat.protocol.topic_table import (
     TopicConfigTable,
     decode_topic_table,
-    encode_topic_table,
+    topic_table_members,
 )
 
 _log = logging.getLogger(__name__)
@@ -46,8 +57,10 @@ _READ_WRITE: Final = Perm.READ | Perm.WRITE
 _BENCHMARK_QUEUES: Final = 1024
 _DELAY_LEVELS: Final = 18
 _REVIVE_QUEUES: Final = 8
-MAX_QUEUE_NUMS: Final = 10_000
-"""Most queues of one topic here; RocketMQ sets no limit, and its clients list every queue."""
+_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+_DELETIONS_KEPT: Final = 10_000
+_MADE_A_ROUND: Final = 100
+_FINISHED_A_ROUND: Final = 50
 
 
 class TopicConfigManager:
@@ -64,6 +77,14 @@ class TopicConfigManager:
         self._system_names = frozenset(self.table)
         self.data_version = DataVersion(timestamp=disk.wall_ms())
         self._is_draining = False
+        self._making: dict[str, TopicCreation] = {}
+        self.going: set[str] = set()
+        """Deleted topics whose queues are not all gone yet: nobody may make them anew."""
+
+        self._makers: dict[asyncio.Task[None], list[TopicCreation]] = {}
+        self._registered_bytes = sum(map(registered_bytes, self.table.values()))
+        self._epoch = disk.wall_ms()
+        self._deletions: dict[str, int] = {}
         self.on_change: list[Callable[[], None]] = []
         """Called after each change of the table."""
 
@@ -74,6 +95,9 @@ class TopicConfigManager:
 
     def load(self) -> None:
         """Read the file of an earlier run, if there is one.
+
+        What an earlier version or a careless hand put there and nobody may ask for today is left
+        out or made to fit, with a log line.
 
         Raises:
             DamagedStoreError: neither the file nor its previous version can be read.
@@ -92,16 +116,27 @@ class TopicConfigManager:
             self._config.broker_name,
         ):
             table.pop(topic, None)
-        self.table.update(table)
+        for name, topic_config in table.items():
+            self._take_loaded(name, topic_config)
+
+    def _take_loaded(self, name: str, config: TopicConfig) -> None:
+        if not is_file_name(name):
+            _log.warning("topic ignored: %r of %s can have no folder", name, self._file.path)
+            self._saver.mark_changed()
+            return
+        for change in fit_topic_numbers(config):
+            _log.warning("topic %s of %s gets %s", name, self._file.path, change)
+            self._saver.mark_changed()
+        self._put(config)
 
     def configure(self, config: BrokerConfig) -> None:
         """Follow other settings: what TBW102 looks like, and what the broker allows."""
         self._config = config
         model = {topic.topic_name: topic for topic in _system_topics(config)}
         self._system_names = frozenset(model)
-        self.table.pop(AUTO_CREATE_TOPIC, None)
+        self._drop(AUTO_CREATE_TOPIC)
         if AUTO_CREATE_TOPIC in model:
-            self.table[AUTO_CREATE_TOPIC] = model[AUTO_CREATE_TOPIC]
+            self._put(model[AUTO_CREATE_TOPIC])
         self._changed()
 
     def stop_taking_messages(self) -> None:
@@ -114,31 +149,36 @@ class TopicConfigManager:
         """Return a topic's configuration, None if there is none."""
         return self.table.get(topic)
 
+    def incarnation(self, topic: str) -> str:
+        """Return what tells a topic from one of its name that is made after it was deleted.
+
+        It holds for this run: after a restart the same topic has another one.
+        """
+        return f"{self._epoch}-{self._deletions.get(topic, 0)}"
+
     def is_system(self, topic: str) -> bool:
         """Tell whether a topic is the broker's own, which nobody may change or delete."""
         return topic in self._system_names or is_system_topic(topic)
 
     def create_in_send(
         self, topic: str, default_topic: str, queue_nums: int, *, topic_sys_flag: int = 0
-    ) -> TopicConfig | None:
-        """Make the topic that a message was sent to, after the model of `default_topic`.
+    ) -> TopicCreation | None:
+        """Begin to make the topic that a message was sent to, after the model of `default_topic`.
 
-        The topic is durable on return: a message acknowledged next must be found after a crash.
         Returns None where the model does not allow it.
 
         Raises:
-            BrokerError: the topic cannot be saved; it was not made.
+            BrokerError: there is no room for the topic in a registration.
         """
-        known = self.table.get(topic)
-        if known is not None:
-            return known
+        if topic in self._making:
+            return self._making[topic]
         model = self.table.get(default_topic)
         if model is None or not model.perm & Perm.INHERIT:
             return None
         if default_topic == AUTO_CREATE_TOPIC and not self._config.auto_create_topic_enable:
             return None
         queues = max(1, min(queue_nums, model.write_queue_nums))
-        return self._create_durable(
+        return self._make(
             TopicConfig(
                 topic,
                 read_queue_nums=queues,
@@ -155,6 +195,9 @@ class TopicConfigManager:
         """Make a group's retry topic unless it exists; return whether the table changed.
 
         Not durable on return: the group's next heartbeat would make it again.
+
+        Raises:
+            BrokerError: there is no room for the topic in a registration.
         """
         name = retry_topic(group)
         known = self.table.get(name)
@@ -163,53 +206,96 @@ class TopicConfigManager:
         if known is not None:
             known.order = order
         else:
-            self.table[name] = TopicConfig(
+            queues = min(max(queue_nums, 0), MAX_QUEUE_NUMS)
+            config = TopicConfig(
                 name,
-                read_queue_nums=queue_nums,
-                write_queue_nums=queue_nums,
+                read_queue_nums=queues,
+                write_queue_nums=queues,
                 topic_sys_flag=topic_sys_flag,
                 order=order,
             )
+            self.refuse_too_many([config])
+            self._put(config)
             _log.info("topic created topic=%s cause=heartbeat of its group", name)
         self._changed()
         return True
 
-    def create_dlq_topic(self, group: str) -> TopicConfig:
-        """Return a group's dead-letter topic, made and durable if it did not exist.
+    def create_dlq_topic(self, group: str) -> TopicCreation | None:
+        """Begin to make a group's dead-letter topic; None where it exists.
 
         Raises:
-            BrokerError: the topic cannot be saved; it was not made.
+            BrokerError: there is no room for the topic in a registration.
         """
-        name = dlq_topic(group)
-        known = self.table.get(name)
-        if known is not None:
-            return known
-        return self._create_durable(TopicConfig(name, read_queue_nums=1, write_queue_nums=1))
+        return self._make_single_queue(dlq_topic(group))
 
-    def create_check_max_time_topic(self) -> TopicConfig:
-        """Return the topic of half messages that were given up, made and durable if need be.
+    def create_check_max_time_topic(self) -> TopicCreation | None:
+        """Begin to make the topic of half messages that were given up; None where it exists.
 
         Raises:
-            BrokerError: the topic cannot be saved; it was not made.
+            BrokerError: there is no room for the topic in a registration.
         """
-        known = self.table.get(CHECK_MAX_TIME_TOPIC)
-        if known is not None:
-            return known
-        return self._create_durable(
-            TopicConfig(CHECK_MAX_TIME_TOPIC, read_queue_nums=1, write_queue_nums=1)
-        )
+        return self._make_single_queue(CHECK_MAX_TIME_TOPIC)
+
+    def _make_single_queue(self, name: str) -> TopicCreation | None:
+        if name in self.table:
+            return None
+        return self._make(TopicConfig(name, read_queue_nums=1, write_queue_nums=1))
+
+    async def make(self, configs: Sequence[TopicConfig]) -> None:
+        """Make topics that an administrator asks for; on return they are durable and in the table.
+
+        One that is being made gets this configuration, one that was made meanwhile is changed.
+
+        Raises:
+            BrokerError: SYSTEM_ERROR, there is no room for them in a registration;
+                SERVICE_NOT_AVAILABLE, they could not be saved, and one at least is not made.
+        """
+        awaited: list[TopicCreation] = []
+        for begin in range(0, len(configs), _MADE_A_ROUND):
+            awaited += self._make_some(configs[begin : begin + _MADE_A_ROUND])
+            await asyncio.sleep(0)
+        for creation in awaited:
+            await creation.wait()
+
+    def _make_some(self, configs: Sequence[TopicConfig]) -> list[TopicCreation]:
+        """Begin to make topics, or change them; return the creations to wait for."""
+        self.refuse_too_many(configs)
+        begun: list[TopicCreation] = []
+        awaited: list[TopicCreation] = []
+        for config in configs:
+            name = config.topic_name
+            if name in self.table:
+                self.update(config)
+                continue
+            creation = self._making.get(name)
+            if creation is None:
+                creation = self._note_making(config, "an administrator")
+                begun.append(creation)
+            else:
+                self._registered_bytes += registered_bytes(config)
+                self._registered_bytes -= registered_bytes(creation.config)
+                creation.config = config
+                self._saver.mark_changed()
+            awaited.append(creation)
+        if begun:
+            self._begin_making(begun)
+        return awaited
 
     def update(self, config: TopicConfig) -> bool:
-        """Make or change a topic; return whether that changed anything.
+        """Make or change a topic at once; return whether that changed anything.
+
+        Messages are taken for it before it is durable: for a new one that others use, see `make`.
 
         Raises:
             IllegalMessageError: the name, the queues or the permission are not legal.
+            BrokerError: there is no room for the topic in a registration.
         """
         self.check(config)
         known = self.table.get(config.topic_name)
         if known == config:
             return False
-        self.table[config.topic_name] = config
+        self.refuse_too_many([config])
+        self._put(config)
         _log.info("topic %s: %s", "created" if known is None else "changed", config)
         self._changed()
         return True
@@ -231,27 +317,39 @@ class TopicConfigManager:
             IllegalMessageError: it is one of the broker's own.
         """
         self._refuse_system(topic)
-        if self.table.pop(topic, None) is None:
+        if not self._drop(topic):
             return False
         _log.info("topic deleted topic=%s", topic)
+        if len(self._deletions) >= _DELETIONS_KEPT:
+            self._deletions.clear()
+            self._epoch += 1
+        self._deletions[topic] = self._deletions.get(topic, 0) + 1
         self._changed()
         return True
 
-    def registered_table(self) -> dict[str, TopicConfig]:
-        """Return the table as name servers get it: no topic allows what the broker does not."""
+    @property
+    def registered_bytes(self) -> int:
+        """How much room the topics take in a registration, compressed form before compression."""
+        return self._registered_bytes
+
+    def registered(self) -> Iterator[TopicConfig]:
+        """Return the topics as name servers get them: none allows what the broker does not.
+
+        The table may change meanwhile.
+        """
         allowed = self._config.broker_permission
         if self._is_draining:
             allowed &= ~Perm.WRITE
-        if allowed & _READ_WRITE == _READ_WRITE:
-            return self.table
-        return {
-            name: dataclasses.replace(config, perm=config.perm & allowed)
-            for name, config in self.table.items()
-        }
+        is_limited = allowed & _READ_WRITE != _READ_WRITE
+        for config in list(self.table.values()):
+            if is_limited:
+                yield dataclasses.replace(config, perm=config.perm & allowed)
+            else:
+                yield config
 
-    def encode(self) -> bytes:
-        """Return the whole table as the body of GET_ALL_TOPIC_CONFIG."""
-        return encode_topic_table(TopicConfigTable(self.data_version, self.table))
+    def encode(self) -> Iterator[bytes]:
+        """Return the whole table as the body of GET_ALL_TOPIC_CONFIG, in slices."""
+        return compact_slices(self._members())
 
     async def persist(self) -> None:
         """Make the table durable; does nothing while it is unchanged.
@@ -269,24 +367,116 @@ class TopicConfigManager:
         """
         self._saver.save_blocking()
 
-    def _create_durable(self, config: TopicConfig) -> TopicConfig:
-        name = config.topic_name
-        self.table[name] = config
+    async def settle(self, timeout_s: float) -> None:
+        """Wait for the topics that are being made; after `timeout_s` they count as not made."""
+        if not self._makers:
+            return
+        _, late = await asyncio.wait(self._makers, timeout=timeout_s)
+        for task in late:
+            if not any(creation.is_durable for creation in self._makers[task]):
+                task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    # -- making topics --------------------------------------------------------------------------
+
+    def _make(self, config: TopicConfig) -> TopicCreation:
+        """Return the creation of a topic that is not in the table, begun if need be."""
+        creation = self._making.get(config.topic_name)
+        if creation is None:
+            self.refuse_too_many([config])
+            creation = self._note_making(config, "first message")
+            self._begin_making([creation])
+        return creation
+
+    def _note_making(self, config: TopicConfig, cause: str) -> TopicCreation:
+        """Have a topic in the next file, and in the table once that is written."""
+        creation = self._making[config.topic_name] = TopicCreation(config, cause)
+        self._registered_bytes += registered_bytes(config)
+        return creation
+
+    def _begin_making(self, creations: list[TopicCreation]) -> None:
         self.data_version.advance(self._disk.wall_ms())
         self._saver.mark_changed()
+        maker = asyncio.get_running_loop().create_task(self._finish_all(creations))
+        self._makers[maker] = creations
+        maker.add_done_callback(self._makers.pop)
+
+    async def _finish_all(self, creations: list[TopicCreation]) -> None:
+        """Make topics durable, have done what waits for them, and put them into the table."""
+        reason = None
         try:
-            self._saver.save_blocking()
+            await self._saver.save()
         except OSError as error:
-            del self.table[name]
+            reason = f"{self._file.path} cannot be saved ({error.strerror or error})"
+        except asyncio.CancelledError:
+            reason = f"the broker is stopping, and {self._file.path} is not written in time"
+        if reason is not None:
             self._saver.mark_changed()
+        for number, creation in enumerate(creations, 1):
+            await self._finish(creation, reason)
+            if number % _FINISHED_A_ROUND == 0:
+                await asyncio.sleep(0)
+        if reason is None:
+            self._tell()
+
+    async def _finish(self, creation: TopicCreation, reason: str | None) -> None:
+        """Have done what waits for a durable topic and put it into the table, or tell why not."""
+        name = creation.config.topic_name
+        if reason is None:
+            await creation.proceed()
+        del self._making[name]
+        config = creation.config
+        self._registered_bytes -= registered_bytes(config)
+        if reason is not None:
+            creation.end(
+                BrokerError(
+                    ResponseCode.SERVICE_NOT_AVAILABLE,
+                    f"service not available now: topic {name} was not made because {reason}",
+                )
+            )
+            return
+        if name not in self.table:
+            self._put(config)
+            self.data_version.advance(self._disk.wall_ms())
+        _log.info("topic created topic=%s cause=%s: %s", name, creation.cause, config)
+        creation.end(None)
+
+    def refuse_too_many(self, configs: Iterable[TopicConfig]) -> None:
+        """Refuse topics that would not fit a registration with the others, or that are going.
+
+        Raises:
+            BrokerError: they do not, or their queues are being deleted.
+        """
+        more = 0
+        for config in configs:
+            if config.topic_name in self.going:
+                raise BrokerError(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"topic {config.topic_name} is being deleted, try again once it is",
+                )
+            known = self.table.get(config.topic_name)
+            more += registered_bytes(config) - (0 if known is None else registered_bytes(known))
+        if more > 0 and self._registered_bytes + more > MAX_REGISTERED_BYTES:
             raise BrokerError(
-                ResponseCode.SERVICE_NOT_AVAILABLE,
-                f"service not available now: topic {name} was not made because "
-                f"{self._file.path} cannot be saved ({error.strerror or error})",
-            ) from error
-        _log.info("topic created topic=%s cause=first message: %s", name, config)
-        self._tell()
-        return config
+                ResponseCode.SYSTEM_ERROR,
+                f"topic {config.topic_name} cannot be made: this broker has {len(self.table)} "
+                f"topics, and with more of them its registration would exceed the "
+                f"{MAX_REGISTERED_BYTES} bytes that name servers take; delete topics, or use "
+                "another broker",
+            )
+
+    def _put(self, config: TopicConfig) -> None:
+        self._drop(config.topic_name)
+        self.table[config.topic_name] = config
+        self._registered_bytes += registered_bytes(config)
+
+    def _drop(self, topic: str) -> bool:
+        known = self.table.pop(topic, None)
+        if known is None:
+            return False
+        self._registered_bytes -= registered_bytes(known)
+        return True
 
     def check(self, config: TopicConfig) -> None:
         """Refuse a configuration that `update` would refuse.
@@ -302,10 +492,21 @@ class TopicConfigManager:
                     f"topic {config.topic_name} cannot have {count} {kind} queues; "
                     f"0 to {MAX_QUEUE_NUMS} are allowed"
                 )
+        if config.topic_filter_type not in _FILTER_TYPES:
+            raise IllegalMessageError(
+                f"topic {config.topic_name} cannot have topicFilterType "
+                f"{config.topic_filter_type!r}; use {' or '.join(_FILTER_TYPES)}"
+            )
         if not 0 <= config.perm < Perm.PRIORITY:
             raise IllegalMessageError(
                 f"topic {config.topic_name} cannot have permission {config.perm}; "
                 "use 2 (write), 4 (read) or 6 (both)"
+            )
+        check_topic_numbers(config)
+        if config.topic_filter_type not in _FILTER_TYPES:
+            raise IllegalMessageError(
+                f"topic {config.topic_name} cannot have topicFilterType "
+                f"{config.topic_filter_type!r}; use {' or '.join(_FILTER_TYPES)}"
             )
 
     def _refuse_system(self, topic: str) -> None:
@@ -321,8 +522,15 @@ class TopicConfigManager:
         for listener in self.on_change:
             listener()
 
-    def _encode_file(self) -> bytes:
-        return to_pretty_json(self.encode())
+    def _members(self, *more: TopicConfig) -> Iterator[Member]:
+        table = self.table
+        if more:
+            table = {config.topic_name: config for config in more} | table
+        return topic_table_members(TopicConfigTable(self.data_version, table))
+
+    def _encode_file(self) -> Iterator[bytes]:
+        making = [creation.config for creation in self._making.values()]
+        return pretty_slices(self._members(*making))
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

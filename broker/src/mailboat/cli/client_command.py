@@ -2,17 +2,26 @@
 
 import asyncio
 import logging
+import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import click
 
-from mailboat.cli.main import DEBUG_KEY, debug_option
+from mailboat.cli.main import DEBUG_KEY, EXIT_TERMINATED, debug_option
 from mailboat.client.addresses import DEFAULT_NAMESRV, parse_namesrv
 from mailboat.client.queue_offsets import ConsumeFromWhere, StartPoint
-from mailboat.errors import BrokerError, ConfigError, ConnectError, MailboatError
+from mailboat.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectError,
+    MailboatError,
+    PartlyDoneError,
+)
+from mailboat.model.printable import PrintableFormatter
 from mailboat.protocol.codes import response_code_name
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -76,7 +85,7 @@ def confirm(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError(
             "there is no terminal to ask whether you are sure; add --yes",
             click.get_current_context(),
@@ -105,22 +114,54 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     Raises:
         MailboatError: what the coroutine raised; refusals and missing servers in words for people.
+        Exit: SIGTERM came, which ends the coroutine as Ctrl-C does.
     """
     debug = bool(click.get_current_context().find_root().meta.get(DEBUG_KEY))
-    logging.basicConfig(
-        format="mailboat: %(message)s" if not debug else "%(asctime)s %(name)s %(message)s",
-        level=logging.DEBUG if debug else logging.WARNING,
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        PrintableFormatter("%(asctime)s %(name)s %(message)s" if debug else "mailboat: %(message)s")
     )
+    level = logging.DEBUG if debug else logging.WARNING
+    logging.basicConfig(level=level, handlers=[handler])
     try:
-        return asyncio.run(work)
-    except BrokerError as error:
-        name = response_code_name(error.code)
-        raise MailboatError(f"refused with {name} ({error.code}): {error.remark}") from error
-    except ConnectError as error:
-        raise MailboatError(
+        return asyncio.run(_until_terminated(work))
+    except (BrokerError, ConnectError, PartlyDoneError) as error:
+        raise MailboatError(explain(error)) from error
+
+
+def explain(error: BaseException) -> str:
+    """Return what an error says, refusals and missing servers in words for people."""
+    if isinstance(error, BrokerError):
+        return f"refused with {response_code_name(error.code)} ({error.code}): {error.remark}"
+    if isinstance(error, PartlyDoneError):
+        return f"{explain(error.cause)}; {error.done}"
+    if isinstance(error, ConnectError):
+        return (
             f"no connection to {error}; check that a server runs there, and the name servers "
             "(--namesrv or MAILBOAT_NAMESRV)"
-        ) from error
+        )
+    return str(error)
+
+
+async def _until_terminated(work: Coroutine[Any, Any, T]) -> T:
+    """Do the work; SIGTERM cancels it, so that it can say and keep what it has done."""
+    task = asyncio.current_task()
+    assert task is not None
+    is_terminated = False
+
+    def terminate() -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        task.cancel()
+
+    if threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if is_terminated:
+            raise click.exceptions.Exit(EXIT_TERMINATED) from None
+        raise
 
 
 def start_point_option(

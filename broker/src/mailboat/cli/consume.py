@@ -2,22 +2,26 @@
 
 import asyncio
 import json
+import logging
 import sys
 from typing import Final
 
 import click
 
-from mailboat.cli.client_command import namesrv_option, run, start_point_option
+from mailboat.cli.client_command import explain, namesrv_option, run, start_point_option
 from mailboat.cli.output import message_row
 from mailboat.cli.progress import Counter
 from mailboat.client.pull_consumer import PullConsumer
 from mailboat.client.queue_offsets import StartPoint
+from mailboat.errors import MailboatError
 from mailboat.model.message import MessageExt
+
+logger = logging.getLogger(__name__)
 
 GROUP: Final = "mailboat-cli"
 POLL_MESSAGES: Final = 1024
 POLL_TIMEOUT_S: Final = 1.0
-COMMIT_INTERVAL_S: Final = 5.0
+COMMIT_INTERVAL_S: Final = 1.0
 
 
 @click.command()
@@ -53,9 +57,13 @@ def command(
     """Print the messages of TOPIC, one line each, and go on as new ones come.
 
     What was printed is committed for the group: the next call, or another member of the group that
-    runs at the same time, gets the messages after it. End it with --count, --timeout or Ctrl-C.
+    runs at the same time, gets the messages after it. A member that comes or goes may get again
+    what was printed within the second before. End it with --count, --timeout, Ctrl-C or SIGTERM.
+    Where the end cannot be committed, it says how many messages come again.
     """
-    consumer = PullConsumer(group, namesrv=namesrv, start_point=start_point)
+    if sys.stdout is None:
+        raise click.UsageError("standard output is closed; messages would be lost")
+    consumer = PullConsumer(group, namesrv=namesrv, start_point=start_point, commit_lost=True)
     run(_consume(consumer, topic, tags, _Printer(as_json=as_json), count, timeout_s))
 
 
@@ -80,6 +88,45 @@ class _Printer:
         return sum(len(message.body) for message in messages)
 
 
+class _Committer:
+    """Commits what was printed, now and then and at the end."""
+
+    def __init__(self, consumer: PullConsumer, counter: Counter) -> None:
+        self._consumer = consumer
+        self._counter = counter
+        self._committed_messages = 0
+        self._committed_s = asyncio.get_running_loop().time()
+
+    async def commit_sometimes(self) -> None:
+        """Commit if it is time; a broker that is away now may be back the next time."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._committed_s >= COMMIT_INTERVAL_S:
+            self._committed_s = now_s
+            try:
+                await self._commit()
+            except MailboatError as error:
+                logger.warning("not committed, tried again later: %s", explain(error))
+
+    async def commit_end(self) -> None:
+        """Commit everything.
+
+        Raises:
+            MailboatError: it is not committed; the text says how many messages come again.
+        """
+        try:
+            await self._commit()
+        except MailboatError as error:
+            again = self._counter.messages - self._committed_messages
+            raise MailboatError(
+                f"{explain(error)}; up to {again} printed messages are not committed and come again"
+            ) from error
+
+    async def _commit(self) -> None:
+        messages = self._counter.messages
+        await self._consumer.commit()
+        self._committed_messages = messages
+
+
 async def _consume(
     consumer: PullConsumer,
     topic: str,
@@ -91,24 +138,26 @@ async def _consume(
     with Counter("consumed", quiet_on_stdout=True) as counter:
         async with consumer:
             await consumer.subscribe(topic, tags)
+            committer = _Committer(consumer, counter)
             try:
-                await _print_messages(consumer, printer, counter, count, timeout_s)
+                await _print_messages(consumer, printer, counter, committer, count, timeout_s)
             except asyncio.CancelledError:
                 # Ctrl-C: what was polled was printed. (An output that broke does not get here.)
-                await consumer.commit()
+                await committer.commit_end()
                 raise
-            await consumer.commit()
+            await committer.commit_end()
 
 
 async def _print_messages(
     consumer: PullConsumer,
     printer: _Printer,
     counter: Counter,
+    committer: _Committer,
     count: int | None,
     timeout_s: float | None,
 ) -> None:
     loop = asyncio.get_running_loop()
-    last_message_s = committed_s = loop.time()
+    last_message_s = loop.time()
     while count is None or counter.messages < count:
         wanted = POLL_MESSAGES if count is None else min(POLL_MESSAGES, count - counter.messages)
         wait_s = POLL_TIMEOUT_S
@@ -121,6 +170,4 @@ async def _print_messages(
             last_message_s = now_s
         elif timeout_s is not None and now_s - last_message_s >= timeout_s:
             return
-        if now_s - committed_s >= COMMIT_INTERVAL_S:
-            await consumer.commit()
-            committed_s = now_s
+        await committer.commit_sometimes()

@@ -1,9 +1,13 @@
-"""Logging of the server processes: one line per event on standard error, as text or as JSON."""
+"""Logging of the server processes: one line per event on standard error, as text or as JSON.
 
-import json
+What comes from outside is escaped here, for every logger at once (`mailboat.model.printable`).
+"""
+
 import logging
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
+
+from mailboat.model.printable import PrintableFormatter, printable_json
 
 LogFormat: TypeAlias = Literal["text", "json"]
 
@@ -23,7 +27,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             event["error"] = self.formatException(record.exc_info)
-        return json.dumps(event, ensure_ascii=False)
+        return printable_json(event)
 
 
 def configure_logging(log_format: LogFormat, *, debug: bool) -> None:
@@ -32,7 +36,7 @@ def configure_logging(log_format: LogFormat, *, debug: bool) -> None:
     if log_format == "json":
         handler.setFormatter(JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.DEBUG if debug else logging.INFO)

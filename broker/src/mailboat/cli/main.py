@@ -11,12 +11,15 @@ import click
 
 from mailboat import __version__
 from mailboat.cli.lazy import LazyGroup, SubCommand
-from mailboat.errors import MailboatError
+from mailboat.errors import MailboatError, UnknownOutcomeError
+from mailboat.model.printable import printable
 
 EXIT_OK: Final = 0
 EXIT_RUNTIME: Final = 1
 EXIT_USAGE: Final = 2
+EXIT_UNKNOWN: Final = UnknownOutcomeError.exit_code
 EXIT_INTERRUPTED: Final = 130
+EXIT_TERMINATED: Final = 143
 
 DEBUG_KEY: Final = "mailboat.debug"
 """Key in the click context's `meta` that says whether tracebacks are wanted."""
@@ -68,7 +71,8 @@ def cli() -> None:
     --help.
 
     \b
-    Exit codes: 0 ok, 1 runtime error, 2 wrong usage, 3 wrong configuration, 4 damaged store.
+    Exit codes: 0 ok, 1 runtime error, 2 wrong usage, 3 wrong configuration, 4 damaged store,
+    5 messages were sent that may or may not be stored, 130 Ctrl-C, 143 SIGTERM.
     """
 
 
@@ -79,7 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with cli.make_context("mailboat", words) as context:
             result = cli.invoke(context)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.ClickException as exc:
@@ -111,7 +116,7 @@ def _report(exc: Exception, *, debug: bool) -> int:
     else:
         text = f"internal error: {type(exc).__name__}: {exc}; --debug shows the traceback"
         code = EXIT_RUNTIME
-    click.echo(f"mailboat: {text}", err=True)
+    click.echo(f"mailboat: {printable(text)}", err=True)
     return code
 
 

@@ -1,6 +1,5 @@
 """Tables for people, JSON for scripts."""
 
-import json
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from typing import Any, Final
 import click
 
 from mailboat.model.message import MessageExt
+from mailboat.model.printable import printable, printable_json, printable_lines
 from mailboat.model.properties import PropertyName
 
 _WIDE: Final = 10_000
@@ -44,7 +44,7 @@ def print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_jso
         is_number = bool(values) and all(isinstance(value, int | float) for value in values)
         table.add_column(column.replace("_", " "), justify="right" if is_number else "left")
     for row in rows:
-        table.add_row(*(Text(_cell(row[column])) for column in columns))
+        table.add_row(*(Text(printable(_cell(row[column]))) for column in columns))
     # A pipe has no width: nothing is cut or wrapped there.
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else _WIDE)
     console.print(table)
@@ -52,6 +52,7 @@ def print_rows(rows: Sequence[dict[str, Any]], columns: Sequence[str], *, as_jso
 
 def print_section(title: str, rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
     """Print one of several tables under a title; without rows, say that there are none."""
+    title = printable(title)
     if rows:
         click.echo(f"\n{title}")
         print_rows(rows, columns, as_json=False)
@@ -63,13 +64,13 @@ def print_record(record: dict[str, Any]) -> None:
     """Print the fields of one thing below each other."""
     width = max(map(len, record), default=0)
     for name, value in record.items():
-        text = _cell(value).replace("\n", "\n" + " " * (width + 2))
-        click.echo(f"{name.replace('_', ' '):<{width}}  {text}")
+        text = printable_lines(_cell(value)).replace("\n", "\n" + " " * (width + 2))
+        click.echo(f"{printable(name).replace('_', ' '):<{width}}  {text}")
 
 
 def print_json(value: object) -> None:
     """Print a value as indented JSON."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    click.echo(printable_json(value, indent=2))
 
 
 def message_row(message: MessageExt) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class Counter:
         self.messages = 0
         self.size_bytes = 0
         self.skipped_lines = 0
+        self.resent_messages = 0
+        """Messages among `messages` that were sent more than once and may be there twice."""
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -53,7 +55,7 @@ class Counter:
         rate = self.messages / elapsed_s if elapsed_s else 0.0
         click.echo(
             f"{self._verb} {self.messages} messages, {self.size_bytes / 1e6:.1f} MB in "
-            f"{elapsed_s:.1f} s: {rate:.0f} messages/s" + self._skipped_text(),
+            f"{elapsed_s:.1f} s: {rate:.0f} messages/s" + self._extra_text(),
             err=True,
         )
 
@@ -66,8 +68,23 @@ class Counter:
                 self._task, completed=self.size_bytes, messages=f"{self.messages} messages"
             )
 
-    def _skipped_text(self) -> str:
-        return f" ({self.skipped_lines} empty lines skipped)" if self.skipped_lines else ""
+    def note(self, text: str) -> None:
+        """Say something that cannot wait for the end."""
+        if self._progress is None:
+            click.echo(f"mailboat: {text}", err=True)
+        else:
+            self._progress.console.print(f"mailboat: {text}", markup=False, highlight=False)
+
+    def _extra_text(self) -> str:
+        extra = []
+        if self.skipped_lines:
+            extra.append(f"{self.skipped_lines} empty lines skipped")
+        if self.resent_messages:
+            extra.append(
+                f"{self.resent_messages} sent again with the same id after a lost answer, and "
+                "perhaps stored twice"
+            )
+        return f" ({'; '.join(extra)})" if extra else ""
 
     def _start_bar(self) -> None:
         from rich.console import Console

@@ -28,6 +28,13 @@ UNKNOWN: Final = (
 
 REFUSED: Final = "Nothing of this request is stored, and nothing of it will appear later."
 
+ONE_BAD_PEER: Final = (
+    "Whatever one connection sends, leaves unsent or does not read, others are served: nothing that"
+    " a request asks for holds the event loop longer than 50 ms, and the bytes kept for unfinished"
+    " requests and unread answers stay below `unsentBudgetBytes` per broker. Whatever a client says"
+    " is stored only in a form that recovery, rebuild and every reader understand."
+)
+
 HELP_TEXT: Final = f"""What SEND_OK promises:
 
 flushDiskType=ASYNC_FLUSH (default). {ASYNC_FLUSH}
@@ -36,5 +43,7 @@ flushDiskType=SYNC_FLUSH. {SYNC_FLUSH}
 
 FLUSH_DISK_TIMEOUT (10), no answer, broken connection. {UNKNOWN}
 
-Any other error code. {REFUSED}"""
+Any other error code. {REFUSED}
+
+One bad peer. {ONE_BAD_PEER}"""
 """The end of the help texts of the commands that run a broker."""

@@ -11,6 +11,7 @@ from mailboat.config import MessageStoreConfig
 from mailboat.disk.real import RealDisk
 from mailboat.errors import DamagedStoreError
 from mailboat.model.message import MessageExt
+from mailboat.model.printable import printable, printable_json
 from mailboat.store.inspection import StoreInspector, StoreReport, queue_file_bytes
 from mailboat.store.message_store import MessageStore
 
@@ -109,10 +110,8 @@ def repair(path: str, *, rebuild: bool) -> None:
         mapped_file_size_consume_queue=queue_file_bytes(disk, paths),
         mapped_file_size_commit_log=segment_bytes or _DEFAULT_SEGMENT_BYTES,
     )
-    if rebuild and disk.exists(paths.progress):
-        disk.unlink(paths.progress)
     store = MessageStore(config, disk, store_host=bytes(8))
-    store.open()
+    store.open(rebuild=rebuild)
     recovery = store.recovery
     store.close()
     click.echo(
@@ -171,14 +170,14 @@ def _as_json(report: StoreReport) -> dict[str, object]:
 
 def _line(message: MessageExt) -> str:
     body = message.payload()[:_BODY_PREVIEW_BYTES]
-    return (
+    return printable(
         f"{message.physical_offset} {message.topic}/{message.queue_id}@{message.queue_offset} "
         f"{message.message_id} tags={message.tags or '-'} keys={message.keys or '-'} {body!r}"
     )
 
 
 def _json_line(message: MessageExt) -> str:
-    return json.dumps(
+    return printable_json(
         {
             "topic": message.topic,
             "queueId": message.queue_id,
@@ -190,6 +189,5 @@ def _json_line(message: MessageExt) -> str:
             "properties": message.properties,
             "body": base64.b64encode(message.payload()).decode(),
         },
-        ensure_ascii=False,
-        separators=(",", ":"),
+        compact=True,
     )

@@ -4,13 +4,13 @@ Source: apache/rocketmq client/impl/MQClientAPIImpl.java.
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from mailboat.errors import BrokerError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.codes import RequestCode, ResponseCode
-from mailboat.protocol.command import ExtValue, RemotingCommand, required_int
+from mailboat.protocol.command import ExtValue, RemotingCommand, optional_int, required_int
 from mailboat.remoting.client import RemotingClient
 
 REQUEST_TIMEOUT_S: Final = 3.0
@@ -52,10 +52,21 @@ async def change(
     await call(remoting, address, code, ext_fields, body, timeout_s=CHANGE_TIMEOUT_S)
 
 
+class GroupPosition(NamedTuple):
+    """Where a group is in a queue: its stored offset, None where it has none.
+
+    `end` is the queue's end in the moment of a question that found no offset. Only brokers of ours
+    say it; with others whatever is stored before the next question is taken for older.
+    """
+
+    stored: int | None
+    end: int | None = None
+
+
 async def query_consumer_offset(
     remoting: RemotingClient, address: str, group: str, queue: MessageQueue
-) -> int | None:
-    """Return a group's stored offset of a queue, or None where it has none."""
+) -> GroupPosition:
+    """Return where a group is in a queue."""
     fields: dict[str, ExtValue] = {
         "consumerGroup": group,
         # An unset offset is not 0: without this, brokers answer 0 for young queues whatever a new
@@ -63,14 +74,15 @@ async def query_consumer_offset(
         "setZeroIfNotFound": False,
         **_queue_fields(queue),
     }
-    try:
-        response = await call(remoting, address, RequestCode.QUERY_CONSUMER_OFFSET, fields)
-    except BrokerError as error:
-        if error.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        raise
+    command = RemotingCommand.request(RequestCode.QUERY_CONSUMER_OFFSET, fields)
+    response = await remoting.request(address, command, REQUEST_TIMEOUT_S)
+    if response.code == ResponseCode.QUERY_NOT_FOUND:
+        end = optional_int(response, "maxOffset", -1)
+        return GroupPosition(None, None if end < 0 else end)
+    if response.code != ResponseCode.SUCCESS:
+        raise BrokerError(response.code, response.remark or "")
     queue_offset = required_int(response, "offset")
-    return None if queue_offset < 0 else queue_offset
+    return GroupPosition(None if queue_offset < 0 else queue_offset)
 
 
 async def update_consumer_offset(
@@ -151,7 +163,7 @@ class TransactionEnd:
     transaction_id: str
     from_check: bool = False
 
-    def to_command(self, commit_or_rollback: int, error: Exception | None) -> RemotingCommand:
+    def to_command(self, commit_or_rollback: int, error: BaseException | None) -> RemotingCommand:
         """Return the one-way request that tells how the transaction ended."""
         fields: dict[str, ExtValue] = {
             "topic": self.topic,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from mailboat.errors import IllegalMessageError
+from mailboat.model.batch import MAX_BATCH_MESSAGES, TOO_MANY
 from mailboat.model.message import Message
 from mailboat.model.names import SEND_FORBIDDEN_TOPICS, check_topic, is_retry_or_dlq
 from mailboat.model.properties import PropertyName
@@ -55,11 +56,14 @@ def check_batch(messages: Sequence[Message]) -> None:
     """Refuse messages that cannot travel in one batch.
 
     Raises:
-        IllegalMessageError: as for one message, or the batch is empty, mixes topics or
-            `wait_store_ok`, or holds what a batch cannot carry (delayed messages, retry topics).
+        IllegalMessageError: as for one message, or the batch is empty or holds too many, mixes
+            topics or `wait_store_ok`, or holds what a batch cannot carry (delayed messages, retry
+            topics).
     """
     if not messages:
         raise IllegalMessageError("a batch needs at least one message")
+    if len(messages) > MAX_BATCH_MESSAGES:
+        raise IllegalMessageError(TOO_MANY)
     first = messages[0]
     check_destination(first.topic)
     if is_retry_or_dlq(first.topic):

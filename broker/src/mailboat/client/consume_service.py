@@ -66,7 +66,7 @@ class ConsumeService:
     def start(self, tasks: BackgroundTasks) -> None:
         """Begin consuming, with as many tasks as handlers may run at the same time."""
         for number in range(self._settings.concurrency):
-            tasks.spawn(self._work(), f"consume {number}")
+            tasks.spawn(self._work, f"consume {number}")
 
     async def stop(self, patience_s: float) -> None:
         """Start no more handlers; return when those that run are done or `patience_s` is over."""
@@ -87,12 +87,17 @@ class ConsumeService:
             process_queue, messages = await self._requests.get()
             if process_queue.dropped or self._runner.is_stopping:
                 continue
-            with self._runner.busy():
-                error = await self._runner.run(messages)
-                if error is None:
-                    process_queue.finish(messages)
-                else:
-                    await self._consume_later(process_queue, messages, error)
+            try:
+                with self._runner.busy():
+                    error = await self._runner.run(messages)
+                    if error is None:
+                        process_queue.finish(messages)
+                    else:
+                        await self._consume_later(process_queue, messages, error)
+            except BaseException:
+                # A defect ends this worker for a moment; its messages must not wait for ever.
+                self._consume_again(process_queue, messages)
+                raise
 
     async def _consume_later(
         self, process_queue: ProcessQueue, messages: list[MessageExt], reason: Exception
@@ -114,11 +119,17 @@ class ConsumeService:
                         error,
                     )
                     message.reconsume_times += 1
-                    asyncio.get_running_loop().call_later(
-                        RECONSUME_PAUSE_S, self._requests.put_nowait, (process_queue, [message])
-                    )
+                    self._consume_again(process_queue, [message])
                     continue
             process_queue.finish([message])
+
+    def _consume_again(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        """Consume those of the messages that are unfinished once more, after a pause."""
+        unfinished = [message for message in messages if process_queue.holds(message)]
+        if unfinished:
+            asyncio.get_running_loop().call_later(
+                RECONSUME_PAUSE_S, self._requests.put_nowait, (process_queue, unfinished)
+            )
 
 
 class ConsumingSink:

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from mailboat.client.callbacks import call_back
 from mailboat.errors import MailboatError
 from mailboat.model.message import MessageExt
 
@@ -60,7 +61,10 @@ class HandlerRunner:
     )
 
     def __init__(self, handlers: Mapping[str, Handler], timeout_s: float) -> None:
-        """Call `handlers` by topic, and cancel calls that take longer than `timeout_s`."""
+        """Call `handlers` by topic, and cancel calls that take longer than `timeout_s`.
+
+        The calls are made for `handlers`; see `callbacks.is_inside`.
+        """
         self._handlers = handlers
         self._timeout_s = timeout_s
         self._running = 0
@@ -89,8 +93,7 @@ class HandlerRunner:
             handler = self._handlers.get(topic)
             if handler is None:
                 raise MailboatError(f"topic {topic} has no handler any more")
-            async with asyncio.timeout(self._timeout_s):
-                await handler(list(messages))
+            await call_back(self._handlers, handler, list(messages), self._timeout_s)
         except Exception as error:
             # Whatever the program's handler raises means the same: deliver again later.
             self.failed_count += len(messages)

@@ -20,7 +20,7 @@ from mailboat.client.pulling import Puller
 from mailboat.client.queue_locks import QueueLocks
 from mailboat.client.queue_offsets import QueueOffsets, StartPoint
 from mailboat.client.queue_reader import ERROR_PAUSE_S, QueueReader
-from mailboat.client.rebalance import AssignmentListener
+from mailboat.client.rebalance import AssignmentListener, tell_assignment
 from mailboat.errors import MailboatError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import SubscriptionData
@@ -65,6 +65,9 @@ class HeldQueues:
         """What is unfinished of each queue whose reading has begun."""
         self.on_assignment: list[AssignmentListener] = []
         """Called when queues came or went away."""
+        # A queue that `move` has in hand is nobody's for a moment; `take` must not read it then.
+        self._changing = asyncio.Lock()
+        self._is_closing = False
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -73,14 +76,14 @@ class HeldQueues:
 
     async def take(self, topic: str, own: set[MessageQueue]) -> None:
         """Read exactly these queues of a topic from now on; returns when lost ones are stored."""
-        held = {queue for queue in self._readers if queue.topic == topic}
-        left = {queue: self._stop(queue) for queue in held - own}
-        for queue in sorted(own - held):
-            self._read(queue, None)
-        if held != own:
-            for listener in self.on_assignment:
-                listener(topic, sorted(own))
-        await self._leave(left)
+        async with self._changing:
+            held = {queue for queue in self._readers if queue.topic == topic}
+            left = {queue: self._stop(queue) for queue in held - own}
+            for queue in sorted(own - held):
+                self._read(queue, None)
+            if held != own:
+                tell_assignment(self.on_assignment, topic, own)
+            await self._leave(left)
 
     async def move(self, queue: MessageQueue, queue_offset: int) -> None:
         """Go on reading a queue at another offset; what was read ahead is dropped.
@@ -88,11 +91,17 @@ class HeldQueues:
         Raises:
             BrokerError, RemotingError, RouteNotFoundError: the offset could not be stored.
         """
-        if queue not in self._readers:
-            return
-        self._stop(queue)
-        await self._offset_store.move(queue, queue_offset)
-        self._read(queue, queue_offset)
+        async with self._changing:
+            if queue not in self._readers:
+                return
+            self._stop(queue)
+            begin_offset = None
+            try:
+                await self._offset_store.move(queue, queue_offset)
+                begin_offset = queue_offset
+            finally:
+                # Where the move failed, at the offset that is stored.
+                self._read(queue, begin_offset)
 
     async def save_offsets(self) -> None:
         """Store how far each queue is finished; failures are logged and left to the next time."""
@@ -100,8 +109,9 @@ class HeldQueues:
 
     def stop_reading(self) -> None:
         """Pull no more; what is held stays."""
+        self._is_closing = True
         for reader in self._readers.values():
-            reader.cancel()
+            self._instance.tasks.cancel(reader)
 
     async def close(self) -> None:
         """Store the offsets, after the last handler has ended."""
@@ -121,12 +131,14 @@ class HeldQueues:
         await self._offset_store.save(offsets)
 
     def _read(self, queue: MessageQueue, queue_offset: int | None) -> None:
-        self._readers[queue] = self._instance.tasks.spawn(
-            self._run_reader(queue, queue_offset), f"read {queue}"
-        )
+        assert queue not in self._readers
+        if not self._is_closing:
+            self._readers[queue] = self._instance.tasks.spawn(
+                partial(self._run_reader, queue, queue_offset), f"read {queue}"
+            )
 
     def _stop(self, queue: MessageQueue) -> ProcessQueue | None:
-        self._readers.pop(queue).cancel()
+        self._instance.tasks.cancel(self._readers.pop(queue))
         held = self.process_queues.pop(queue, None)
         if held is not None:
             held.drop()
@@ -134,6 +146,12 @@ class HeldQueues:
 
     async def _run_reader(self, queue: MessageQueue, queue_offset: int | None) -> None:
         await self._prepare(queue)
+        failed = self.process_queues.get(queue)
+        if failed is not None:
+            # This reader is begun anew, and may have failed between two steps: what is unfinished
+            # comes again.
+            failed.drop()
+            queue_offset = failed.commit_offset
         while queue_offset is None:
             try:
                 queue_offset = await self._first_offset(queue)
@@ -155,9 +173,7 @@ class HeldQueues:
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         stored = await self._offset_store.stored(queue)
-        if stored is not None:
-            return stored
-        return await self._offsets.start_of(queue, self._settings.start_point)
+        return await self._offsets.first_of(queue, self._settings.start_point, stored)
 
 
 class LockedQueues(HeldQueues):
@@ -186,8 +202,10 @@ class LockedQueues(HeldQueues):
         """Store the offsets and give the locks back, after the last handler has ended."""
         if self._leaving:
             await asyncio.wait(self._leaving.values())
-        await super().close()
-        await self._locks.release_all()
+        try:
+            await super().close()
+        finally:
+            await self._locks.release_all()
 
     async def _prepare(self, queue: MessageQueue) -> None:
         """Return when the lock of `queue` is held."""
@@ -206,7 +224,9 @@ class LockedQueues(HeldQueues):
     async def _leave(self, left: Mapping[MessageQueue, ProcessQueue | None]) -> None:
         """Let the running handlers end, store the offsets, unlock; without being waited for."""
         for queue, held in left.items():
-            task = self._instance.tasks.spawn(self._leave_one(queue, held), f"leave {queue}")
+            task = self._instance.tasks.spawn(
+                partial(self._leave_one, queue, held), f"leave {queue}"
+            )
             self._leaving[queue] = task
             task.add_done_callback(partial(self._left, queue))
 

@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from mailboat.client.addresses import local_ip, make_client_id, parse_namesrv
@@ -95,18 +96,25 @@ class ClientInstance:
         self.ip = await asyncio.to_thread(local_ip, self.name_servers.addresses[0])
         self.client_id = make_client_id(self.ip)
         self.tasks.spawn(
-            repeat(self.routes.refresh_all, every_s=ROUTE_POLL_INTERVAL_S), "route poll"
+            partial(repeat, self.routes.refresh_all, every_s=ROUTE_POLL_INTERVAL_S), "route poll"
         )
         self.tasks.spawn(
-            repeat(self.send_heartbeats, every_s=HEARTBEAT_INTERVAL_S, wake=self._heartbeat_wanted),
+            partial(
+                repeat,
+                self.send_heartbeats,
+                every_s=HEARTBEAT_INTERVAL_S,
+                wake=self._heartbeat_wanted,
+            ),
             "heartbeat",
         )
 
     async def close(self) -> None:
         """Leave every group, stop the background tasks and close the connections."""
-        await self.tasks.cancel_all()
-        await self._unregister()
-        await self.remoting.close()
+        try:
+            await self.tasks.cancel_all()
+            await self._unregister()
+        finally:
+            await self.remoting.close()
 
     def join_as_producer(self, group: str) -> None:
         """Name `group` in heartbeats from now on."""
@@ -169,7 +177,8 @@ class ClientInstance:
             *({"consumer_group": group} for group in self._consumers),
             *({"producer_group": group} for group in self._producer_groups),
         ]
-        for address in self._known_brokers:
+
+        async def leave(address: str) -> None:
             for group in groups:
                 try:
                     await unregister_client(self.remoting, address, self.client_id, **group)
@@ -177,3 +186,5 @@ class ClientInstance:
                     # The broker notices the closed connection anyway.
                     logger.debug("unregister broker=%s: %s", address, error)
                     break
+
+        await asyncio.gather(*map(leave, self._known_brokers))

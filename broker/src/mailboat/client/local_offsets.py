@@ -30,12 +30,16 @@ class LocalOffsets:
         """Read the file, if there is one.
 
         Raises:
-            MailboatError: its content is not a table of offsets.
+            MailboatError: it cannot be read, or its content is not a table of offsets.
         """
         try:
             data = await asyncio.to_thread(self._path.read_bytes)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise MailboatError(
+                f"{self._path}: offsets cannot be read: {error.strerror or error}"
+            ) from error
         try:
             self._offsets = decode_offset_table(data)
         except RemoteProtocolError as error:
@@ -51,12 +55,18 @@ class LocalOffsets:
         """Store these offsets, keeping those of other queues; on disk when it returns.
 
         Raises:
-            OSError: the file cannot be written; the old one is still there.
+            MailboatError: the file cannot be written; the old one is still there.
         """
         merged = {**self._offsets, **offsets}
-        if merged != self._offsets:
+        if merged == self._offsets:
+            return
+        try:
             await asyncio.to_thread(_replace, self._path, encode_offset_table(merged))
-            self._offsets = merged
+        except OSError as error:
+            raise MailboatError(
+                f"{self._path}: offsets cannot be written: {error.strerror or error}"
+            ) from error
+        self._offsets = merged
 
 
 def _replace(path: Path, data: bytes) -> None:

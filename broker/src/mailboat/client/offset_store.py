@@ -8,8 +8,10 @@ import logging
 from collections.abc import Mapping
 from typing import Protocol
 
+from mailboat.client.broker_calls import GroupPosition
 from mailboat.client.local_offsets import LocalOffsets
 from mailboat.client.queue_offsets import QueueOffsets
+from mailboat.errors import MailboatError
 from mailboat.model.message_queue import MessageQueue
 
 logger = logging.getLogger(__name__)
@@ -21,8 +23,8 @@ class OffsetStore(Protocol):
     async def load(self) -> None:
         """Read what is read once, at the start."""
 
-    async def stored(self, queue: MessageQueue) -> int | None:
-        """Return the offset of a queue, or None."""
+    async def stored(self, queue: MessageQueue) -> GroupPosition:
+        """Return the offset of a queue, if there is one."""
 
     async def move(self, queue: MessageQueue, queue_offset: int) -> None:
         """Store an offset that an administrator chose, or raise."""
@@ -45,13 +47,13 @@ class GroupOffsetStore:
     async def load(self) -> None:
         """Do nothing: brokers are asked for each queue."""
 
-    async def stored(self, queue: MessageQueue) -> int | None:
+    async def stored(self, queue: MessageQueue) -> GroupPosition:
         """Ask for the group's offset of a queue.
 
         Raises:
             BrokerError, RemotingError, RouteNotFoundError: refused, not answered, broker unknown.
         """
-        return await self._offsets.committed(self._group, queue)
+        return await self._offsets.position(self._group, queue)
 
     async def move(self, queue: MessageQueue, queue_offset: int) -> None:
         """Store an offset; raises as `stored`."""
@@ -83,23 +85,27 @@ class LocalOffsetStore:
         """Read the file.
 
         Raises:
-            MailboatError: its content is not a table of offsets.
+            MailboatError: it cannot be read, or its content is not a table of offsets.
         """
         await self._offsets.load()
 
-    async def stored(self, queue: MessageQueue) -> int | None:
+    async def stored(self, queue: MessageQueue) -> GroupPosition:
         """Return the offset that the file holds for a queue."""
-        return self._offsets.get(queue)
+        return GroupPosition(self._offsets.get(queue))
 
     async def move(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Store an offset; raises as `save`."""
-        await self.save({queue: queue_offset})
-
-    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store offsets, one call at a time.
+        """Store an offset.
 
         Raises:
-            OSError: the file cannot be written; the old one is still there.
+            MailboatError: the file cannot be written; the old one is still there.
         """
         async with self._saving:
-            await self._offsets.save(offsets)
+            await self._offsets.save({queue: queue_offset})
+
+    async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store offsets, one call at a time; a failure is logged and left to the next time."""
+        try:
+            async with self._saving:
+                await self._offsets.save(offsets)
+        except MailboatError as error:
+            logger.warning("offsets not stored, tried again later: %s", error)

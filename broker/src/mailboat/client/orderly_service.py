@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from mailboat.client.background import BackgroundTasks
@@ -80,7 +81,7 @@ class OrderlyService:
             restore_topic(message)
         if process_queue not in self._draining:
             self._draining.add(process_queue)
-            self._tasks.spawn(self._drain(process_queue), f"consume {process_queue.queue}")
+            self._tasks.spawn(partial(self._drain, process_queue), f"consume {process_queue.queue}")
 
     async def wait_for_handler(self, queue: MessageQueue) -> None:
         """Return when no handler runs with messages of `queue`."""
@@ -90,17 +91,16 @@ class OrderlyService:
     async def _drain(self, process_queue: ProcessQueue) -> None:
         """Consume until nothing is left; a later `submit` begins anew."""
         queue = process_queue.queue
-        try:
-            while len(process_queue) and not self._is_over(process_queue):
-                pause_s = LOCK_PAUSE_S
-                # The turn outlives a process queue: its successor waits for the running handler.
-                async with self._turns[queue], self._slots:
-                    if not self._is_over(process_queue) and self._may_consume(queue):
-                        pause_s = await self._consume_next(process_queue)
-                # Without a pause too: others get their turn between any two messages.
-                await asyncio.sleep(pause_s)
-        finally:
-            self._draining.discard(process_queue)
+        while len(process_queue) and not self._is_over(process_queue):
+            pause_s = LOCK_PAUSE_S
+            # The turn outlives a process queue: its successor waits for the running handler.
+            async with self._turns[queue], self._slots:
+                if not self._is_over(process_queue) and self._may_consume(queue):
+                    pause_s = await self._consume_next(process_queue)
+            # Without a pause too: others get their turn between any two messages.
+            await asyncio.sleep(pause_s)
+        # Not where this fails: then it is begun anew by itself.
+        self._draining.discard(process_queue)
 
     def _is_over(self, process_queue: ProcessQueue) -> bool:
         return process_queue.dropped or self._runner.is_stopping

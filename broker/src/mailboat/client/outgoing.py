@@ -211,7 +211,13 @@ def _fields(
 
 def _properties_text(topic: str, properties: dict[str, str]) -> str:
     text = encode_properties(properties)
-    if len(text) > MAX_PROPERTIES_BYTES or len(text.encode()) > MAX_PROPERTIES_BYTES:
+    try:
+        size_bytes = len(text.encode())
+    except UnicodeEncodeError as error:
+        raise IllegalMessageError(
+            f"the properties of a message for topic {topic} hold what is no text: {error}"
+        ) from error
+    if size_bytes > MAX_PROPERTIES_BYTES:
         raise IllegalMessageError(
             f"the properties of a message for topic {topic} take more than "
             f"{MAX_PROPERTIES_BYTES} bytes; send fewer or shorter ones"

@@ -76,11 +76,15 @@ class ProcessQueue:
         """Take finished messages out; return the offset that may now be committed."""
         for message in messages:
             # The same offset may hold a newer copy after `move`.
-            if self._unfinished.get(message.queue_offset) is message:
+            if self.holds(message):
                 del self._unfinished[message.queue_offset]
                 self.bytes_held -= len(message.body)
         self._update_room()
         return self.commit_offset
+
+    def holds(self, message: MessageExt) -> bool:
+        """Tell whether this very message is unfinished."""
+        return self._unfinished.get(message.queue_offset) is message
 
     def first(self, max_messages: int) -> list[MessageExt]:
         """Return the first unfinished messages, as far as they have one topic."""

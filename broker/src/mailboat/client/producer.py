@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from mailboat.client.addresses import DEFAULT_NAMESRV
+from mailboat.client.callbacks import Closing
 from mailboat.client.instance import ClientInstance
 from mailboat.client.latency_fault import LatencyFaults
 from mailboat.client.outgoing import (
@@ -83,6 +84,7 @@ class Producer:
         self._compression = Compression(compression, compression_level, compress_above_bytes)
         faults = LatencyFaults() if latency_fault_avoidance else None
         self._sender = Sender(self._instance, retries=retries, faults=faults)
+        self._closing = Closing(self)
         self._unique_keys: UniqKeyGenerator | None = None
         self._replies = PendingReplies()
         self._instance.handle(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._replies.process)
@@ -108,8 +110,12 @@ class Producer:
         self._instance.join_as_producer(self.group)
 
     async def close(self) -> None:
-        """Leave the group and close the connections; sends that still run fail."""
-        await self._instance.close()
+        """Leave the group and close the connections; sends that still run fail.
+
+        Calling it again waits for the same end. A callback of the producer may call it, but does
+        not wait.
+        """
+        await self._closing.run(self._instance.close)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the queues that take messages of a topic.
@@ -119,6 +125,14 @@ class Producer:
                 ask.
         """
         return list(await self._instance.routes.write_queues(topic))
+
+    def next_unique_key(self) -> str:
+        """Return an id for a message that the program may send more than once.
+
+        As property UNIQ_KEY of the message it is the id of every copy, so that copies can be told
+        from other messages; without it each call of `send` gives an id of its own.
+        """
+        return self._started_keys().next()
 
     async def send(
         self,
@@ -140,7 +154,9 @@ class Producer:
             IllegalMessageError: the message breaks a limit; nothing was sent.
             RouteNotFoundError, NoWritableQueueError: there is no queue to send to.
             BrokerError: the broker refused; nothing is stored.
-            RemotingError: no answer, so the message may or may not be stored.
+            ConnectError: nobody could be asked; nothing is stored.
+            RequestTimeoutError, ConnectionLostError: a try was not answered, so the message may or
+                may not be stored.
         """
         outgoing = prepare_message(message, self.group, self._started_keys(), self._compression)
         if selector is not None:
@@ -213,5 +229,4 @@ class Producer:
     def _started_keys(self) -> UniqKeyGenerator:
         if self._unique_keys is None:
             raise MailboatError("the producer is not started; use 'async with' or call start()")
-        self._instance.tasks.check()
         return self._unique_keys

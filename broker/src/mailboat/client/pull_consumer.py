@@ -10,7 +10,8 @@ Source: apache/rocketmq client/impl/consumer/DefaultLitePullConsumerImpl.java.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -21,7 +22,7 @@ from mailboat.client.pulling import Puller, PullRequest, PullResult
 from mailboat.client.queue_buffer import QueueBuffer
 from mailboat.client.queue_offsets import QueueOffsets, StartPoint
 from mailboat.client.queue_reader import ERROR_PAUSE_S, QueueReader
-from mailboat.client.rebalance import AssignmentListener, Rebalancer
+from mailboat.client.rebalance import AssignmentListener, Rebalancer, tell_assignment
 from mailboat.client.subscriptions import Expression, check_subscriptions, subscribe_to
 from mailboat.errors import MailboatError
 from mailboat.model.message import MessageExt
@@ -54,6 +55,7 @@ class PullConsumer:
         start_point: StartPoint | None = None,
         strategy: Allocation = allocate_averagely,
         pull_batch: int = PULL_BATCH,
+        commit_lost: bool = False,
     ) -> None:
         """Prepare a consumer.
 
@@ -64,6 +66,9 @@ class PullConsumer:
                 not given.
             strategy: how the members of the group share queues (`subscribe` only).
             pull_batch: how many messages to ask a broker for at a time.
+            commit_lost: commit a queue that goes to another member, as far as `poll` handed it out
+                (`subscribe` only). For programs that are done with messages before they next wait
+                for anything; without it the other member gets what was not committed again.
 
         Raises:
             IllegalMessageError: the group's name is illegal.
@@ -76,12 +81,14 @@ class PullConsumer:
         self._offsets = QueueOffsets(self._instance.remoting, self._instance.routes)
         self._start_point = start_point or StartPoint()
         self._pull_batch = pull_batch
+        self._commit_lost = commit_lost
         self._strategy = strategy
         self._rebalancer: Rebalancer | None = None
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._buffers: dict[MessageQueue, QueueBuffer] = {}
         self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
-        self._committed: dict[MessageQueue, int] = {}
+        # One commit at a time: brokers have several threads, and could keep the older offset.
+        self._committing = asyncio.Lock()
         self._arrived = asyncio.Event()
         self.on_assignment: list[AssignmentListener] = []
         """Called when the group gave queues to this member or took some away (`subscribe` only)."""
@@ -166,15 +173,17 @@ class PullConsumer:
         await check_subscriptions(self._instance, self.group, [subscription])
         self._subscriptions[topic] = subscription
         if self._rebalancer is None:
-            self._rebalancer = Rebalancer(
+            rebalancer = Rebalancer(
                 self._instance, self.group, strategy=self._strategy, assign=self._take_queues
             )
             self._instance.join_as_consumer(
-                self.group, ConsumerMembership(self._describe, self._rebalancer.wake)
+                self.group, ConsumerMembership(self._describe, rebalancer.wake)
             )
             await self._instance.send_heartbeats()
-            self._rebalancer.add_topic(topic)
-            self._rebalancer.start()
+            rebalancer.add_topic(topic)
+            rebalancer.start()
+            # Last: a call that was cancelled before may be made again.
+            self._rebalancer = rebalancer
         else:
             self._rebalancer.add_topic(topic)
             await self._instance.send_heartbeats()
@@ -201,17 +210,12 @@ class PullConsumer:
     async def poll(
         self, max_messages: int = PULL_BATCH, timeout_s: float = 1.0
     ) -> list[MessageExt]:
-        """Return messages that have come, waiting for the first one; empty when the time is over.
-
-        Raises:
-            MailboatError: reading ended because of a defect.
-        """
+        """Return messages that have come; wait for the first one, return none after the time."""
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         # Lets the readers run even if the caller never waits for anything else. It must come before
         # messages are taken: a caller that is cancelled here has not lost any.
         await asyncio.sleep(0)
         while True:
-            self._instance.tasks.check()
             messages = self._take(max_messages)
             if messages:
                 return messages
@@ -234,16 +238,7 @@ class PullConsumer:
             BrokerError, RemotingError, RouteNotFoundError: a position could not be stored; some may
                 be.
         """
-        positions = {
-            queue: buffer.position
-            for queue, buffer in self._buffers.items()
-            if buffer.position is not None and buffer.position != self._committed.get(queue)
-        }
-        failures = await self._offsets.commit_all(self.group, positions)
-        self._committed |= {
-            queue: position for queue, position in positions.items() if queue not in failures
-        }
-        for error in failures.values():
+        for error in (await self._commit(self._buffers)).values():
             raise error
 
     # Asking about queues, assigned or not
@@ -315,13 +310,38 @@ class PullConsumer:
 
     async def _take_queues(self, topic: str, own: set[MessageQueue]) -> None:
         held = {queue for queue in self._buffers if queue.topic == topic}
-        for queue in held - own:
+        lost = {queue: self._buffers[queue] for queue in held - own}
+        for queue in lost:
             self._stop(queue)
         for queue in sorted(own - held):
             self._read(queue, None)
         if held != own:
-            for listener in self.on_assignment:
-                listener(topic, sorted(own))
+            tell_assignment(self.on_assignment, topic, own)
+        if self._commit_lost:
+            for queue, error in (await self._commit(lost)).items():
+                logger.warning("offset of queue=%s not stored as it went away: %s", queue, error)
+
+    async def _commit(
+        self, buffers: Mapping[MessageQueue, QueueBuffer]
+    ) -> dict[MessageQueue, MailboatError]:
+        """Store the positions that are not stored yet; return which could not be, and why."""
+        async with self._committing:
+            positions = {
+                queue: buffer.position
+                for queue, buffer in buffers.items()
+                if buffer.position is not None and buffer.position != buffer.committed
+            }
+            changed = {queue: buffers[queue] for queue in positions}
+            # Before the answers: where the broker moves the group meanwhile, it is forgotten again.
+            for queue, buffer in changed.items():
+                buffer.committed = positions[queue]
+            not_stored: Iterable[MessageQueue] = positions
+            try:
+                not_stored = failures = await self._offsets.commit_all(self.group, positions)
+            finally:
+                for queue in not_stored:
+                    changed[queue].committed = None
+        return failures
 
     def _read(self, queue: MessageQueue, queue_offset: int | None) -> None:
         buffer = QueueBuffer(queue_offset, self._arrived)
@@ -335,25 +355,24 @@ class PullConsumer:
             buffer,
         )
         self._readers[queue] = self._instance.tasks.spawn(
-            self._run_reader(reader, buffer), f"read {queue}"
+            partial(self._run_reader, reader, buffer), f"read {queue}"
         )
 
     async def _run_reader(self, reader: QueueReader, buffer: QueueBuffer) -> None:
         while buffer.position is None:
             try:
-                buffer.position = await self._first_position(reader.queue)
+                buffer.begin(await self._first_position(reader.queue))
             except MailboatError as error:
                 logger.warning("position queue=%s unknown, tried again: %s", reader.queue, error)
                 await asyncio.sleep(ERROR_PAUSE_S)
-        await reader.read_from(buffer.position)
+        # Not `position`: where this is begun anew, what was read before waits in the buffer.
+        assert buffer.read_to is not None
+        await reader.read_from(buffer.read_to)
 
     async def _first_position(self, queue: MessageQueue) -> int:
-        committed = await self._offsets.committed(self.group, queue)
-        if committed is not None:
-            return committed
-        return await self._offsets.start_of(queue, self._start_point)
+        position = await self._offsets.position(self.group, queue)
+        return await self._offsets.first_of(queue, self._start_point, position)
 
     def _stop(self, queue: MessageQueue) -> None:
-        self._readers.pop(queue).cancel()
+        self._instance.tasks.cancel(self._readers.pop(queue))
         del self._buffers[queue]
-        self._committed.pop(queue, None)

@@ -15,6 +15,7 @@ import asyncio
 import logging
 import time
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -22,6 +23,7 @@ from typing import Final, Self
 from mailboat.client.addresses import DEFAULT_NAMESRV
 from mailboat.client.allocation import Allocation, allocate_averagely
 from mailboat.client.background import BackgroundTasks, repeat
+from mailboat.client.callbacks import Closing
 from mailboat.client.consume_directly import ConsumeDirectlyProcessor
 from mailboat.client.consume_service import ConsumeService, MessageService
 from mailboat.client.consumer_status import ConsumerStatus, ConsumerStatusProcessors
@@ -37,7 +39,7 @@ from mailboat.client.queue_offsets import QueueOffsets, StartPoint
 from mailboat.client.rebalance import AssignmentListener, Rebalancer
 from mailboat.client.retries import UNLIMITED, Retries
 from mailboat.client.subscriptions import Expression, check_subscriptions, subscribe_to
-from mailboat.errors import MailboatError, RouteNotFoundError
+from mailboat.errors import ConfigError, MailboatError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import check_group, check_topic, retry_topic
 from mailboat.model.subscription import SUBSCRIBE_ALL, SubscriptionData
@@ -113,7 +115,7 @@ class PushConsumer:
 
         Raises:
             IllegalMessageError: the group's name is illegal.
-            ConfigError: `namesrv` is not a list of addresses.
+            ConfigError: `namesrv` is not a list of addresses, or the home folder is not known.
         """
         check_group(group)
         self.group = group
@@ -125,6 +127,7 @@ class PushConsumer:
         self._concurrency = concurrency
         self._start_point = start_point or StartPoint()
         self._handlers: dict[str, Handler] = {}
+        self._closing = Closing(self._handlers)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._locks = QueueLocks(self._instance, group) if order and self._is_shared else None
         if max_reconsume_times is None:
@@ -194,22 +197,24 @@ class PushConsumer:
 
         Raises:
             BrokerError: a broker does not understand an SQL condition, or does not filter by them.
-            MailboatError: the local offsets file is damaged.
+            MailboatError: the local offsets file is damaged or cannot be read.
         """
         await self._offset_store.load()
         if self._is_shared:
             topic = retry_topic(self.group)
             self._subscriptions[topic] = subscribe_to(topic, SUBSCRIBE_ALL, _now_ms())
             self._rebalancer.add_topic(topic)
-        await self._instance.start()
         try:
-            await self._learn_routes()
-            await check_subscriptions(
-                self._instance, self.group, list(self._subscriptions.values())
-            )
+            await self._instance.start()
+            await self._join()
         except BaseException:
-            await self._instance.close()
+            # A start that failed, or was cancelled wherever it was, leaves nothing behind.
+            await self.close(patience_s=0.0)
             raise
+
+    async def _join(self) -> None:
+        await self._learn_routes()
+        await check_subscriptions(self._instance, self.group, list(self._subscriptions.values()))
         self._started_ms = _now_ms()
         self._instance.join_as_consumer(
             self.group, ConsumerMembership(self._describe, self._rebalancer.wake)
@@ -219,24 +224,33 @@ class PushConsumer:
         if self._locks is not None:
             self._locks.start(self._instance.tasks)
         self._instance.tasks.spawn(
-            repeat(self.save_offsets, every_s=PERSIST_INTERVAL_S), "save offsets"
+            partial(repeat, self.save_offsets, every_s=PERSIST_INTERVAL_S), "save offsets"
         )
         self._rebalance_task = self._rebalancer.start()
 
     async def close(self, patience_s: float = CLOSE_PATIENCE_S) -> None:
         """Stop pulling, let running handlers finish, store the offsets, leave the group.
 
+        Calling it again waits for the same end. A handler may call it, to stop after so many
+        messages, but does not wait: no handler begins after that, and the end comes once those that
+        run have returned.
+
         Args:
             patience_s: how long running handlers may take; then they are cancelled, and their
-                messages come again.
+                messages come again. The first call counts.
         """
-        if self._rebalance_task is not None:
-            self._rebalance_task.cancel()
-        self._queues.stop_reading()
-        await self._service.stop(patience_s)
-        await self._workers.cancel_all()
-        await self._queues.close()
-        await self._instance.close()
+        await self._closing.run(partial(self._close, patience_s))
+
+    async def _close(self, patience_s: float) -> None:
+        try:
+            if self._rebalance_task is not None:
+                self._instance.tasks.cancel(self._rebalance_task)
+            self._queues.stop_reading()
+            await self._service.stop(patience_s)
+            await self._workers.cancel_all()
+            await self._queues.close()
+        finally:
+            await self._instance.close()
 
     @property
     def assignment(self) -> list[MessageQueue]:
@@ -266,7 +280,14 @@ class PushConsumer:
         if self._is_shared:
             offsets = QueueOffsets(self._instance.remoting, self._instance.routes)
             return GroupOffsetStore(offsets, self.group)
-        path = path or Path.home() / ".mailboat_offsets" / self.group / "offsets.json"
+        if path is None:
+            try:
+                home = Path.home()
+            except RuntimeError as error:
+                raise ConfigError(
+                    "offsets_path", "", "there is no home folder to keep offsets in; name a file"
+                ) from error
+            path = home / ".mailboat_offsets" / self.group / "offsets.json"
         return LocalOffsetStore(LocalOffsets(path))
 
     def _assemble(

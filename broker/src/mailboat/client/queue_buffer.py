@@ -17,12 +17,17 @@ class QueueBuffer:
     A `QueueSink` for the reader; the messages stay in the lists they were decoded into.
     """
 
-    __slots__ = ("_arrived", "_bytes", "_count", "_lists", "_read_to", "_room", "position")
+    __slots__ = (
+        "_arrived", "_bytes", "_count", "_lists", "_room", "committed", "position", "read_to"
+    )  # fmt: skip
 
     def __init__(self, position: int | None, arrived: asyncio.Event) -> None:
         """Begin at `position` (None until it is known); set `arrived` when messages come."""
         self.position = position
-        self._read_to = position
+        self.read_to = position
+        """Up to where the queue was read, handed out or not."""
+        self.committed: int | None = None
+        """The position that the group's offset is known to be at."""
         self._arrived = arrived
         # Each list with the bytes it came in; they count until its last message is handed out.
         self._lists: deque[tuple[list[MessageExt], int]] = deque()
@@ -35,6 +40,10 @@ class QueueBuffer:
     def is_empty(self) -> bool:
         """Nothing waits to be handed out."""
         return not self._lists
+
+    def begin(self, position: int) -> None:
+        """Begin here; until now nobody knew where."""
+        self.position = self.read_to = position
 
     def give(self, max_messages: int) -> list[MessageExt]:
         """Hand out the next messages, at most `max_messages`, and move the position behind them."""
@@ -50,7 +59,7 @@ class QueueBuffer:
             given += messages
         self._count -= len(given)
         # Past the last message, offsets whose messages were filtered out count as handed out too.
-        self.position = given[-1].queue_offset + 1 if self._lists else self._read_to
+        self.position = given[-1].queue_offset + 1 if self._lists else self.read_to
         self._update_room()
         return given
 
@@ -61,7 +70,7 @@ class QueueBuffer:
     def take(self, result: PullResult) -> None:
         """Take over what a pull brought."""
         messages = result.messages
-        self._read_to = result.next_offset
+        self.read_to = result.next_offset
         if messages:
             self._lists.append((messages, len(result.body)))
             self._count += len(messages)
@@ -72,8 +81,9 @@ class QueueBuffer:
             self.position = result.next_offset
 
     def moved(self, queue_offset: int) -> None:
-        """Go on at an offset that the broker has."""
-        self._read_to = queue_offset
+        """Go on at an offset that the broker has, or that an administrator set for the group."""
+        self.read_to = queue_offset
+        self.committed = None
         if not self._lists:
             self.position = queue_offset
 

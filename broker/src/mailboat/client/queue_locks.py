@@ -12,6 +12,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from mailboat.client.background import BackgroundTasks, repeat
@@ -51,7 +52,8 @@ class QueueLocks:
     def start(self, tasks: BackgroundTasks) -> None:
         """Renew the locks from now on."""
         tasks.spawn(
-            repeat(self.renew, every_s=RENEW_INTERVAL_S, wake=self._renew_soon), "renew locks"
+            partial(repeat, self.renew, every_s=RENEW_INTERVAL_S, wake=self._renew_soon),
+            "renew locks",
         )
 
     def is_held(self, queue: MessageQueue) -> bool:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mailboat.client import broker_calls
+from mailboat.client.broker_calls import GroupPosition
 from mailboat.client.routes import RouteCache
 from mailboat.errors import MailboatError, RequestTimeoutError
 from mailboat.model.message_queue import MessageQueue
@@ -48,6 +49,10 @@ class QueueOffsets:
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
         """Return a group's stored offset, or None."""
+        return (await self.position(group, queue)).stored
+
+    async def position(self, group: str, queue: MessageQueue) -> GroupPosition:
+        """Return where a group is in a queue."""
         address = await self._routes.master_address(queue)
         return await broker_calls.query_consumer_offset(self._remoting, address, group, queue)
 
@@ -109,6 +114,25 @@ class QueueOffsets:
         """Return the offset of the first message stored at or after a time."""
         address = await self._routes.master_address(queue)
         return await broker_calls.search_offset(self._remoting, address, queue, timestamp_ms)
+
+    async def first_of(
+        self, queue: MessageQueue, start: StartPoint, position: GroupPosition
+    ) -> int:
+        """Return where to begin to read: at the stored offset, else where a new group begins.
+
+        One that begins at the end begins at the end that was told with the answer: what is stored
+        between two questions is not skipped.
+        """
+        if position.stored is not None:
+            return position.stored
+        is_retry = queue.topic.startswith(RETRY_PREFIX)
+        if (
+            start.where is ConsumeFromWhere.LAST_OFFSET
+            and not is_retry
+            and position.end is not None
+        ):
+            return position.end
+        return await self.start_of(queue, start)
 
     async def start_of(self, queue: MessageQueue, start: StartPoint) -> int:
         """Return where a group without a stored offset begins.

@@ -10,7 +10,8 @@ Source: apache/rocketmq client/impl/consumer/RebalanceImpl.java and RebalanceSer
 import asyncio
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Final
 
 from mailboat.client.allocation import Allocation
@@ -33,6 +34,22 @@ AssignmentListener = Callable[[str, list[MessageQueue]], None]
 
 Assign = Callable[[str, set[MessageQueue]], Awaitable[None]]
 """Takes a topic and the queues of it that are this member's from now on."""
+
+
+def tell_assignment(
+    listeners: Iterable[AssignmentListener], topic: str, own: Iterable[MessageQueue]
+) -> None:
+    """Tell the program's listeners of this member's queues of a topic.
+
+    What one of them raises is logged: the queues are this member's, whatever it thinks of them.
+    """
+    queues = sorted(own)
+    for listener in list(listeners):
+        try:
+            listener(topic, list(queues))
+        except (Exception, asyncio.CancelledError):
+            # CancelledError: the result of something that was cancelled; nothing is awaited here.
+            logger.exception("assignment listener failed topic=%s", topic)
 
 
 class Rebalancer:
@@ -64,7 +81,8 @@ class Rebalancer:
         """Rebalance at once and then again and again; return the task that does."""
         self._wake.set()
         return self._instance.tasks.spawn(
-            repeat(self.rebalance, every_s=REBALANCE_INTERVAL_S, wake=self._wake), "rebalance"
+            partial(repeat, self.rebalance, every_s=REBALANCE_INTERVAL_S, wake=self._wake),
+            "rebalance",
         )
 
     def wake(self) -> None:
@@ -72,43 +90,60 @@ class Rebalancer:
         self._wake.set()
 
     async def rebalance(self) -> None:
-        """Share the queues of every topic once; a topic that cannot be shared now keeps its queues.
+        """Share the queues of every topic once.
 
-        Raises:
-            MailboatError: the new queues could not be taken over.
+        A topic that cannot be shared now keeps its queues and holds up no other one.
         """
         for topic in sorted(self._topics):
             try:
                 queues = await self._instance.routes.read_queues(topic)
-            except RouteNotFoundError:
-                logger.debug("rebalance topic=%s has no route yet", topic)
+                own = await self._own_queues(topic, queues)
+                if own is not None:
+                    await self._assign(topic, own)
+            except RouteNotFoundError as error:
+                logger.debug("rebalance topic=%s has no route yet: %s", topic, error)
                 asyncio.get_running_loop().call_later(UNROUTED_INTERVAL_S, self._wake.set)
-                continue
-            own = await self._own_queues(topic, queues)
-            if own is not None:
-                await self._assign(topic, set(own))
+            except MailboatError as error:
+                logger.warning("rebalance topic=%s group=%s: %s", topic, self._group, error)
 
     async def _own_queues(
         self, topic: str, queues: tuple[MessageQueue, ...]
-    ) -> list[MessageQueue] | None:
-        """Return this member's share, or None where the members cannot be learned."""
+    ) -> set[MessageQueue] | None:
+        """Return this member's share, or None where nobody knows it now.
+
+        Raises:
+            MailboatError: the members cannot be learned.
+        """
         if self._strategy is None:
-            return list(queues)
-        try:
-            members = await self._members(topic)
-        except MailboatError as error:
-            logger.warning("rebalance topic=%s group=%s: %s", topic, self._group, error)
-            return None
+            return set(queues)
+        members = await self._members(topic)
         client_id = self._instance.client_id
         if client_id not in members:
             logger.info("rebalance topic=%s group=%s: not a member yet", topic, self._group)
             asyncio.get_running_loop().call_later(UNROUTED_INTERVAL_S, self._wake.set)
             return None
-        return self._strategy(client_id, queues, members)
+        try:
+            own = set(self._strategy(client_id, queues, members))
+        except (Exception, asyncio.CancelledError):
+            logger.exception("allocation strategy failed topic=%s group=%s", topic, self._group)
+            return None
+        strange = own.difference(queues)
+        if strange:
+            logger.error(
+                "allocation strategy gives what is no queue of topic=%s group=%s: %r",
+                topic,
+                self._group,
+                next(iter(strange)),
+            )
+            return None
+        return own
 
     async def _members(self, topic: str) -> list[str]:
         """Ask one broker of the topic for the group's members; it is told about us if it forgot."""
-        address = random.choice(self._instance.routes.topic_addresses(topic))
+        addresses = self._instance.routes.topic_addresses(topic)
+        if not addresses:
+            raise RouteNotFoundError(f"no address of a broker of topic {topic} is known")
+        address = random.choice(addresses)
         members = await self._ask_members(address)
         if self._instance.client_id not in members:
             await self._instance.send_heartbeat(address)

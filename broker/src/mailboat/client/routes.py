@@ -4,6 +4,10 @@ Routes are asked for once, polled every 30 s, and asked again when a broker turn
 producer that names an unknown topic gets the route of the default topic `TBW102`, whose brokers
 create topics on the first send; it is replaced as soon as the name server knows the real one.
 
+The address of a broker is the one of the newest answer that names it, whatever topic that was for.
+The route of a topic that no name server knows any more stays, since a name server may have lost it
+for a moment, but says nothing new: after two minutes its brokers get no heartbeats for its sake.
+
 Source: apache/rocketmq client/impl/factory/MQClientInstance.java
 (updateTopicRouteInfoFromNameServer, topicRouteData2TopicPublishInfo,
 topicRouteData2TopicSubscribeInfo).
@@ -30,6 +34,8 @@ MASTER_ID: Final = 0
 # A borrowed default route is checked again this soon: the first send has created the topic
 # meanwhile.
 _BORROWED_TTL_S: Final = 1.0
+# As long as name servers and brokers keep a peer of which they hear nothing.
+GONE_AFTER_S: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +51,26 @@ class TopicRoute:
 class RouteCache:
     """Routes by topic and broker addresses by name, shared by everything of one client."""
 
-    __slots__ = ("_addresses", "_asked_at", "_locks", "_name_servers", "_routes", "on_change")
+    __slots__ = (
+        "_addresses",
+        "_asked_at",
+        "_locks",
+        "_name_servers",
+        "_routes",
+        "_told_at",
+        "_unknown_since",
+        "on_change",
+    )
 
     def __init__(self, name_servers: NameServers) -> None:
         """Begin empty; routes come from `name_servers`."""
         self._name_servers = name_servers
         self._routes: dict[str, TopicRoute] = {}
         self._addresses: dict[str, dict[int, str]] = {}
+        # When the question was asked whose answer named these addresses, by broker name.
+        self._told_at: dict[str, float] = {}
+        # Since when the name servers have not known a topic that they knew before.
+        self._unknown_since: dict[str, float] = {}
         self._asked_at: dict[str, float] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self.on_change: list[Callable[[str], None]] = []
@@ -122,11 +141,18 @@ class RouteCache:
         )
 
     def broker_addresses(self, *, masters_only: bool) -> list[str]:
-        """Return the addresses of every broker that a known route names."""
+        """Return the addresses of every broker of the topics that are there."""
+        long_ago = time.monotonic() - GONE_AFTER_S
+        names = {
+            broker.broker_name: None
+            for topic, route in self._routes.items()
+            if self._unknown_since.get(topic, long_ago) >= long_ago
+            for broker in route.brokers
+        }
         return [
             address
-            for addresses in self._addresses.values()
-            for broker_id, address in addresses.items()
+            for name in names
+            for broker_id, address in self._addresses.get(name, {}).items()
             if broker_id == MASTER_ID or not masters_only
         ]
 
@@ -134,10 +160,11 @@ class RouteCache:
         """Return one address, the master's where there is one, for each broker of a known topic."""
         route = self._routes.get(topic)
         brokers = () if route is None else route.brokers
+        known = [self._addresses.get(broker.broker_name) for broker in brokers]
         return [
-            broker.broker_addrs.get(MASTER_ID) or next(iter(broker.broker_addrs.values()))
-            for broker in brokers
-            if broker.broker_addrs
+            addresses.get(MASTER_ID) or next(iter(addresses.values()))
+            for addresses in known
+            if addresses
         ]
 
     async def refresh(self, topic: str) -> None:
@@ -171,15 +198,19 @@ class RouteCache:
             if route is not None and self._asked_at[topic] >= asked_at:
                 if may_borrow or not route.is_borrowed:
                     return route
+            asked_at = time.monotonic()
             try:
                 data = await self._name_servers.topic_route(topic)
                 new = build_route(topic, data)
             except RouteNotFoundError:
+                if route is not None and not route.is_borrowed:
+                    self._unknown_since.setdefault(topic, time.monotonic())
                 if not may_borrow:
                     raise
                 new = await self._borrow(topic)
             self._asked_at[topic] = time.monotonic()
-            self._store(topic, new)
+            self._unknown_since.pop(topic, None)
+            self._store(topic, new, asked_at)
             return new
 
     async def _borrow(self, topic: str) -> TopicRoute:
@@ -196,19 +227,26 @@ class RouteCache:
         route = build_route(topic, data)
         return TopicRoute(route.write_queues, (), route.brokers, is_borrowed=True)
 
-    def _store(self, topic: str, route: TopicRoute) -> None:
-        if self._routes.get(topic) == route:
-            return
+    def _store(self, topic: str, route: TopicRoute, asked_at: float) -> None:
+        """Keep an answer to what was asked then, and tell the listeners if it says something new.
+
+        Also where the topic's own route is the same: its brokers may have been told to be elsewhere
+        by another topic's older answer.
+        """
+        is_new = self._routes.get(topic) != route
         self._routes[topic] = route
-        addresses: dict[str, dict[int, str]] = {}
-        for known in self._routes.values():
-            for broker in known.brokers:
-                addresses.setdefault(broker.broker_name, {}).update(broker.broker_addrs)
-        # The newest answer wins where an older route still names another address.
-        addresses.update((broker.broker_name, broker.broker_addrs) for broker in route.brokers)
-        self._addresses = addresses
-        for listener in self.on_change:
-            listener(topic)
+        for broker in route.brokers:
+            name, addresses = broker.broker_name, broker.broker_addrs
+            if asked_at >= self._told_at.get(name, asked_at):
+                is_new = is_new or self._addresses.get(name) != addresses
+                self._addresses[name] = addresses
+                self._told_at[name] = asked_at
+        named = {broker.broker_name for known in self._routes.values() for broker in known.brokers}
+        for name in self._addresses.keys() - named:
+            del self._addresses[name], self._told_at[name]
+        if is_new:
+            for listener in self.on_change:
+                listener(topic)
 
 
 def build_route(topic: str, data: TopicRouteData) -> TopicRoute:
@@ -234,6 +272,6 @@ def build_route(topic: str, data: TopicRouteData) -> TopicRoute:
             for name, _, nums in (
                 part.partition(":") for part in data.order_topic_conf.split(";") if part
             )
-            for queue_id in range(int(nums) if nums.isdigit() else 0)
+            for queue_id in range(int(nums) if nums.isascii() and nums.isdigit() else 0)
         ]
     return TopicRoute(tuple(sorted(write)), tuple(sorted(read)), tuple(data.broker_datas))

@@ -35,7 +35,8 @@ class SendResult:
     """Where a message, or the first one of a batch, is stored.
 
     `message_id` is the producer's own id (UNIQ_KEY), `offset_message_id` the broker's; a batch has
-    both as lists joined by commas.
+    both as lists joined by commas. `is_repeated` says that an earlier try was not answered, so that
+    a second copy with the same `message_id` may be stored.
     """
 
     status: SendStatus
@@ -45,6 +46,7 @@ class SendResult:
     queue_offset: int
     region: str
     trace_on: bool
+    is_repeated: bool = False
 
 
 def read_send_result(response: RemotingCommand, queue: MessageQueue, message_id: str) -> SendResult:

@@ -5,6 +5,7 @@ Source: apache/rocketmq client/impl/producer/DefaultMQProducerImpl.java (sendDef
 
 import asyncio
 import logging
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mailboat.client.instance import ClientInstance
@@ -12,7 +13,13 @@ from mailboat.client.latency_fault import LatencyFaults
 from mailboat.client.outgoing import Outgoing
 from mailboat.client.queue_selection import QueueSelection
 from mailboat.client.send_result import SendResult, read_send_result
-from mailboat.errors import BrokerError, MailboatError, RemotingError, RequestTimeoutError
+from mailboat.errors import (
+    BrokerError,
+    ConnectError,
+    MailboatError,
+    RemotingError,
+    RequestTimeoutError,
+)
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.codes import ResponseCode
 
@@ -31,6 +38,18 @@ RETRIED_CODES: Final = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Tell whether a send that ended so may be stored: it was sent, and no answer came."""
+    return isinstance(error, RemotingError) and not isinstance(error, ConnectError)
+
+
+@dataclass(slots=True)
+class _Tries:
+    """What became of the tries of one send."""
+
+    unanswered: RemotingError | None = None
 
 
 class Sender:
@@ -67,11 +86,25 @@ class Sender:
         Raises:
             RouteNotFoundError, NoWritableQueueError: there is no queue to send to.
             BrokerError: the broker refused; nothing is stored.
-            RemotingError: no answer, so the message may or may not be stored.
+            ConnectError: nobody could be asked; nothing is stored.
+            RequestTimeoutError, ConnectionLostError: a try was not answered, whatever became of
+                those after it: the message may or may not be stored.
         """
         deadline_s = asyncio.get_running_loop().time() + timeout_s
         if queue is not None:
             return await self._try_send(queue, outgoing, deadline_s)
+        tries = _Tries()
+        try:
+            result = await self._send_anywhere(topic, outgoing, deadline_s, tries)
+        except MailboatError as error:
+            if tries.unanswered is not None and error is not tries.unanswered:
+                raise tries.unanswered from error
+            raise
+        return result if tries.unanswered is None else replace(result, is_repeated=True)
+
+    async def _send_anywhere(
+        self, topic: str, outgoing: Outgoing, deadline_s: float, tries: "_Tries"
+    ) -> SendResult:
         last_broker: str | None = None
         failure: MailboatError | None = None
         for _ in range(1 + self._retries):
@@ -86,8 +119,13 @@ class Sender:
                 if error.code not in RETRIED_CODES:
                     raise
                 failure = error
+                if error.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+                    # Another broker may have its address by now.
+                    await self._refresh_route(topic, deadline_s)
             except RemotingError as error:
                 failure = error
+                if is_unanswered(error):
+                    tries.unanswered = error
                 await self._refresh_route(topic, deadline_s)
             logger.debug("send topic=%s queue=%s failed: %s", topic, chosen, failure)
         assert failure is not None

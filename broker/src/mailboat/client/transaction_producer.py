@@ -16,7 +16,9 @@ from enum import Enum
 from typing import Final
 
 from mailboat.client.addresses import DEFAULT_NAMESRV
+from mailboat.client.background import cancel_requests
 from mailboat.client.broker_calls import TransactionEnd
+from mailboat.client.callbacks import call_back
 from mailboat.client.outgoing import COMPRESS_ABOVE_BYTES, prepare_half_message
 from mailboat.client.producer import SEND_TIMEOUT_S, Producer
 from mailboat.client.send_result import SendResult, SendStatus
@@ -142,7 +144,14 @@ class TransactionProducer(Producer):
         """Begin; the brokers of `topics` learn that they can ask this producer."""
         await super().start()
         for number in range(self._check_concurrency):
-            self._instance.tasks.spawn(self._answer_checks(), f"transaction check {number}")
+            self._instance.tasks.spawn(self._answer_checks, f"transaction check {number}")
+        try:
+            await self._learn_routes()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _learn_routes(self) -> None:
         for topic in self._check_topics:
             try:
                 await self._instance.routes.write_queues(topic)
@@ -171,7 +180,7 @@ class TransactionProducer(Producer):
         keys = self._started_keys()
         outgoing = prepare_half_message(message, self.group, keys, self._compression)
         sent = await self._sender.send(message.topic, outgoing, None, timeout_s)
-        error: Exception | None = None
+        error: BaseException | None = None
         if sent.status is SendStatus.SEND_OK:
             state, error = await self._execute(execute, message, sent.message_id)
         else:
@@ -187,10 +196,13 @@ class TransactionProducer(Producer):
 
     async def _execute(
         self, execute: Execute, message: Message, transaction_id: str
-    ) -> tuple[TransactionState, Exception | None]:
+    ) -> tuple[TransactionState, BaseException | None]:
+        requests_before = cancel_requests()
         try:
             return _state(await execute(message, transaction_id)), None
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, asyncio.CancelledError) and cancel_requests() > requests_before:
+                raise
             # Whatever it raised, only `check` can tell whether the transaction had committed.
             logger.exception(
                 "local transaction failed, state unknown topic=%s id=%s",
@@ -200,7 +212,7 @@ class TransactionProducer(Producer):
             return TransactionState.UNKNOWN, error
 
     async def _end(
-        self, topic: str, sent: SendResult, state: TransactionState, error: Exception | None
+        self, topic: str, sent: SendResult, state: TransactionState, error: BaseException | None
     ) -> None:
         queue = sent.message_queue
         try:
@@ -251,7 +263,7 @@ class TransactionProducer(Producer):
             request = await self._checks.get()
             failure: Exception | None = None
             try:
-                state = _state(await self._check(request.message))
+                state = _state(await call_back(self, self._check, request.message, None))
             except Exception as error:
                 # Whatever it raised, the outcome is not known now, and the broker asks again.
                 logger.exception("transaction check failed id=%s", request.end.message_id)

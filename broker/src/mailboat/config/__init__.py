@@ -7,6 +7,7 @@ a configuration file; a component gets the part that it needs. May import `error
 
 from mailboat.config.broker import BrokerConfig
 from mailboat.config.loading import (
+    OPERATOR_MARK,
     change_settings,
     check_value,
     load_settings,
@@ -27,6 +28,7 @@ from mailboat.config.settings import (
 from mailboat.config.store import MessageStoreConfig
 
 __all__ = [
+    "OPERATOR_MARK",
     "BrokerConfig",
     "EffectiveValue",
     "MessageStoreConfig",

@@ -62,7 +62,8 @@ class BrokerConfig:
     """Milliseconds that a registration may take. Default 24000 (RocketMQ 4.x: 6000)."""
 
     compressed_register: bool = setting(False)
-    """Whether registrations are compressed. Default false."""
+    """Whether small registrations are compressed too; from about 5,000 topics on all are. Default
+    false."""
 
     broker_permission: int = setting(6, minimum=0, maximum=7, live=True)
     """What clients may do here: 4 read + 2 write. Default 6."""

@@ -1,7 +1,8 @@
 """Where settings come from: default < file < `MAILBOAT_<KEY>` < command line.
 
 An unknown key or a bad value is an error that names the nearest key; RocketMQ ignores both. A key
-of RocketMQ's that has no effect here is one warning.
+of RocketMQ's that has no effect here is one warning. So is an unknown key in a file that the
+operator wrote: it may know keys of a newer broker, and a broker must not stay away for that.
 """
 
 import dataclasses
@@ -23,6 +24,9 @@ NAMESRV_ENVIRONMENT: Final = "NAMESRV_ADDR"
 
 CLIENT_NAMESRV_ENVIRONMENT: Final = "MAILBOAT_NAMESRV"
 """Names the name servers to every `mailboat` command with `-n`, and so to a broker."""
+
+OPERATOR_MARK: Final = "# Written by mailboat-operator"
+"""How a configuration file of the operator begins."""
 
 _TEST_PREFIX: Final = "MAILBOAT_TEST_"  # The test suite's own switches.
 # Kubernetes adds such variables to every pod for each Service in the namespace; a Service that is
@@ -80,14 +84,16 @@ class _Collector:
         self.sources: dict[str, str] = {}
         self.warnings: dict[str, None] = {}
 
-    def take(self, key: str, text: str, source: str) -> None:
-        """Check and keep one value."""
+    def take(self, key: str, text: str, source: str, *, is_lenient: bool = False) -> None:
+        """Check and keep one value; where that is lenient, an unknown key is a warning."""
         item = self.known.get(key)
         if item is not None:
             self.values[key] = item.parse(text, key)
             self.sources[key] = source
         elif key in UNSUPPORTED_KEYS:
             self.warnings[f"{key} ({source}) is a RocketMQ setting that has no effect here"] = None
+        elif is_lenient:
+            self.warnings[f"{key} {self._unknown(key)} ({source}); it is left out"] = None
         else:
             raise ConfigError(key, text, f"{self._unknown(key)} ({source})")
 
@@ -97,12 +103,13 @@ class _Collector:
             text = file.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as exc:
             raise ConfigError("-c", str(file), f"the file cannot be read: {exc}") from exc
+        is_lenient = text.startswith(OPERATOR_MARK)
         lines: dict[str, int] = {}
         for key, value, line in parse_properties(text):
             if key in lines:
                 self.warnings[f"{key} is set twice in {file}; line {line} counts"] = None
             lines[key] = line
-            self.take(key, value, f"{file}:{line}")
+            self.take(key, value, f"{file}:{line}", is_lenient=is_lenient)
 
     def take_rocketmq_environment(self, environ: Mapping[str, str]) -> None:
         """Take RocketMQ's own variable for the name servers."""

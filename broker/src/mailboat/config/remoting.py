@@ -24,6 +24,11 @@ class RemotingConfig:
     read from that client. Default 1 MiB (RocketMQ: Netty's own 64 KiB, at which it drops
     answers)."""
 
+    unsent_budget_bytes: int = setting(134_217_728, minimum=33_554_432, maximum=1_099_511_627_776)
+    """Bytes kept for all clients together: answers they have not read, requests that have not
+    wholly arrived or are being worked on. Above half of it pulls wait; at the limit connections are
+    closed, of the address that makes it keep the most first. Default 128 MiB. Ours."""
+
     write_drain_timeout_seconds: int = setting(10, minimum=1, maximum=3_600)
     """Seconds above that mark after which the client is dropped. Default 10. Ours."""
 

@@ -145,8 +145,8 @@ class MessageStoreConfig:
     """Whether recovery checks the bodies of the records it reads. Default true."""
 
     skip_corrupt: bool = setting(False)
-    """Whether a pull steps over a damaged record instead of answering an error. Default false.
-    Ours."""
+    """Whether a pull steps over a record that is damaged or cannot be read instead of answering an
+    error. Default false. Ours."""
 
     file_reserved_time: int = setting(72, minimum=1, maximum=1_000_000, live=True)
     """Hours that a full CommitLog file is kept after its last write. Default 72. What is older goes
@@ -213,8 +213,8 @@ class MessageStoreConfig:
     compares with `>=` against one more in places, mailboat returns exactly this many."""
 
     access_message_in_memory_max_ratio: int = setting(40, minimum=1, maximum=95)
-    """Per cent of the machine's memory taken to hold the newest messages; what lies behind counts
-    as on disk. Default 40."""
+    """Per cent of the memory (the container's limit, or the machine's) taken to hold the newest
+    messages; what lies behind counts as on disk. Default 40."""
 
     message_delay_level: str = setting(DEFAULT_DELAY_LEVELS, check=check_delay_levels)
     """Delay of each level, the first is level 1. Units s, m, h, d. Default: RocketMQ's 18 levels.

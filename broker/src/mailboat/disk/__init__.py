@@ -10,8 +10,21 @@ size durable, not its name; `fsync_dir` makes the names in a directory durable. 
 and durable after `fsync_dir`.
 """
 
+import contextlib
+import errno
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
+
+PAGE_BYTES: Final = 4096
+"""What memory and disk exchange, and so what one bad sector costs, at least."""
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""What a full volume says, or one whose quota is used up."""
+
+# What a device, a device mapper or a file system that checks its blocks says of bytes it has lost.
+_UNREADABLE: Final = frozenset(
+    {errno.EIO, errno.ENODATA, errno.EBADMSG, errno.EILSEQ, errno.EREMOTEIO, errno.EUCLEAN}
+)
 
 
 class VolumeUsage(NamedTuple):
@@ -27,19 +40,6 @@ class VolumeUsage(NamedTuple):
     available_bytes: int
     inodes_total: int
     inodes_free: int
-
-
-class ReadMap(Protocol):
-    """A file's bytes mapped for reading."""
-
-    @property
-    def view(self) -> memoryview:
-        """The mapped bytes; slices of it must be released before `close`."""
-        ...
-
-    def close(self) -> None:
-        """Drop the map; where a slice of `view` is still held, once that is gone."""
-        ...
 
 
 class Disk(Protocol):
@@ -61,7 +61,7 @@ class Disk(Protocol):
         """Write at a position and return how many bytes were taken."""
         ...
 
-    def pread(self, fd: int, size: int, position: int) -> bytes:
+    def pread(self, fd: int, size: int, position: int, /) -> bytes:
         """Return up to `size` bytes; fewer at the end of the file."""
         ...
 
@@ -121,15 +121,27 @@ class Disk(Protocol):
         """Return the state of the volume that holds `path`."""
         ...
 
-    def map_read(self, fd: int, size: int) -> ReadMap:
-        """Map the first `size` bytes for reading; they follow later writes."""
-        ...
-
     def lock(self, path: str, text: str) -> Callable[[], None]:
         """Take the exclusive lock on a lock file, write `text` into it, return the release.
 
+        A full volume may leave the text that was there, or none.
+
         Raises:
             BlockingIOError: another process holds it.
+        """
+        ...
+
+    def next_data(self, fd: int, position: int) -> int | None:
+        """Return where bytes that were ever written may begin, at or behind a position.
+
+        What is only reserved need not be read; None when that is all there is.
+        """
+        ...
+
+    def boot_id(self) -> str:
+        """Return the name of this run of the kernel, "" where it has none.
+
+        While it stays the same, what a process wrote is there after its death, synced or not.
         """
         ...
 
@@ -162,11 +174,19 @@ def write_fully(disk: Disk, fd: int, data: bytes | bytearray | memoryview, posit
         written += count
 
 
+class UnreadableError(OSError):
+    """Bytes of a file cannot be read: a bad block, or a file that ends too early.
+
+    Other bytes of the same file can, and the next try will not help.
+    """
+
+
 def read_fully(disk: Disk, fd: int, size: int, position: int) -> bytes:
     """Return `size` bytes, or fewer where the file ends before.
 
     Raises:
-        OSError: a read failed.
+        UnreadableError: some of the bytes are lost.
+        OSError: a read failed for another reason; the call may be repeated.
     """
     data = b""
     while len(data) < size:
@@ -174,9 +194,51 @@ def read_fully(disk: Disk, fd: int, size: int, position: int) -> bytes:
             piece = disk.pread(fd, size - len(data), position + len(data))
         except InterruptedError:
             continue
+        except OSError as exc:
+            if exc.errno in _UNREADABLE:
+                raise UnreadableError(exc.errno, exc.strerror) from exc
+            raise
         if not piece:
             break
         data = data + piece if data else piece
+    return data
+
+
+def read_exactly(disk: Disk, fd: int, size: int, position: int) -> bytes:
+    """Return `size` bytes.
+
+    Raises:
+        UnreadableError: some of the bytes are lost, or lie behind the file's end.
+        OSError: a read failed for another reason; the call may be repeated.
+    """
+    data = read_fully(disk, fd, size, position)
+    if len(data) < size:
+        raise UnreadableError(errno.EIO, f"the file ends at {position + len(data)}")
+    return data
+
+
+def read_up_to_damage(disk: Disk, fd: int, size: int, position: int) -> bytes:
+    """Return `size` bytes, or those before the first that are lost or lie behind the file's end.
+
+    What fails is tried again page by page.
+
+    Raises:
+        OSError: a read failed for another reason; the call may be repeated.
+    """
+    try:
+        return read_fully(disk, fd, size, position)
+    except UnreadableError:
+        data = b""
+    while len(data) < size:
+        at = position + len(data)
+        wanted = min(size - len(data), PAGE_BYTES - at % PAGE_BYTES)
+        try:
+            piece = read_fully(disk, fd, wanted, at)
+        except UnreadableError:
+            break
+        data += piece
+        if len(piece) < wanted:
+            break
     return data
 
 
@@ -211,7 +273,9 @@ def replace_file(disk: Disk, path: str, data: bytes, *, previous: str | None = N
     """
     directory = path.rpartition("/")[0]
     if previous is not None and disk.exists(path):
-        _write_and_rename(disk, previous, read_file(disk, path))
+        # A block that went bad since takes what was there, and not what comes now.
+        with contextlib.suppress(UnreadableError):
+            _write_and_rename(disk, previous, read_file(disk, path))
     _write_and_rename(disk, path, data)
     disk.fsync_dir(directory)
 

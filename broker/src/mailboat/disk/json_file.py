@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
-from mailboat.disk import Disk, read_file, replace_file
+from mailboat.disk import Disk, UnreadableError, read_file, replace_file
 from mailboat.errors import DamagedStoreError, ProtocolError
 
 _log = logging.getLogger(__name__)
@@ -60,7 +60,8 @@ class JsonFile:
                 content = read_file(self._disk, path)
                 value = decode(content)
             except (OSError, ValueError, ProtocolError) as error:
-                if isinstance(error, OSError) and error.errno != errno.EIO:
+                is_lost = isinstance(error, UnreadableError)
+                if isinstance(error, OSError) and not is_lost and error.errno != errno.EIO:
                     # Only a bad disk block is damage; to go on with an old version would be.
                     raise
                 problems.append(f"{path} cannot be read ({_one_line(error)})")
@@ -90,6 +91,8 @@ class JsonFile:
         if digest == self._digest:
             return
         self._disk.make_dirs(self._path.rpartition("/")[0])
+        # Which of the two is there after an error nobody knows: then nothing counts as unchanged.
+        self._digest = b""
         previous = self._path + ".bak" if self._current_is_good else None
         replace_file(self._disk, self._path, content, previous=previous)
         self._digest = digest

@@ -1,31 +1,15 @@
 """The real file system."""
 
+import errno
 import fcntl
-import mmap
 import os
 import time
 from collections.abc import Callable
+from typing import Final
 
-from mailboat.disk import ReadMap, VolumeUsage
+from mailboat.disk import NO_ROOM, VolumeUsage
 
-
-class _MappedFile:
-    """A read-only map; closing waits for the last slice that somebody still holds."""
-
-    __slots__ = ("_map", "view")
-
-    def __init__(self, fd: int, size: int) -> None:
-        self._map = mmap.mmap(fd, size, prot=mmap.PROT_READ)
-        self.view = memoryview(self._map)
-
-    def close(self) -> None:
-        # A slice handed to a socket keeps the map alive through its own reference; the memory goes
-        # back when the last one does.
-        self.view.release()
-        try:
-            self._map.close()
-        except BufferError:
-            return
+_BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class RealDisk:
@@ -46,9 +30,8 @@ class RealDisk:
         """Write at a position and return how many bytes were taken."""
         return os.pwrite(fd, data, position)
 
-    def pread(self, fd: int, size: int, position: int) -> bytes:
-        """Return up to `size` bytes."""
-        return os.pread(fd, size, position)
+    # As it is, without a frame of ours: reads of many small records make many calls.
+    pread = staticmethod(os.pread)
 
     def fdatasync(self, fd: int) -> None:
         """Make the file's bytes and size durable; releases the interpreter lock."""
@@ -128,10 +111,6 @@ class RealDisk:
             inodes_free=state.f_ffree,
         )
 
-    def map_read(self, fd: int, size: int) -> ReadMap:
-        """Map the first `size` bytes for reading."""
-        return _MappedFile(fd, size)
-
     def lock(self, path: str, text: str) -> Callable[[], None]:
         """Take the exclusive POSIX lock on byte 0, as RocketMQ does, and return the release."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -141,9 +120,30 @@ class RealDisk:
         except OSError as exc:
             os.close(fd)
             raise BlockingIOError(exc.errno, f"{path} is locked by another process") from exc
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, text.encode(), 0)
+        try:
+            # In this order: the block that the file has serves where no other is free.
+            os.ftruncate(fd, os.pwrite(fd, text.encode(), 0))
+        except OSError as exc:
+            if exc.errno not in NO_ROOM:
+                os.close(fd)
+                raise
         return lambda: os.close(fd)
+
+    def next_data(self, fd: int, position: int) -> int | None:
+        """Return where bytes that were ever written may begin, at or behind a position."""
+        try:
+            return os.lseek(fd, position, os.SEEK_DATA)
+        except OSError as exc:
+            # A file system that does not know its holes: everything may have been written.
+            return None if exc.errno == errno.ENXIO else position
+
+    def boot_id(self) -> str:
+        """Return the name of this run of the kernel, "" where it has none."""
+        try:
+            with open(_BOOT_ID_PATH, encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return ""
 
     def wall_ms(self) -> int:
         """Return the wall clock, epoch milliseconds."""

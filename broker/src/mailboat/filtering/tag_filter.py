@@ -13,14 +13,22 @@ from typing import Final
 from mailboat.model.subscription import build_subscription
 
 _CACHED_EXPRESSIONS: Final = 4096
+# A header has room for 60 KB, which take half a megabyte as codes.
+_CACHED_CHARACTERS: Final = 256
 
 
-@lru_cache(_CACHED_EXPRESSIONS)
 def tags_codes(expression: str) -> frozenset[int] | None:
     """Return the tagsCodes that an expression such as `a || b` takes, None when it takes all.
 
     Raises:
         IllegalMessageError: the expression names no tag.
     """
+    return (_recall if len(expression) <= _CACHED_CHARACTERS else _read)(expression)
+
+
+def _read(expression: str) -> frozenset[int] | None:
     subscription = build_subscription("", expression)
     return None if subscription.takes_all else frozenset(subscription.code_set)
+
+
+_recall: Final = lru_cache(_CACHED_EXPRESSIONS)(_read)

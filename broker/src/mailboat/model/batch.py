@@ -24,6 +24,15 @@ from mailboat.errors import IllegalMessageError
 from mailboat.model.message import Message
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, encode_properties
 
+MAX_BATCH_MESSAGES: Final = 1_900
+"""Most messages of a batch.
+
+The answer has 33 bytes about each in its header (`HEADER_MAX_BYTES`), and nobody else is served in
+the ten microseconds that each takes.
+"""
+
+TOO_MANY: Final = f"a batch has at most {MAX_BATCH_MESSAGES} messages; send smaller batches"
+
 _HEAD: Final = struct.Struct(">iiiii")
 # size, flag, body size
 _ITEM_HEAD: Final = struct.Struct(">i8xii")
@@ -49,7 +58,12 @@ def encode_batch(messages: Sequence[Message], unique_keys: Sequence[str]) -> byt
     parts: list[bytes] = []
     for message, unique_key in zip(messages, unique_keys, strict=True):
         properties = {**message.all_properties(), "UNIQ_KEY": unique_key}
-        text = encode_properties(properties).encode()
+        try:
+            text = encode_properties(properties).encode()
+        except UnicodeEncodeError as error:
+            raise IllegalMessageError(
+                f"properties of a message for {message.topic} hold what is no text: {error}"
+            ) from error
         if len(text) > MAX_PROPERTIES_BYTES:
             raise IllegalMessageError(
                 f"properties of a message for {message.topic} take {len(text)} bytes; "
@@ -78,7 +92,8 @@ def decode_batch_columns(body: bytes) -> BatchColumns:
     """Return the items of a batch body as columns, for who handles them all together.
 
     Raises:
-        IllegalMessageError: a size does not fit what is there; nothing of the batch is usable.
+        IllegalMessageError: a size does not fit what is there, or there are too many messages;
+            nothing of the batch is usable.
     """
     columns = _decode_uniform(body)
     if columns is not None:
@@ -99,6 +114,8 @@ def decode_batch_columns(body: bytes) -> BatchColumns:
             (text_size,) = unpack_short(body, body_end)
             if text_size != position - body_end - 2:
                 raise _broken(len(flags), f"has properties of {text_size} bytes that do not fit")
+            if len(flags) == MAX_BATCH_MESSAGES:
+                raise IllegalMessageError(TOO_MANY)
             flags.append(flag)
             bodies.append(body[body_at:body_end])
             texts.append(body[body_end + 2 : position])
@@ -121,6 +138,8 @@ def _decode_uniform(body: bytes) -> BatchColumns | None:
     if body_size < 0 or text_size < 0 or len(body) % size:
         return None
     count = len(body) // size
+    if count > MAX_BATCH_MESSAGES:
+        return None
     rows = _item_layout(body_size, text_size).iter_unpack(body)
     sizes, flags, body_sizes, bodies, text_sizes, texts = zip(*rows, strict=True)
     if (

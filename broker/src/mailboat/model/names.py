@@ -50,6 +50,7 @@ SYSTEM_GROUPS: Final = (
     "CID_RMQ_SYS_TRANS",
 )
 
+_MAX_FILE_NAME_BYTES: Final = 255
 _LEGAL: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
@@ -90,6 +91,16 @@ def check_group(group: str) -> None:
         IllegalMessageError: empty, too long, or holding a character outside `[%|a-zA-Z0-9_-]`.
     """
     _check("group", group, MAX_GROUP_LENGTH)
+
+
+def is_file_name(name: str) -> bool:
+    """Tell whether a name can be a file of its own and nothing else: no way up, no separator.
+
+    Wider than what is legal: topics of an old directory keep their names.
+    """
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        return False
+    return len(name.encode("utf-8", "surrogatepass")) <= _MAX_FILE_NAME_BYTES
 
 
 def _check(kind: str, name: str, limit: int) -> None:

@@ -20,6 +20,7 @@ from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.server import RemotingServer
+from mailboat.remoting.turns import listed_in_turns
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class NamesrvController:
             self._dispatcher, RemotingLimits.from_config(settings.remoting), name="namesrv"
         )
         self._scan: asyncio.Task[None] | None = None
+        self._cleaning: asyncio.Task[None] | None = None
+        self.routes.on_left = self._clean_soon
 
     @property
     def port(self) -> int:
@@ -86,6 +89,15 @@ class NamesrvController:
             with suppress(asyncio.CancelledError):
                 await self._scan
         await self._server.close()
+        if self._cleaning is not None:
+            await self._cleaning
+
+    def _clean_soon(self) -> None:
+        if self._cleaning is None or self._cleaning.done():
+            self._cleaning = asyncio.get_running_loop().create_task(self._clean())
+
+    async def _clean(self) -> None:
+        await listed_in_turns(self.routes.clean())
 
     async def _scan_forever(self) -> None:
         while True:

@@ -2,12 +2,15 @@
 
 Its one use in practice is the namespace ORDER_TOPIC_CONFIG: topic to "broker-a:4;broker-b:4", the
 queues of a topic whose order matters. A registering broker and every route carry it. The file is
-`{"configTable": {namespace: {key: value}}}`; it is written with each change, before the answer.
+`{"configTable": {namespace: {key: value}}}`; it is written with each change, before the answer and
+beside the event loop. Changes take effect one after the other. All of it has a limit: each
+registration is answered with a namespace, which must fit a frame.
 
 Source: apache/rocketmq namesrv/kvconfig/KVConfigManager.java and KVConfigSerializeWrapper.java
 @ rocketmq-all-5.3.3
 """
 
+import asyncio
 from typing import Final
 
 import msgspec
@@ -18,6 +21,11 @@ from mailboat.protocol.codes import ResponseCode
 
 ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
 """Namespace of the order configurations, keyed by topic."""
+
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Bytes of all namespaces, keys and values. That of ordered topics is for 50,000 of them."""
+
+_ENTRY_BYTES: Final = 16  # what JSON adds to a key and a value
 
 
 class _KvConfigFile(msgspec.Struct, rename="camel"):
@@ -36,6 +44,8 @@ class KvConfigManager:
         """Start empty; without a file the table lives as long as the process."""
         self._file = file
         self._table: dict[str, dict[str, str]] = {}
+        self._bytes = 0
+        self._turn = asyncio.Lock()
 
     def load(self) -> None:
         """Read the file.
@@ -47,40 +57,57 @@ class KvConfigManager:
         loaded = None if self._file is None else self._file.load(_decoder.decode)
         if loaded is not None:
             self._table = loaded.config_table
+            self._bytes = sum(_size(name, keys) for name, keys in self._table.items())
 
-    def put(self, namespace: str, key: str, value: str) -> None:
+    async def put(self, namespace: str, key: str, value: str) -> None:
         """Set a key, over what it had.
 
         Raises:
-            BrokerError: the file cannot be written; nothing was changed.
+            BrokerError: there is no room for it, or the file cannot be written; nothing was
+                changed.
         """
-        keys = self._table.get(namespace, {})
-        self._change(namespace, {**keys, key: value})
+        async with self._turn:
+            keys = self._table.get(namespace, {})
+            more = _entry_size(key, value)
+            if namespace not in self._table:
+                more += _entry_size(namespace, "")
+            if key in keys:
+                more -= _entry_size(key, keys[key])
+            if more > 0 and self._bytes + more > MAX_BYTES:
+                raise BrokerError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"the key-value configuration was not changed: it has {self._bytes} bytes, and "
+                    f"at most {MAX_BYTES} are allowed",
+                )
+            await self._change(namespace, {**keys, key: value}, more)
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return the value of a key, or None."""
         return self._table.get(namespace, {}).get(key)
 
-    def delete(self, namespace: str, key: str) -> None:
+    async def delete(self, namespace: str, key: str) -> None:
         """Forget a key; one that is not there is fine.
 
         Raises:
             BrokerError: the file cannot be written; nothing was changed.
         """
-        keys = self._table.get(namespace, {})
-        if key in keys:
-            self._change(namespace, {name: kept for name, kept in keys.items() if name != key})
+        async with self._turn:
+            keys = self._table.get(namespace, {})
+            if key in keys:
+                kept = {name: value for name, value in keys.items() if name != key}
+                await self._change(namespace, kept, -_entry_size(key, keys[key]))
 
     def namespace(self, namespace: str) -> dict[str, str] | None:
         """Return a copy of all keys of a namespace, or None when nothing was ever put there."""
         table = self._table.get(namespace)
         return None if table is None else dict(table)
 
-    def _change(self, namespace: str, keys: dict[str, str]) -> None:
+    async def _change(self, namespace: str, keys: dict[str, str], more_bytes: int) -> None:
         table = {**self._table, namespace: keys}
         if self._file is not None:
+            content = to_pretty_json(msgspec.json.encode(_KvConfigFile(table)))
             try:
-                self._file.save(to_pretty_json(msgspec.json.encode(_KvConfigFile(table))))
+                await asyncio.to_thread(self._file.save, content)
             except OSError as error:
                 raise BrokerError(
                     ResponseCode.SYSTEM_ERROR,
@@ -88,3 +115,13 @@ class KvConfigManager:
                     f"written ({error.strerror or error})",
                 ) from error
         self._table = table
+        self._bytes += more_bytes
+
+
+def _size(namespace: str, keys: dict[str, str]) -> int:
+    entries = sum(_entry_size(key, value) for key, value in keys.items())
+    return _entry_size(namespace, "") + entries
+
+
+def _entry_size(key: str, value: str) -> int:
+    return len(key.encode()) + len(value.encode()) + _ENTRY_BYTES

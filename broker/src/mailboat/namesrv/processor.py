@@ -6,9 +6,12 @@ JavaScript clients all read it, and it is the only form that is JSON.
 Source: apache/rocketmq namesrv/processor/DefaultRequestProcessor.java @ rocketmq-all-5.3.3
 """
 
+import asyncio
 import dataclasses
 import logging
 import zlib
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, cast
 
 from mailboat.config import (
@@ -18,16 +21,18 @@ from mailboat.config import (
     properties_of,
     role_settings,
 )
-from mailboat.errors import BrokerError, ConfigError
+from mailboat.errors import BrokerError, ConfigError, PlaceTakenError
 from mailboat.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigManager
 from mailboat.namesrv.route_info import (
     UNIT_FLAG,
     UNIT_SUB_FLAG,
     BrokerAddress,
+    MasterOfGroup,
     Registration,
     RouteInfoManager,
 )
 from mailboat.protocol.bodies import (
+    LENIENT_REQUEST_MAX_BYTES,
     decode_data_version,
     decode_properties_text,
     encode_data_version,
@@ -44,7 +49,12 @@ from mailboat.protocol.command import (
     required_int,
     required_str,
 )
-from mailboat.protocol.register_broker import decode_register_broker
+from mailboat.protocol.register_broker import (
+    HELD_BY_FIELD,
+    IDENTITY_FIELD,
+    TableSlices,
+    register_broker_slices,
+)
 from mailboat.protocol.route import (
     BrokerMemberGroup,
     decode_topic_route,
@@ -52,8 +62,10 @@ from mailboat.protocol.route import (
     encode_member_group,
     encode_topic_route,
 )
+from mailboat.protocol.topic_table import TopicConfigTable
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Processor
+from mailboat.remoting.turns import first_turn, in_turns, listed_in_turns
 
 _WRITABLE_AT_RUNTIME: Final = (
     "orderMessageEnable",
@@ -63,9 +75,18 @@ _WRITABLE_AT_RUNTIME: Final = (
 """Keys that UPDATE_NAMESRV_CONFIG may change: switches that are safe to take from any client."""
 
 _CRC_MASK: Final = 0x7FFFFFFF
+_IDENTITY_LENGTH: Final = 128
 _ZLIB_START: Final = b"\x78"  # No JSON text begins with it.
 
 logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(slots=True)
+class _Turn:
+    """The requests of one broker that wait for a registration of its which is being read."""
+
+    lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    count: int = 0
 
 
 class NamesrvProcessor:
@@ -78,6 +99,7 @@ class NamesrvProcessor:
         self._settings = settings
         self._routes = routes
         self._kv_config = kv_config
+        self._turns: dict[BrokerAddress, _Turn] = {}
 
     def register(self, dispatcher: Dispatcher) -> None:
         """Make this the processor of every name-server request."""
@@ -113,8 +135,8 @@ class NamesrvProcessor:
         for code, processor in processors.items():
             dispatcher.register(code, processor)
 
-    def _put_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        self._kv_config.put(
+    async def _put_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        await self._kv_config.put(
             required_str(request, "namespace"),
             required_str(request, "key"),
             required_str(request, "value"),
@@ -129,8 +151,9 @@ class NamesrvProcessor:
             return request.response(ResponseCode.QUERY_NOT_FOUND, remark)
         return request.response(ResponseCode.SUCCESS, ext_fields={"value": value})
 
-    def _delete_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        self._kv_config.delete(required_str(request, "namespace"), required_str(request, "key"))
+    async def _delete_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        namespace, key = required_str(request, "namespace"), required_str(request, "key")
+        await self._kv_config.delete(namespace, key)
         return request.response(ResponseCode.SUCCESS)
 
     def _list_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -141,8 +164,60 @@ class NamesrvProcessor:
             return request.response(ResponseCode.QUERY_NOT_FOUND, remark)
         return request.response(ResponseCode.SUCCESS, body=encode_kv_table(table))
 
-    def _register_broker(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        master = self._routes.register(_decode_registration(request), connection)
+    def _register_broker(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        place = _broker_address(request)
+        slices = _table_slices(request)
+        if place not in self._turns:
+            table = first_turn(slices)
+            if table is not None:
+                return self._registered(connection, request, table)
+        return self._in_turn(place, partial(self._register_slowly, connection, request, slices))
+
+    async def _register_slowly(
+        self, connection: Connection, request: RemotingCommand, slices: TableSlices
+    ) -> RemotingCommand:
+        table = await in_turns(slices)
+        if connection.is_closed:
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, "the broker is gone")
+        registration = _registration(request, table)
+        try:
+            masters = await listed_in_turns(
+                self._routes.register_in_steps(registration, connection)
+            )
+        except PlaceTakenError as error:
+            return _place_taken(request, error)
+        return self._answer(request, masters[-1] if masters else MasterOfGroup())
+
+    def _in_turn(
+        self, place: BrokerAddress, work: Callable[[], Awaitable[RemotingCommand]]
+    ) -> Awaitable[RemotingCommand]:
+        """Do what takes a while; what the same broker asks for meanwhile waits behind it."""
+        turn = self._turns.setdefault(place, _Turn())
+        turn.count += 1
+
+        async def begin() -> RemotingCommand:
+            try:
+                async with turn.lock:
+                    return await work()
+            finally:
+                turn.count -= 1
+                if not turn.count:
+                    del self._turns[place]
+
+        return begin()
+
+    def _registered(
+        self, connection: Connection, request: RemotingCommand, table: TopicConfigTable
+    ) -> RemotingCommand:
+        try:
+            master = self._routes.register(_registration(request, table), connection)
+        except PlaceTakenError as error:
+            return _place_taken(request, error)
+        return self._answer(request, master)
+
+    def _answer(self, request: RemotingCommand, master: MasterOfGroup) -> RemotingCommand:
         body = b""
         if self._settings.namesrv.return_order_topic_config_to_broker:
             orders = self._kv_config.namespace(ORDER_TOPIC_CONFIG)
@@ -156,7 +231,18 @@ class NamesrvProcessor:
             body=body,
         )
 
-    def _unregister_broker(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _unregister_broker(
+        self, _: Connection, request: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
+        place = _broker_address(request)
+        if place not in self._turns:
+            return self._unregister(request)
+        return self._in_turn(place, partial(self._unregister_last, request))
+
+    async def _unregister_last(self, request: RemotingCommand) -> RemotingCommand:
+        return self._unregister(request)
+
+    def _unregister(self, request: RemotingCommand) -> RemotingCommand:
         required_int(request, "brokerId")
         key, name = _broker_address(request), required_str(request, "brokerName")
         kept_s = _route_kept_s(request)
@@ -214,8 +300,8 @@ class NamesrvProcessor:
         logger.info("write permission added broker=%s topics=%d", name, count)
         return request.response(ResponseCode.SUCCESS, ext_fields={"addTopicCount": count})
 
-    def _list_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        body = encode_topic_list(self._routes.topics())
+    async def _list_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+        body = encode_topic_list(await in_turns(self._routes.topics()))
         return request.response(ResponseCode.SUCCESS, body=body)
 
     def _list_topics_of_cluster(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -229,8 +315,8 @@ class NamesrvProcessor:
         return request.response(ResponseCode.SUCCESS, body=body)
 
     def _unit_topics(self, mask: int, value: int) -> Processor:
-        def answer(_: Connection, request: RemotingCommand) -> RemotingCommand:
-            topics = self._routes.topics_by_unit_flags(mask=mask, value=value)
+        async def answer(_: Connection, request: RemotingCommand) -> RemotingCommand:
+            topics = await in_turns(self._routes.topics_by_unit_flags(mask=mask, value=value))
             return request.response(ResponseCode.SUCCESS, body=encode_topic_list(topics))
 
         return answer
@@ -243,6 +329,12 @@ class NamesrvProcessor:
 
     def _register_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = required_str(request, "topic")
+        if len(request.body) > LENIENT_REQUEST_MAX_BYTES:
+            raise BrokerError(
+                ResponseCode.INVALID_PARAMETER,
+                f"the route of topic {topic} has {len(request.body)} bytes; at most "
+                f"{LENIENT_REQUEST_MAX_BYTES} are taken",
+            )
         self._routes.add_topic(topic, decode_topic_route(request.body).queue_datas)
         return request.response(ResponseCode.SUCCESS)
 
@@ -279,14 +371,22 @@ def _broker_address(request: RemotingCommand) -> BrokerAddress:
     return BrokerAddress(required_str(request, "clusterName"), required_str(request, "brokerAddr"))
 
 
-def _decode_registration(request: RemotingCommand) -> Registration:
-    """Read REGISTER_BROKER, after its checksum where it carries one."""
+def _place_taken(request: RemotingCommand, error: PlaceTakenError) -> RemotingCommand:
+    return request.response(error.code, error.remark, ext_fields={HELD_BY_FIELD: error.held_by})
+
+
+def _table_slices(request: RemotingCommand) -> TableSlices:
+    """Read the topics of REGISTER_BROKER, after their checksum where they carry one."""
     expected_crc = optional_int(request, "bodyCrc32", 0)
     if expected_crc not in (0, zlib.crc32(request.body) & _CRC_MASK):
         raise BrokerError(ResponseCode.SYSTEM_ERROR, "the body does not match its bodyCrc32")
     # A RocketMQ 5.5.0 broker with compressedRegister=true says compressed=false of a body that is.
     is_compressed = optional_bool(request, "compressed") or request.body.startswith(_ZLIB_START)
-    table = decode_register_broker(request.body, compressed=is_compressed)
+    return register_broker_slices(request.body, compressed=is_compressed)
+
+
+def _registration(request: RemotingCommand, table: TopicConfigTable) -> Registration:
+    """Put what REGISTER_BROKER says together."""
     key = _broker_address(request)
     timeout_ms = optional_int(request, "heartbeatTimeoutMillis", 0)
     return Registration(
@@ -299,7 +399,19 @@ def _decode_registration(request: RemotingCommand) -> Registration:
         topics=table.topic_config_table,
         expired_timeout_s=timeout_ms / 1000 if timeout_ms > 0 else None,
         route_kept_s=_route_kept_s(request),
+        identity=_identity(request),
     )
+
+
+def _identity(request: RemotingCommand) -> str:
+    """Read what a broker is known by wherever it runs; only ours says so."""
+    identity = optional_str(request, IDENTITY_FIELD) or ""
+    if len(identity) > _IDENTITY_LENGTH:
+        raise BrokerError(
+            ResponseCode.SYSTEM_ERROR,
+            f"{IDENTITY_FIELD} has {len(identity)} characters, more than {_IDENTITY_LENGTH}",
+        )
+    return identity
 
 
 def _route_kept_s(request: RemotingCommand) -> float:

@@ -4,36 +4,55 @@ Pure: time comes from the clock that is given, connections are opaque tokens, no
 maps, always changed together:
 
     cluster name -> broker names
-    broker name  -> addresses by broker id (0 is the master)
-    topic        -> queue data by broker name
+    broker name  -> addresses by broker id (0 is the master), queue data by topic
+    topic        -> broker names
     cluster and address -> when last heard, data version, connection
 
 A broker name without an address has no place in any of them, and a topic without a broker is no
-topic.
+topic. A broker may have very many topics, and go: then its name stays with them until `clean` has
+come by, and is passed over meanwhile.
 
 RocketMQ forgets a broker as soon as it unregisters or its connection ends. A client asks for its
 routes every 30 s; one that asks while the broker restarts does not know it for the next 30 s. So a
 broker may say, in `routeKeptMillis`, for how long its routes stay: it is *away* then, with its
 address and its queues but without write permission, until it registers again or the time is over.
 
+In RocketMQ the last of two brokers with one name and one id has the place, and takes it from the
+other with each registration: clients of both send to either. Here the first one keeps it while it
+lives (its connection is open, and it was heard within `HEARD_S`), unless the other one is the same
+broker at another address, by the identity of its store, or has a newer state (a master that was
+elected).
+
 Source: apache/rocketmq namesrv/routeinfo/RouteInfoManager.java @ rocketmq-all-5.3.3. Left out:
 slaves that act as master, zones, and static topics.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
 
-from mailboat.errors import BrokerError
+from mailboat.errors import BrokerError, PlaceTakenError
 from mailboat.model.data_version import DataVersion
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
 
 MASTER_ID: Final = 0
+
+HEARD_S: Final = 65.0
+"""Who has not been heard for so long may be gone without a word: a broker registers every 60 s or
+more often."""
+
+MAX_BROKERS: Final = 100
+"""Most brokers of one connection. One process is one broker, or a few with RocketMQ's container."""
+
+_TOPICS_A_SLICE: Final = 500
+_LOGGED_LEAVES: Final = 10
 
 UNIT_FLAG: Final = 0x1
 """Bit of topic_sys_flag: the topic belongs to one deployment unit."""
@@ -64,9 +83,12 @@ class LiveBroker:
     connection: object
     last_update_s: float
     expired_timeout_s: float
-    data_version: DataVersion
+    data_version: DataVersion | None
+    """None until all topics of its first registration, or of a later one, are taken over."""
+
     ha_server_address: str
     route_kept_s: float
+    identity: str = ""
     away_until_s: float | None = None
     """When an away broker is dropped; None while it is there."""
 
@@ -89,6 +111,22 @@ class BrokerGroup:
 
     cluster_name: str
     addresses: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    """Broker id -> the address that was last refused the place; for one log line each."""
+
+    topics: dict[str, QueueData] = field(default_factory=dict)
+    """Queue data by topic, as the master registered it."""
+
+    writable: bool | None = None
+    """What was said of its write permission since; None leaves it to each topic."""
+
+    def queue_data(self, topic: str) -> QueueData | None:
+        """Return the queues of a topic with their permission as it is now."""
+        known = self.topics.get(topic)
+        if known is None or self.writable is None:
+            return known
+        perm = Perm.READ | Perm.WRITE if self.writable else known.perm & ~Perm.WRITE
+        return msgspec.structs.replace(known, perm=perm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,10 +146,17 @@ class Registration:
     route_kept_s: float = 0.0
     """How long its routes stay when its connection ends."""
 
+    identity: str = ""
+    """What the broker is known by wherever it runs; empty if it does not say."""
+
     @property
     def key(self) -> BrokerAddress:
         """Which process registers."""
         return BrokerAddress(self.cluster_name, self.address)
+
+
+TopicsFound = Generator[None, None, list[str]]
+"""Yields after each slice of work and returns topics."""
 
 
 class MasterOfGroup(NamedTuple):
@@ -144,8 +189,11 @@ class RouteInfoManager:
         self.delete_unlisted_topics = delete_unlisted_topics
         self._clusters: dict[str, dict[str, None]] = {}
         self._groups: dict[str, BrokerGroup] = {}
-        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._topics: dict[str, dict[str, None]] = {}
+        self._left: deque[tuple[str, Iterator[str]]] = deque()
         self._live: dict[BrokerAddress, LiveBroker] = {}
+        self.on_left: Callable[[], None] = lambda: None
+        """Called when `clean` has something to do."""
 
     def register(self, registration: Registration, connection: object) -> MasterOfGroup:
         """Take a broker's word on its topics and note that it lives.
@@ -153,27 +201,49 @@ class RouteInfoManager:
         Raises:
             BrokerError: SYSTEM_ERROR, the registration cannot be taken; nothing changed.
         """
+        answers = [*self.register_in_steps(registration, connection)]
+        return answers[-1] if answers else MasterOfGroup()
+
+    def register_in_steps(
+        self, registration: Registration, connection: object
+    ) -> Iterator[MasterOfGroup]:
+        """Do what `register` does, a millisecond or so at a time; each step yields its answer.
+
+        Routes change topic by topic. It ends early where the broker leaves or registers anew
+        meanwhile. Only at the end its version counts as known.
+
+        Raises:
+            BrokerError: as `register`, at the first step.
+        """
         group = self._groups.get(registration.broker_name)
         if group is None:
             group = BrokerGroup(registration.cluster_name)
         is_back = self._is_away(registration, group)
         is_new = is_back or registration.broker_id not in group.addresses
+        self._refuse_rival(registration, group, connection)
         self._refuse_doubtful(registration, group, is_new=is_new)
+        self._refuse_many(registration, connection)
         if self._is_outdated(registration, group):
             logger.warning("registration ignored, a newer one is known %s", registration.key)
             self._live.pop(registration.key, None)
-            return MasterOfGroup()
+            return
         if is_back and registration.broker_id == MASTER_ID:
             # What it no longer has it may have lost while nobody could say so here.
-            self._remove_unlisted(registration)
+            self._remove_unlisted(registration, group)
         changed = is_new or self.is_changed(registration.key, registration.data_version)
+        self._end_other_name(registration)
         self._join(registration, group)
+        live = self._note_live(registration, connection)
+        master = self._master_for(registration, group)
         if registration.broker_id == MASTER_ID:
-            self._update_topics(registration, changed=changed)
-        self._note_live(registration, connection)
+            for _ in self._update_topics(registration, group, changed=changed):
+                yield master
+                if self._live.get(registration.key) is not live or live.is_away:
+                    return
+        live.data_version = registration.data_version
         if is_new:
             logger.info("broker registered name=%s %s", registration.broker_name, registration.key)
-        return self._master_for(registration, group)
+        yield master
 
     def unregister(
         self, key: BrokerAddress, broker_name: str, *, route_kept_s: float = 0.0
@@ -187,12 +257,17 @@ class RouteInfoManager:
 
     def connection_closed(self, connection: object) -> None:
         """Forget every broker that registered through this connection, at once or after a while."""
-        for key, live in list(self._live.items()):
-            if live.connection is connection and not live.is_away:
-                logger.warning(
-                    "broker's connection closed, route_kept_s=%g %s", live.route_kept_s, key
-                )
-                self.unregister(key, live.broker_name, route_kept_s=live.route_kept_s)
+        gone = [
+            (key, live)
+            for key, live in self._live.items()
+            if live.connection is connection and not live.is_away
+        ]
+        for key, live in gone[:_LOGGED_LEAVES]:
+            logger.warning("broker's connection closed, route_kept_s=%g %s", live.route_kept_s, key)
+        if len(gone) > _LOGGED_LEAVES:
+            logger.warning("and of %d more brokers", len(gone) - _LOGGED_LEAVES)
+        for key, live in gone:
+            self.unregister(key, live.broker_name, route_kept_s=live.route_kept_s)
 
     def drop_silent(self) -> list[object]:
         """Forget every broker that was silent or away too long.
@@ -214,7 +289,8 @@ class RouteInfoManager:
             live.last_update_s = self._clock()
 
     def data_version(self, key: BrokerAddress) -> DataVersion | None:
-        """Return the version of the topics that a broker last registered; None if it is away."""
+        """Return the version of the topics that a broker last registered; None if it is away, or
+        is registering now."""
         live = self._live.get(key)
         return None if live is None or live.is_away else live.data_version
 
@@ -224,12 +300,12 @@ class RouteInfoManager:
 
     def route(self, topic: str) -> TopicRouteData | None:
         """Return the brokers and queues of a topic, or None when no broker serves it."""
-        queues = self._topics.get(topic)
+        queues = self._queue_datas(topic)
         if not queues:
             return None
         return TopicRouteData(
-            broker_datas=[self._broker_data(name) for name in queues],
-            queue_datas=list(queues.values()),
+            broker_datas=[self._broker_data(queue.broker_name) for queue in queues],
+            queue_datas=queues,
         )
 
     def cluster_info(self) -> ClusterInfo:
@@ -252,28 +328,33 @@ class RouteInfoManager:
         """Return how many broker processes are registered and not away."""
         return sum(not live.is_away for live in self._live.values())
 
-    def topics(self) -> list[str]:
-        """Return all topics that have a route."""
-        return list(self._topics)
+    def topics(self) -> TopicsFound:
+        """Find all topics that have a route; yields after each slice of work."""
+        return self._find(self._has_route)
 
     def topic_count(self) -> int:
-        """Return how many topics have a route."""
+        """Return how many topics have a route, or had until a moment ago."""
         return len(self._topics)
 
     def topics_of_cluster(self, cluster_name: str) -> list[str]:
         """Return the topics that a cluster's brokers serve."""
-        names = self._clusters.get(cluster_name, {})
-        return [
-            topic for topic, queues in self._topics.items() if any(name in queues for name in names)
-        ]
+        topics: dict[str, QueueData] = {}
+        for name in self._clusters.get(cluster_name, {}):
+            topics |= self._groups[name].topics
+        return list(topics)
 
-    def topics_by_unit_flags(self, *, mask: int, value: int) -> list[str]:
-        """Return the topics whose first queue data has `topic_sys_flag & mask == value`."""
-        return [
-            topic
-            for topic, queues in self._topics.items()
-            if next(iter(queues.values())).topic_sys_flag & mask == value
-        ]
+    def topics_by_unit_flags(self, *, mask: int, value: int) -> TopicsFound:
+        """Find the topics whose first queue data has `topic_sys_flag & mask == value`; yields after
+        each slice of work."""
+
+        def has_flags(topic: str) -> bool:
+            names = self._topics.get(topic, ())
+            name = next((name for name in names if self._has_topic(name, topic)), None)
+            return (
+                name is not None and self._groups[name].topics[topic].topic_sys_flag & mask == value
+            )
+
+        return self._find(has_flags)
 
     def system_topics(self) -> list[str]:
         """Return the topics that exist by convention: one named as each cluster and each broker."""
@@ -285,44 +366,112 @@ class RouteInfoManager:
         if cluster_name is not None:
             names = self._clusters.get(cluster_name, {})
         for name in list(names):
-            self._remove_queue_data(topic, name)
+            self._remove_topic(topic, name)
 
     def add_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> None:
         """Set the queues of a topic on brokers that are known; others are passed over."""
         for queue_data in queue_datas:
-            if queue_data.broker_name in self._groups:
-                self._topics.setdefault(topic, {})[queue_data.broker_name] = queue_data
+            group = self._groups.get(queue_data.broker_name)
+            if group is not None:
+                self._put_topic(topic, group, queue_data)
 
     def set_write_permission(self, broker_name: str, *, writable: bool) -> int:
         """Take or give back WRITE on all topics of a broker; return how many topics that were.
 
         Lasts until the broker registers topics of another version.
         """
-        count = 0
-        for queues in self._topics.values():
-            queue_data = queues.get(broker_name)
-            if queue_data is None:
-                continue
-            perm = Perm.READ | Perm.WRITE if writable else queue_data.perm & ~Perm.WRITE
-            queues[broker_name] = msgspec.structs.replace(queue_data, perm=perm)
-            count += 1
-        return count
+        group = self._groups.get(broker_name)
+        if group is None:
+            return 0
+        group.writable = writable
+        return len(group.topics)
+
+    def clean(self) -> Iterator[None]:
+        """Take the names of brokers that left out of their topics; yields after each slice."""
+        while self._left:
+            name, topics = self._left[0]
+            some = list(islice(topics, _TOPICS_A_SLICE))
+            for topic in some:
+                if not self._has_topic(name, topic):
+                    self._forget_name(topic, name)
+            if len(some) < _TOPICS_A_SLICE:
+                self._left.popleft()
+            yield
+
+    def _refuse_rival(
+        self, registration: Registration, group: BrokerGroup, connection: object
+    ) -> None:
+        """Refuse a broker whose place another one has that lives.
+
+        Raises:
+            PlaceTakenError: it does; the text says who and what to do.
+        """
+        name, broker_id = registration.broker_name, registration.broker_id
+        if group.cluster_name != registration.cluster_name:
+            raise PlaceTakenError(
+                ResponseCode.SYSTEM_ERROR,
+                f"broker name {name} is taken by cluster {group.cluster_name}; choose another one",
+                next(iter(group.addresses.values()), group.cluster_name),
+            )
+        address = group.addresses.get(broker_id)
+        if address is None or not self._keeps_place(address, registration, connection):
+            return
+        if group.refused.get(broker_id) != registration.address:
+            group.refused[broker_id] = registration.address
+            logger.warning(
+                "registration refused, the place is held name=%s id=%d by=%s %s",
+                name,
+                broker_id,
+                address,
+                registration.key,
+            )
+        raise PlaceTakenError(
+            ResponseCode.SYSTEM_ERROR,
+            f"broker {name} (cluster {group.cluster_name}, id {broker_id}) is registered at"
+            f" {address}, which lives: give this broker another brokerName, or end the other one",
+            address,
+        )
+
+    def _keeps_place(self, address: str, registration: Registration, connection: object) -> bool:
+        """Return whether the one at an address keeps its place from who registers now."""
+        if address == registration.address:
+            return False
+        holder = self._live.get(BrokerAddress(registration.cluster_name, address))
+        if holder is None or holder.is_away or holder.connection is connection:
+            return False
+        if holder.identity and holder.identity == registration.identity:
+            return False
+        known = holder.data_version
+        if known is not None and known.state_version != registration.data_version.state_version:
+            return False  # An election has decided; who lost it is passed over below.
+        heard_s = min(HEARD_S, holder.expired_timeout_s)
+        return self._clock() - holder.last_update_s <= heard_s
 
     def _refuse_doubtful(
         self, registration: Registration, group: BrokerGroup, *, is_new: bool
     ) -> None:
         name = registration.broker_name
-        if group.cluster_name != registration.cluster_name:
-            raise BrokerError(
-                ResponseCode.SYSTEM_ERROR,
-                f"broker name {name} is taken by cluster {group.cluster_name}; choose another one",
-            )
         if is_new and len(registration.topics) == 1:
             # A broker that made one topic registers that one alone. Taken as the first word, it
             # would pass for all of its topics, and the broker would skip the full registration.
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,
                 f"broker {name} must register all of its topics before a single one",
+            )
+
+    def _refuse_many(self, registration: Registration, connection: object) -> None:
+        """Refuse what is no broker: one connection that registers ever more of them.
+
+        Raises:
+            BrokerError: it has `MAX_BROKERS` already.
+        """
+        if registration.key in self._live:
+            return
+        if sum(live.connection is connection for live in self._live.values()) >= MAX_BROKERS:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{MAX_BROKERS} brokers are registered through this connection already; use "
+                "another one",
             )
 
     def _is_outdated(self, registration: Registration, group: BrokerGroup) -> bool:
@@ -333,6 +482,18 @@ class RouteInfoManager:
         known = self.data_version(BrokerAddress(registration.cluster_name, address))
         return known is not None and known.state_version > registration.data_version.state_version
 
+    def _end_other_name(self, registration: Registration) -> None:
+        """End the place that the same address has under another name: it has a new one."""
+        known = self._live.get(registration.key)
+        if known is not None and known.broker_name != registration.broker_name:
+            logger.warning(
+                "broker has another name, was=%s name=%s %s",
+                known.broker_name,
+                registration.broker_name,
+                registration.key,
+            )
+            self._leave(known.broker_name, registration.key)
+
     def _join(self, registration: Registration, group: BrokerGroup) -> None:
         self._groups[registration.broker_name] = group
         cluster = self._clusters.setdefault(registration.cluster_name, {})
@@ -342,27 +503,33 @@ class RouteInfoManager:
             if address == registration.address and broker_id != registration.broker_id:
                 del group.addresses[broker_id]
         group.addresses[registration.broker_id] = registration.address
+        group.refused.pop(registration.broker_id, None)
 
-    def _update_topics(self, registration: Registration, *, changed: bool) -> None:
+    def _update_topics(
+        self, registration: Registration, group: BrokerGroup, *, changed: bool
+    ) -> Iterator[None]:
+        """Take over a master's topics; yields after each slice of them."""
         name = registration.broker_name
         if self.delete_unlisted_topics:
-            self._remove_unlisted(registration)
-        for topic, config in registration.topics.items():
-            queues = self._topics.setdefault(topic, {})
-            if changed or name not in queues:
-                queues[name] = QueueData(
+            self._remove_unlisted(registration, group)
+        if changed:
+            group.writable = None
+        for number, (topic, config) in enumerate(registration.topics.items(), 1):
+            if changed or topic not in group.topics:
+                queue_data = QueueData(
                     broker_name=name,
                     read_queue_nums=config.read_queue_nums,
                     write_queue_nums=config.write_queue_nums,
                     perm=config.perm,
                     topic_sys_flag=config.topic_sys_flag,
                 )
+                self._put_topic(topic, group, queue_data)
+            if number % _TOPICS_A_SLICE == 0:
+                yield
 
-    def _remove_unlisted(self, registration: Registration) -> None:
-        name = registration.broker_name
-        for topic in [topic for topic, queues in self._topics.items() if name in queues]:
-            if topic not in registration.topics:
-                self._remove_queue_data(topic, name)
+    def _remove_unlisted(self, registration: Registration, group: BrokerGroup) -> None:
+        for topic in group.topics.keys() - registration.topics.keys():
+            self._remove_topic(topic, registration.broker_name)
 
     def _is_away(self, registration: Registration, group: BrokerGroup) -> bool:
         """Whether the one that has the place of who registers now is away."""
@@ -382,18 +549,21 @@ class RouteInfoManager:
             self.set_write_permission(live.broker_name, writable=False)
         return True
 
-    def _note_live(self, registration: Registration, connection: object) -> None:
+    def _note_live(self, registration: Registration, connection: object) -> LiveBroker:
+        """Note that a broker was heard; which topics it has is not known before the end."""
         timeout_s = registration.expired_timeout_s
-        self._live[registration.key] = LiveBroker(
+        live = self._live[registration.key] = LiveBroker(
             broker_name=registration.broker_name,
             broker_id=registration.broker_id,
             connection=connection,
             last_update_s=self._clock(),
             expired_timeout_s=self._expired_timeout_s if timeout_s is None else timeout_s,
-            data_version=registration.data_version,
+            data_version=None,
             ha_server_address=registration.ha_server_address,
             route_kept_s=registration.route_kept_s,
+            identity=registration.identity,
         )
+        return live
 
     def _master_for(self, registration: Registration, group: BrokerGroup) -> MasterOfGroup:
         address = group.addresses.get(MASTER_ID)
@@ -416,14 +586,48 @@ class RouteInfoManager:
         del names[broker_name]
         if not names:
             del self._clusters[key.cluster_name]
-        for topic in list(self._topics):
-            self._remove_queue_data(topic, broker_name)
+        self._left.append((broker_name, iter(group.topics)))
+        if len(group.topics) < _TOPICS_A_SLICE and len(self._left) == 1:
+            next(self.clean())
+        else:
+            self.on_left()
 
-    def _remove_queue_data(self, topic: str, broker_name: str) -> None:
-        queues = self._topics.get(topic, {})
-        queues.pop(broker_name, None)
-        if not queues:
+    def _put_topic(self, topic: str, group: BrokerGroup, queue_data: QueueData) -> None:
+        group.topics[topic] = queue_data
+        self._topics.setdefault(topic, {})[queue_data.broker_name] = None
+
+    def _remove_topic(self, topic: str, broker_name: str) -> None:
+        group = self._groups.get(broker_name)
+        if group is not None:
+            group.topics.pop(topic, None)
+        self._forget_name(topic, broker_name)
+
+    def _forget_name(self, topic: str, broker_name: str) -> None:
+        names = self._topics.get(topic, {})
+        names.pop(broker_name, None)
+        if not names:
             self._topics.pop(topic, None)
+
+    def _has_topic(self, broker_name: str, topic: str) -> bool:
+        group = self._groups.get(broker_name)
+        return group is not None and topic in group.topics
+
+    def _has_route(self, topic: str) -> bool:
+        return any(self._has_topic(name, topic) for name in self._topics.get(topic, ()))
+
+    def _find(self, is_wanted: Callable[[str], bool]) -> TopicsFound:
+        found = []
+        for number, topic in enumerate(list(self._topics), 1):
+            if is_wanted(topic):
+                found.append(topic)
+            if number % _TOPICS_A_SLICE == 0:
+                yield
+        return found
+
+    def _queue_datas(self, topic: str) -> list[QueueData]:
+        groups = map(self._groups.get, self._topics.get(topic, ()))
+        found = (group.queue_data(topic) for group in groups if group is not None)
+        return [queue_data for queue_data in found if queue_data is not None]
 
     def _broker_data(self, broker_name: str) -> BrokerData:
         group = self._groups[broker_name]

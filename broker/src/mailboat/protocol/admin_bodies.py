@@ -5,18 +5,24 @@ BrokerStatsData,ConsumeStatsList,QueryConsumeQueueResponseBody,ProducerTableInfo
 HARuntimeInfo}.java
 """
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeVar
 
 import msgspec
 
+from mailboat.errors import RemoteProtocolError
 from mailboat.model.subscription import SubscriptionData, SubscriptionGroupConfig
 from mailboat.model.topic import TopicConfig
-from mailboat.protocol.bodies import decode_body, encode_body
+from mailboat.protocol.bodies import decode_request, encode_body
 from mailboat.protocol.group_table import GroupConfigBody
 from mailboat.protocol.heartbeat import SubscriptionDataBody
-from mailboat.protocol.stats_bodies import ConsumeStats, encode_consume_stats
+from mailboat.protocol.stats_bodies import ConsumeStats, consume_stats_slices
 from mailboat.protocol.topic_table import TopicConfigBody
+
+MAX_CHANGES: Final = 2_000
+"""Most topics or groups that one request makes or changes."""
+
+_T = TypeVar("_T")
 
 
 class StatsItem(msgspec.Struct, gc=False):
@@ -106,7 +112,7 @@ def decode_topic_configs(body: bytes) -> list[TopicConfig]:
     Raises:
         RemoteProtocolError: the body is not such a list.
     """
-    fields = decode_body(body, _topic_list).topic_config_list
+    fields = _few(decode_request(body, _topic_list).topic_config_list)
     return [msgspec.convert(item, TopicConfig, from_attributes=True) for item in fields]
 
 
@@ -127,8 +133,16 @@ def decode_group_configs(body: bytes) -> list[SubscriptionGroupConfig]:
     Raises:
         RemoteProtocolError: the body is not such a list.
     """
-    fields = decode_body(body, _group_list).group_config_list
+    fields = _few(decode_request(body, _group_list).group_config_list)
     return [msgspec.convert(item, SubscriptionGroupConfig, from_attributes=True) for item in fields]
+
+
+def _few(items: list[_T]) -> list[_T]:
+    if len(items) > MAX_CHANGES:
+        raise RemoteProtocolError(
+            f"the request changes {len(items)} at once; at most {MAX_CHANGES} are taken"
+        )
+    return items
 
 
 def encode_broker_stats(stats: BrokerStatsData) -> bytes:
@@ -152,26 +166,23 @@ def encode_consume_queue(
     return encode_body(content)
 
 
-def encode_consume_stats_list(broker_addr: str, stats: Mapping[str, list[ConsumeStats]]) -> bytes:
-    """Write the progress of every group, topic by topic (317)."""
-    groups = b",".join(
-        b"{" + encode_body(group) + b":[" + b",".join(map(encode_consume_stats, topics)) + b"]}"
-        for group, topics in stats.items()
-    )
-    wrappers = [
-        wrapper
-        for topics in stats.values()
-        for topic in topics
-        for wrapper in topic.offset_table.values()
-    ]
-    behind = sum(item.broker_offset - item.consumer_offset for item in wrappers)
-    in_flight = sum(item.pull_offset - item.consumer_offset for item in wrappers)
-    return b'{"brokerAddr":%b,"consumeStatsList":[%b],"totalDiff":%d,"totalInflightDiff":%d}' % (
-        encode_body(broker_addr),
-        groups,
-        behind,
-        in_flight,
-    )
+def consume_stats_list_slices(
+    broker_addr: str, stats: Mapping[str, list[ConsumeStats]]
+) -> Iterator[bytes]:
+    """Write the progress of every group, topic by topic (317), in pieces."""
+    behind = in_flight = 0
+    yield b'{"brokerAddr":' + encode_body(broker_addr) + b',"consumeStatsList":['
+    for index, (group, topics) in enumerate(stats.items()):
+        yield (b",{" if index else b"{") + encode_body(group) + b":["
+        for number, topic in enumerate(topics):
+            if number:
+                yield b","
+            yield from consume_stats_slices(topic)
+            wrappers = topic.offset_table.values()
+            behind += sum([item.broker_offset - item.consumer_offset for item in wrappers])
+            in_flight += sum([item.pull_offset - item.consumer_offset for item in wrappers])
+        yield b"]}"
+    yield b'],"totalDiff":%d,"totalInflightDiff":%d}' % (behind, in_flight)
 
 
 def encode_group_forbidden(forbidden: GroupForbidden) -> bytes:

@@ -14,6 +14,7 @@ import msgspec
 
 from mailboat.errors import LocalProtocolError, RemoteProtocolError
 from mailboat.model.data_version import DataVersion
+from mailboat.protocol.command import Int64
 from mailboat.protocol.lenient_json import loads
 
 T = TypeVar("T")
@@ -21,12 +22,22 @@ T = TypeVar("T")
 _encoder: Final = msgspec.json.Encoder()
 
 
+REQUEST_MAX_BYTES: Final = 1024 * 1024
+"""Longest JSON body of a request: ten thousand queues to lock have about 0.7 MB."""
+
+LENIENT_REQUEST_MAX_BYTES: Final = 65_536
+"""Longest body of a request that is read with leniency, which takes ten times as long.
+
+Java writes requests as plain JSON. What needs leniency are the null lists of a Go client
+(some 200 bytes for each subscription) and the bare broker ids of a route (217)."""
+
+
 class DataVersionBody(msgspec.Struct, rename="camel", gc=False):
     """DataVersion as JSON."""
 
-    counter: int = 0
-    timestamp: int = 0
-    state_version: int = 0
+    counter: Int64 = 0
+    timestamp: Int64 = 0
+    state_version: Int64 = 0
 
 
 class _TopicList(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -77,6 +88,29 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         return convert_body(loads(body), decoder.type)
 
 
+def decode_request(
+    body: bytes, decoder: msgspec.json.Decoder[T], max_bytes: int = REQUEST_MAX_BYTES
+) -> T:
+    """Read the JSON body of a request as `decode_body` does, and only what takes little time.
+
+    Raises:
+        RemoteProtocolError: the body is not what it should be, or longer than it may be.
+    """
+    if len(body) > max_bytes:
+        raise RemoteProtocolError(
+            f"the body has {len(body)} bytes, at most {max_bytes} are taken in this request"
+        )
+    try:
+        return decoder.decode(body)
+    except (ValueError, RecursionError) as error:
+        if len(body) > LENIENT_REQUEST_MAX_BYTES:
+            raise RemoteProtocolError(
+                f"the body of {len(body)} bytes is not a {_name(decoder.type)} ({error}); above "
+                f"{LENIENT_REQUEST_MAX_BYTES} bytes it has to be plain JSON without null"
+            ) from error
+        return convert_body(loads(body), decoder.type)
+
+
 def convert_body(value: Any, body_type: type[T]) -> T:
     """Give a type to what `loads` returned; null fields count as absent.
 
@@ -86,8 +120,7 @@ def convert_body(value: Any, body_type: type[T]) -> T:
     try:
         return msgspec.convert(_without_nulls(value), body_type, strict=False, str_keys=True)
     except (ValueError, RecursionError) as error:
-        name = body_type.__name__.strip("_")
-        raise RemoteProtocolError(f"the body is not a {name}: {error}") from error
+        raise RemoteProtocolError(f"the body is not a {_name(body_type)}: {error}") from error
 
 
 def encode_data_version(version: DataVersion) -> bytes:
@@ -101,7 +134,7 @@ def decode_data_version(body: bytes) -> DataVersion:
     Raises:
         RemoteProtocolError: the body is not one.
     """
-    fields = decode_body(body, _data_version)
+    fields = decode_request(body, _data_version, LENIENT_REQUEST_MAX_BYTES)
     return DataVersion(fields.counter, fields.timestamp, fields.state_version)
 
 
@@ -172,8 +205,14 @@ def decode_properties_text(body: bytes) -> dict[str, str]:
     """Read `key=value` lines (25, 26, 318, 319); blank lines and # or ! comments are skipped.
 
     Raises:
-        RemoteProtocolError: it is not UTF-8, or a line has no `=`.
+        RemoteProtocolError: it is not UTF-8, a line has no `=`, or there are far more lines than
+            settings.
     """
+    if len(body) > LENIENT_REQUEST_MAX_BYTES:
+        raise RemoteProtocolError(
+            f"the configuration has {len(body)} bytes, at most {LENIENT_REQUEST_MAX_BYTES} are "
+            "taken"
+        )
     try:
         lines = body.decode().splitlines()
     except UnicodeDecodeError as error:
@@ -188,6 +227,10 @@ def decode_properties_text(body: bytes) -> dict[str, str]:
             raise RemoteProtocolError(f"configuration line {number} is not of the form key=value")
         properties[key.strip()] = value.strip()
     return properties
+
+
+def _name(body_type: type[object]) -> str:
+    return body_type.__name__.strip("_")
 
 
 def _without_nulls(value: Any) -> Any:

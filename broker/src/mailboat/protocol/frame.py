@@ -66,6 +66,11 @@ class FrameDecoder:
         """What was wrong with the bytes after the frames handed out last."""
         return self._failure
 
+    def clear(self) -> None:
+        """Forget the unfinished frame, of a connection that is closed."""
+        self._pieces = []
+        self._size = 0
+
     def feed(self, data: bytes) -> list[Frame]:
         """Add bytes and return the frames that are complete with them, in order.
 

@@ -4,6 +4,7 @@ Source: apache/rocketmq remoting/protocol/subscription/SubscriptionGroupConfig.j
 remoting/protocol/body/SubscriptionGroupWrapper.java
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +12,14 @@ import msgspec
 
 from mailboat.model.data_version import DataVersion
 from mailboat.model.subscription import SubscriptionGroupConfig
-from mailboat.protocol.bodies import DataVersionBody, decode_body, encode_body
+from mailboat.protocol.bodies import (
+    DataVersionBody,
+    decode_body,
+    decode_request,
+    encode_body,
+    encode_data_version,
+)
+from mailboat.protocol.json_slices import Member, compact_slices, table_parts
 
 
 @dataclass(slots=True)
@@ -60,13 +68,23 @@ def decode_group_config(body: bytes) -> SubscriptionGroupConfig:
     Raises:
         RemoteProtocolError: the body is not one.
     """
-    fields = decode_body(body, _group_config)
+    fields = decode_request(body, _group_config)
     return msgspec.convert(fields, SubscriptionGroupConfig, from_attributes=True)
 
 
 def encode_group_table(table: SubscriptionGroupTable) -> bytes:
     """Write a broker's groups."""
-    return encode_body(msgspec.convert(table, _GroupTableBody, from_attributes=True))
+    return b"".join(compact_slices(group_table_members(table)))
+
+
+def group_table_members(table: SubscriptionGroupTable) -> Iterator[Member]:
+    """Return what `encode_group_table` writes, to be written a slice at a time."""
+    yield "dataVersion", encode_data_version(table.data_version)
+    yield "subscriptionGroupTable", table_parts(table.subscription_group_table, _encode_configs)
+
+
+def _encode_configs(configs: dict[str, SubscriptionGroupConfig]) -> bytes:
+    return encode_body(msgspec.convert(configs, dict[str, GroupConfigBody], from_attributes=True))
 
 
 def decode_group_table(body: bytes) -> SubscriptionGroupTable:

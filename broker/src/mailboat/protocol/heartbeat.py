@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from mailboat.model.subscription import SubscriptionData
-from mailboat.protocol.bodies import decode_body, encode_body
+from mailboat.protocol.bodies import decode_body, decode_request, encode_body
+from mailboat.protocol.command import Int32, Int64
 
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
@@ -76,8 +77,8 @@ class SubscriptionDataBody(msgspec.Struct, rename="camel", gc=False):
     topic: str
     sub_string: str = ""
     tags_set: set[str] = set()
-    code_set: set[int] = set()
-    sub_version: int = 0
+    code_set: set[Int32] = set()
+    sub_version: Int64 = 0
     expression_type: str = "TAG"
     class_filter_mode: bool = False
 
@@ -121,6 +122,9 @@ class _CheckClientBody(msgspec.Struct, rename="camel", gc=False):
     subscription_data: SubscriptionDataBody
 
 
+MAX_BYTES: Final = 262_144
+"""Longest heartbeat: more than a thousand subscriptions of one client process."""
+
 _heartbeat: Final = msgspec.json.Decoder(_HeartbeatBody, strict=False)
 _check_client: Final = msgspec.json.Decoder(_CheckClientBody, strict=False)
 _subscription: Final = msgspec.json.Decoder(SubscriptionDataBody, strict=False)
@@ -137,8 +141,34 @@ def decode_heartbeat(body: bytes) -> HeartbeatData:
     Raises:
         RemoteProtocolError: the body is not a HeartbeatData.
     """
-    fields = decode_body(body, _heartbeat)
-    return msgspec.convert(fields, HeartbeatData, from_attributes=True)
+    fields = decode_request(body, _heartbeat, MAX_BYTES)
+    # Written out, since this is a third of the time of `msgspec.convert`.
+    return HeartbeatData(
+        fields.client_id,
+        [ProducerData(item.group_name) for item in fields.producer_data_set],
+        [
+            ConsumerData(
+                item.group_name,
+                str(item.consume_type),
+                str(item.message_model),
+                str(item.consume_from_where),
+                [
+                    SubscriptionData(
+                        wanted.topic,
+                        wanted.sub_string,
+                        wanted.tags_set,
+                        wanted.code_set,
+                        wanted.sub_version,
+                        wanted.expression_type,
+                        wanted.class_filter_mode,
+                    )
+                    for wanted in item.subscription_data_set
+                ],
+                item.unit_mode,
+            )
+            for item in fields.consumer_data_set
+        ],
+    )
 
 
 def encode_check_client_config(check: CheckClientConfig) -> bytes:
@@ -152,7 +182,7 @@ def decode_check_client_config(body: bytes) -> CheckClientConfig:
     Raises:
         RemoteProtocolError: the body is not a CheckClientRequestBody.
     """
-    fields = decode_body(body, _check_client)
+    fields = decode_request(body, _check_client)
     return msgspec.convert(fields, CheckClientConfig, from_attributes=True)
 
 

@@ -8,32 +8,31 @@ RocketMQ's maps with non-text keys appear on the wire with their keys as they ar
 `loads` accepts that, the same keys as strings, and ordinary JSON. Every key becomes a string: an
 object key its compact JSON text, a number key its digits.
 
+The text is put in order by a few passes of the `re` module and then read as ordinary JSON. No pass
+looks at a byte more than a fixed number of times, whatever the text is.
+
 Source: the output of com.alibaba:fastjson 1.2 for Map<MessageQueue, ?> and Map<Integer, ?>
 """
 
-import math
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
 
 from mailboat.errors import RemoteProtocolError
 
-MAX_DEPTH: Final = 64
-MAX_BYTES: Final = 4 * 1024 * 1024  # the scan is Python: about half a second for each MiB
+MAX_BYTES: Final = 4 * 1024 * 1024
+"""Longest text that is read when it is not JSON: at most some 0.3 us for each of its bytes."""
 
-_TOKEN: Final = re.compile(
-    rb"""[ \t\r\n]*(?:
-        (?P<text>"[^"\\]*(?:\\.[^"\\]*)*")
-      | (?P<mark>[{}\[\]:,])
-      | (?P<number>-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
-      | (?P<word>true|false|null)
-      | (?P<end>\Z)
-    )""",
-    re.VERBOSE | re.DOTALL,
-)
-_WORDS: Final = {b"true": True, b"false": False, b"null": None}
-_decode_text: Final = msgspec.json.Decoder(str).decode
+# A text that is not closed goes to the end: to look for its end from each quote would be quadratic.
+_TEXT: Final = re.compile(rb'("[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z))', re.DOTALL)
+# The following look at what is left of a JSON text when `_PLACE` stands for each text in it.
+_PLACE: Final = b"\0"
+_BARE_KEY: Final = re.compile(rb"([{,]\s*+)(-?[0-9][0-9.eE+-]*+|true|false|null)(?=\s*+:)")
+# Keys within keys would double their escapes at every level: a small text, a huge key.
+_OBJECT_KEY: Final = re.compile(rb"\{[^{}\[\]]*+\}(?=\s*+:)")
+
 _decode_plain: Final = msgspec.json.Decoder().decode
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -42,7 +41,7 @@ def loads(text: bytes) -> Any:
     """Parse a JSON text, tolerating object and number keys.
 
     Raises:
-        RemoteProtocolError: it is no JSON even so, or larger or deeper than the limits.
+        RemoteProtocolError: it is no JSON even so, or not JSON and longer than `MAX_BYTES`.
     """
     try:
         return _decode_plain(text)
@@ -52,117 +51,40 @@ def loads(text: bytes) -> Any:
                 f"JSON text of {len(text)} bytes: the limit is {MAX_BYTES} bytes"
             ) from None
     try:
-        return _Parser(text).parse()
-    except ValueError as error:
+        return _decode_plain(with_text_keys(text))
+    except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"not a JSON text: {error}") from error
 
 
-class _Parser:
-    """One pass over the text; `_kind` and `_token` are the token under the cursor."""
+def with_text_keys(text: bytes) -> bytes:
+    """Return a JSON text whose object and number keys are made texts; the rest stays as it is.
 
-    __slots__ = ("_depth", "_in_key", "_kind", "_position", "_text", "_token")
-
-    def __init__(self, text: bytes) -> None:
-        self._text = text
-        self._position = 0
-        self._depth = 0
-        self._in_key = False
-        self._kind = ""
-        self._token = b""
-        self._next()
-
-    def parse(self) -> Any:
-        value = self._value()
-        if self._kind != "end":
-            raise self._error()
-        return value
-
-    def _next(self) -> None:
-        match = _TOKEN.match(self._text, self._position)
-        if match is None:
-            raise ValueError(f"unexpected character at byte {self._position}")
-        self._kind = match.lastgroup or ""
-        self._token = match[self._kind]
-        self._position = match.end()
-
-    def _value(self) -> Any:
-        kind, token = self._kind, self._token
-        if token == b"{":
-            return self._nested(self._object)
-        if token == b"[":
-            return self._nested(self._array)
-        if kind in ("mark", "end"):
-            raise self._error()
-        self._next()
-        return _scalar(kind, token)
-
-    def _nested(self, read: Any) -> Any:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-        value = read()
-        self._depth -= 1
-        return value
-
-    def _object(self) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        self._next()
-        while self._token != b"}":
-            key = self._key()
-            self._take(b":")
-            fields[key] = self._value()
-            if self._token != b"}":
-                self._take(b",")
-                if self._token == b"}":
-                    raise self._error()
-        self._next()
-        return fields
-
-    def _array(self) -> list[Any]:
-        items: list[Any] = []
-        self._next()
-        while self._token != b"]":
-            items.append(self._value())
-            if self._token != b"]":
-                self._take(b",")
-                if self._token == b"]":
-                    raise self._error()
-        self._next()
-        return items
-
-    def _key(self) -> str:
-        kind, token = self._kind, self._token
-        if token == b"{":
-            # Keys within keys would double their escapes at every level: a small text, a huge key.
-            if self._in_key:
-                raise ValueError(f"an object key within an object key at byte {self._position}")
-            self._in_key = True
-            key = self._nested(self._object)
-            self._in_key = False
-            return _encode(key).decode()
-        if kind == "mark" or kind == "end":
-            raise self._error()
-        self._next()
-        return _decode_text(token) if kind == "text" else token.decode()
-
-    def _take(self, mark: bytes) -> None:
-        if self._kind != "mark" or self._token != mark:
-            raise self._error()
-        self._next()
-
-    def _error(self) -> ValueError:
-        found = "the end" if self._kind == "end" else repr(self._token[:20].decode("latin-1"))
-        return ValueError(f"unexpected {found} before byte {self._position}")
+    Raises:
+        ValueError: it is not such a text; what else is wrong with it is left to who reads it.
+    """
+    parts = _TEXT.split(text)
+    rest = _PLACE.join(parts[::2])
+    if rest.count(_PLACE) != len(parts) // 2:
+        raise ValueError("a NUL outside of a text")
+    pieces = _BARE_KEY.split(rest)
+    # Several times as quick as `sub` with a template.
+    pieces[2::3] = [b'"' + key + b'"' for key in pieces[2::3]]
+    rest = b"".join(pieces)
+    texts = iter(parts[1::2])
+    done = []
+    position = 0
+    for found in _OBJECT_KEY.finditer(rest):
+        done.append(_filled(rest[position : found.start()], texts))
+        key = msgspec.json.format(_filled(found[0], texts), indent=-1)
+        done.append(_encode(key.decode()))
+        position = found.end()
+    done.append(_filled(rest[position:], texts))
+    return b"".join(done)
 
 
-def _scalar(kind: str, token: bytes) -> Any:
-    if kind == "text":
-        return _decode_text(token)
-    if kind == "word":
-        return _WORDS[token]
-    if token.removeprefix(b"-").isdigit():
-        return int(token)
-    value = float(token)
-    if not math.isfinite(value):
-        raise ValueError("a number is out of range")
-    return value
+def _filled(rest: bytes, texts: Iterator[bytes]) -> bytes:
+    """Put the texts back in their places."""
+    first, *others = rest.split(_PLACE)
+    if not others:
+        return first
+    return first + b"".join([next(texts) + other for other in others])

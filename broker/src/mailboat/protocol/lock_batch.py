@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from mailboat.model.message_queue import MessageQueue
-from mailboat.protocol.bodies import decode_body, encode_body
+from mailboat.model.message_queue import MessageQueue, in_order
+from mailboat.protocol.bodies import decode_body, decode_request, encode_body
 from mailboat.protocol.queue_map import MessageQueueBody
 
 
@@ -56,7 +56,7 @@ def decode_lock_batch(body: bytes) -> LockBatch:
     Raises:
         RemoteProtocolError: the body is not a LockBatchRequestBody.
     """
-    fields = decode_body(body, _lock_batch)
+    fields = decode_request(body, _lock_batch)
     return LockBatch(
         fields.consumer_group, fields.client_id, _queues(fields.mq_set), fields.only_this_broker
     )
@@ -78,7 +78,8 @@ def decode_locked(body: bytes) -> set[MessageQueue]:
 
 def _bodies(queues: Iterable[MessageQueue]) -> list[MessageQueueBody]:
     return [
-        MessageQueueBody(queue.broker_name, queue.queue_id, queue.topic) for queue in sorted(queues)
+        MessageQueueBody(queue.broker_name, queue.queue_id, queue.topic)
+        for queue in in_order(queues)
     ]
 
 

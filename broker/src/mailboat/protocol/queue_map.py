@@ -8,7 +8,8 @@ the keys as strings.
 Source: the output of com.alibaba:fastjson 1.2 for Map<MessageQueue, ?>
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from mailboat.errors import RemoteProtocolError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.bodies import convert_body, decode_body, encode_body
+from mailboat.protocol.command import Int32
 from mailboat.protocol.lenient_json import loads
 
 
@@ -23,22 +25,34 @@ class MessageQueueBody(msgspec.Struct, rename="camel", gc=False):
     """MessageQueue as JSON, the keys in alphabetical order."""
 
     broker_name: str
-    queue_id: int
+    queue_id: Int32
     topic: str
 
+
+_QUEUES_A_SLICE: Final = 200
 
 _queue: Final = msgspec.json.Decoder(MessageQueueBody, strict=False)
 
 
 def encode_queue_map(table: Mapping[MessageQueue, object]) -> bytes:
     """Write a map with raw object keys, ordered by queue."""
-    entries = (
-        encode_body(MessageQueueBody(queue.broker_name, queue.queue_id, queue.topic))
-        + b":"
-        + encode_body(table[queue])
-        for queue in sorted(table)
-    )
-    return b"{" + b",".join(entries) + b"}"
+    return b"".join(queue_map_slices(table))
+
+
+def queue_map_slices(table: Mapping[MessageQueue, object]) -> Iterator[bytes]:
+    """Return what `encode_queue_map` writes, in pieces that take a moment each."""
+    mark = b"{"
+    queues = iter(sorted(table))
+    while some := list(islice(queues, _QUEUES_A_SLICE)):
+        entries = [
+            encode_body(MessageQueueBody(queue.broker_name, queue.queue_id, queue.topic))
+            + b":"
+            + encode_body(table[queue])
+            for queue in some
+        ]
+        yield mark + b",".join(entries)
+        mark = b","
+    yield b"}" if table else b"{}"
 
 
 def read_queue_map(table: object) -> dict[MessageQueue, Any]:

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from mailboat.protocol.bodies import decode_body, encode_body
+from mailboat.protocol.command import Int32, Int64
 
 MASTER_ID: Final = 0
 
@@ -23,7 +24,7 @@ class BrokerData(msgspec.Struct, rename="camel"):
 
     cluster: str
     broker_name: str
-    broker_addrs: dict[int, str] = {}
+    broker_addrs: dict[Int64, str] = {}
     enable_acting_master: bool = False
     """RocketMQ 5's; no slave acts for a master here. The Rust client reads no route without it."""
 
@@ -32,10 +33,10 @@ class QueueData(msgspec.Struct, rename="camel"):
     """A topic's queues on the brokers of one name."""
 
     broker_name: str
-    read_queue_nums: int = 0
-    write_queue_nums: int = 0
-    perm: int = 0
-    topic_sys_flag: int = 0
+    read_queue_nums: Int32 = 0
+    write_queue_nums: Int32 = 0
+    perm: Int32 = 0
+    topic_sys_flag: Int32 = 0
 
 
 class TopicRouteData(msgspec.Struct, rename="camel", omit_defaults=True):

@@ -4,7 +4,7 @@ Source: apache/rocketmq remoting/protocol/admin/{TopicStatsTable,TopicOffset,Con
 OffsetWrapper}.java, broker/offset/ConsumerOffsetManager.java
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -17,8 +17,10 @@ from mailboat.protocol.bodies import (
     convert_body,
     decode_body,
     encode_body,
+    encode_data_version,
 )
-from mailboat.protocol.queue_map import encode_queue_map, loads_object, read_queue_map
+from mailboat.protocol.json_slices import Member, compact_slices, table_parts
+from mailboat.protocol.queue_map import loads_object, queue_map_slices, read_queue_map
 
 
 class TopicOffset(msgspec.Struct, rename="camel", gc=False):
@@ -64,8 +66,16 @@ _consumer_offsets: Final = msgspec.json.Decoder(_ConsumerOffsetBody, strict=Fals
 
 def encode_topic_stats(table: Mapping[MessageQueue, TopicOffset], put_tps: float = 0.0) -> bytes:
     """Write the bounds of a topic's queues (202); `put_tps` is messages sent per second."""
-    tps = encode_body(put_tps)
-    return b'{"offsetTable":' + encode_queue_map(table) + b',"topicPutTps":' + tps + b"}"
+    return b"".join(topic_stats_slices(table, put_tps))
+
+
+def topic_stats_slices(
+    table: Mapping[MessageQueue, TopicOffset], put_tps: float = 0.0
+) -> Iterator[bytes]:
+    """Return what `encode_topic_stats` writes, in pieces that take a moment each."""
+    yield b'{"offsetTable":'
+    yield from queue_map_slices(table)
+    yield b',"topicPutTps":' + encode_body(put_tps) + b"}"
 
 
 def decode_topic_stats(body: bytes) -> dict[MessageQueue, TopicOffset]:
@@ -80,9 +90,14 @@ def decode_topic_stats(body: bytes) -> dict[MessageQueue, TopicOffset]:
 
 def encode_consume_stats(stats: ConsumeStats) -> bytes:
     """Write a group's progress (208)."""
-    consume_tps = encode_body(float(stats.consume_tps))
-    table = encode_queue_map(stats.offset_table)
-    return b'{"consumeTps":' + consume_tps + b',"offsetTable":' + table + b"}"
+    return b"".join(consume_stats_slices(stats))
+
+
+def consume_stats_slices(stats: ConsumeStats) -> Iterator[bytes]:
+    """Return what `encode_consume_stats` writes, in pieces that take a moment each."""
+    yield b'{"consumeTps":' + encode_body(float(stats.consume_tps)) + b',"offsetTable":'
+    yield from queue_map_slices(stats.offset_table)
+    yield b"}"
 
 
 def decode_consume_stats(body: bytes) -> ConsumeStats:
@@ -102,7 +117,13 @@ def decode_consume_stats(body: bytes) -> ConsumeStats:
 
 def encode_consumer_offsets(table: ConsumerOffsetTable) -> bytes:
     """Write committed offsets (43, consumerOffset.json)."""
-    return encode_body(msgspec.convert(table, _ConsumerOffsetBody, from_attributes=True))
+    return b"".join(compact_slices(consumer_offset_members(table)))
+
+
+def consumer_offset_members(table: ConsumerOffsetTable) -> Iterator[Member]:
+    """Return what `encode_consumer_offsets` writes, to be written a slice at a time."""
+    yield "offsetTable", table_parts(table.offset_table, weigh=len)
+    yield "dataVersion", encode_data_version(table.data_version)
 
 
 def decode_consumer_offsets(body: bytes) -> ConsumerOffsetTable:

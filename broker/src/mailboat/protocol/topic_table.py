@@ -4,6 +4,7 @@ Source: apache/rocketmq common/TopicConfig.java and
 remoting/protocol/body/TopicConfigSerializeWrapper.java
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -11,7 +12,13 @@ import msgspec
 
 from mailboat.model.data_version import DataVersion
 from mailboat.model.topic import TopicConfig
-from mailboat.protocol.bodies import DataVersionBody, decode_body, encode_body
+from mailboat.protocol.bodies import (
+    DataVersionBody,
+    decode_body,
+    encode_body,
+    encode_data_version,
+)
+from mailboat.protocol.json_slices import Member, compact_slices, table_parts
 
 
 @dataclass(slots=True)
@@ -63,7 +70,17 @@ def decode_topic_config(body: bytes) -> TopicConfig:
 
 def encode_topic_table(table: TopicConfigTable) -> bytes:
     """Write a broker's topics."""
-    return encode_body(msgspec.convert(table, TopicConfigTableBody, from_attributes=True))
+    return b"".join(compact_slices(topic_table_members(table)))
+
+
+def topic_table_members(table: TopicConfigTable) -> Iterator[Member]:
+    """Return what `encode_topic_table` writes, to be written a slice at a time."""
+    yield "dataVersion", encode_data_version(table.data_version)
+    yield "topicConfigTable", table_parts(table.topic_config_table, _encode_configs)
+
+
+def _encode_configs(configs: dict[str, TopicConfig]) -> bytes:
+    return encode_body(msgspec.convert(configs, dict[str, TopicConfigBody], from_attributes=True))
 
 
 def decode_topic_table(body: bytes) -> TopicConfigTable:

@@ -9,15 +9,22 @@ Source: apache/rocketmq remoting/netty/NettyRemotingAbstract.java, NettyRemoting
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Iterator
 from typing import Final, Protocol, cast
 
-from mailboat.errors import ConnectionLostError, RemoteProtocolError, RequestTimeoutError
+from mailboat.errors import (
+    ConnectionLostError,
+    PeerBusyError,
+    RemoteProtocolError,
+    RequestTimeoutError,
+)
 from mailboat.model.hosts import encode_host, format_host
 from mailboat.protocol.codes import request_code_name
 from mailboat.protocol.command import ONEWAY_FLAG, RemotingCommand
 from mailboat.protocol.frame import Frame, FrameDecoder, TlsHelloError
+from mailboat.remoting.kept_bytes import KeptBytes
 from mailboat.remoting.limits import RemotingLimits
 
 _log: Final = logging.getLogger(__name__)
@@ -39,6 +46,9 @@ class FrameHandler(Protocol):
     def frames_received(self, connection: "Connection", frames: list[Frame]) -> None:
         """Handle every frame of one read and write all answers with one `connection.write`."""
 
+    def writing_resumed(self, connection: "Connection") -> None:
+        """Answer what waited while the peer did not read; frames put back come afterwards."""
+
     def connection_closed(self, connection: "Connection") -> None:
         """Forget the connection; called once for each one opened."""
 
@@ -52,21 +62,29 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_active_since_sweep",
+        "_awaited_bytes",
         "_decoder",
         "_frame_started_s",
         "_frames_at_sweep",
         "_handler",
         "_idle_since_s",
+        "_is_aborted",
+        "_is_deferred",
+        "_kept",
         "_loop",
         "_next_opaque",
         "_opened_s",
         "_owner",
         "_pending",
         "_postponed",
+        "_postponed_bytes",
         "_transport",
         "_write_paused_s",
+        "_written_at_sweep",
+        "_written_bytes",
         "context",
         "is_closed",
+        "is_stale",
         "peer",
         "peer_host",
         "reads",
@@ -77,12 +95,20 @@ class Connection(asyncio.Protocol):
         """Prepare a connection that belongs to `owner`; the event loop opens it."""
         self._handler = handler
         self._owner = owner
+        self._kept = owner.kept
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._next_opaque = 0
         self._postponed: list[Frame] | None = None
+        self._postponed_bytes = 0
+        self._awaited_bytes = 0
+        self._written_bytes = 0
+        self._written_at_sweep = 0
+        self._is_aborted = False
+        self._is_deferred = False
+        self.is_stale = False
         self.reads = 0
         self._active_since_sweep = True
         self._opened_s = self._idle_since_s = owner.now_s()
@@ -100,6 +126,11 @@ class Connection(asyncio.Protocol):
         return f"Connection({self.peer}{', closed' if self.is_closed else ''})"
 
     @property
+    def is_accepted(self) -> bool:
+        """Whether the peer connected to us, rather than we to it."""
+        return self._owner.is_server
+
+    @property
     def is_write_paused(self) -> bool:
         """Whether the peer leaves more answers unread than the high-water mark allows."""
         return self._write_paused_s is not None
@@ -109,23 +140,65 @@ class Connection(asyncio.Protocol):
         """How many bytes of answers may be collected before they are written."""
         return self._owner.limits.write_high_water_bytes
 
+    def has_room(self) -> bool:
+        """Tell whether an answer that can wait should be written now."""
+        kept = self._kept
+        return self._write_paused_s is None and (kept.at_most <= kept.roomy or kept.has_room(self))
+
+    @property
+    def awaited_bytes(self) -> int:
+        """What `keep` was told of and `release` was not yet."""
+        return self._awaited_bytes
+
+    def keep(self, size: int) -> None:
+        """Count the bytes of a request that is awaited; `release` takes them off again."""
+        self._awaited_bytes += size
+        self._grew(size)
+
+    def release(self, size: int) -> None:
+        """Count bytes no more that `keep` was told of."""
+        self._awaited_bytes -= size
+
+    def kept_bytes(self) -> int:
+        """Return how many bytes are in memory for this peer: unread, unfinished or put back."""
+        if self._transport is None or self._is_aborted:
+            return 0
+        return (
+            self._transport.get_write_buffer_size()
+            + self._decoder.buffered_bytes
+            + self._postponed_bytes
+            + self._awaited_bytes
+        )
+
+    def has_read_all(self) -> bool:
+        """Tell whether the peer got something and has read all of it."""
+        return self._written_bytes > 0 and self.unsent_bytes() == 0
+
     def write(self, data: bytes) -> None:
         """Send bytes, joined by the caller; dropped without a word when the connection is gone."""
         transport = self._transport
         if self.is_closed or transport is None or transport.is_closing():
             return
         self._active_since_sweep = True
-        transport.write(data)
+        size = len(data)
+        self._written_bytes += size
+        kept = self._kept
+        kept.at_most += size
+        if kept.at_most <= kept.look_at or kept.settle(self, size):
+            transport.write(data)
 
     async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """Send a request and return the peer's response, whatever its code.
 
         Raises:
+            PeerBusyError: a client of ours reads or answers too little; nothing was sent.
             RequestTimeoutError: no response in time.
             ConnectionLostError: the connection is closed, or closed before the response came.
         """
         if self.is_closed or self._loop is None:
             raise ConnectionLostError(f"the connection to {self.peer} is closed")
+        if self.is_accepted:
+            self._check_attention()
         opaque = command.opaque = self._take_opaque()
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         data = command.encode()
@@ -160,12 +233,23 @@ class Connection(asyncio.Protocol):
         """Give frames back that must wait until the peer has read its answers.
 
         They return through `FrameHandler.frames_received` once writing resumes. Only for a
-        connection that `is_write_paused`.
+        connection that `is_write_paused` or `has_postponed` already.
         """
-        if self._postponed is None:
-            self._postponed = frames
-        else:
-            self._postponed += frames
+        self._put_back(frames)
+
+    @property
+    def has_postponed(self) -> bool:
+        """Whether frames wait that were read before; a later one must wait behind them."""
+        return self._postponed is not None
+
+    def defer(self, frames: list[Frame]) -> None:
+        """Give frames back that are handled in the loop's next round: others are served first."""
+        assert self._loop is not None
+        self.postpone(frames)
+        if not self._is_deferred and self._transport is not None:
+            self._is_deferred = True
+            self._transport.pause_reading()
+            self._loop.call_soon(self._go_on)
 
     def close(self) -> None:
         """Send what was written, then close."""
@@ -176,8 +260,9 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close now, dropping what was written but not sent."""
         if self._transport is not None:
-            self.is_closed = True
+            self.is_closed = self._is_aborted = True
             self._transport.abort()
+            self._forget()
 
     def unsent_bytes(self) -> int:
         """Return the size of the answers that the operating system has not taken yet."""
@@ -203,6 +288,7 @@ class Connection(asyncio.Protocol):
         if self._active_since_sweep:
             self._active_since_sweep = False
             self._idle_since_s = now_s
+        self._look_for_stale()
         paused_s = self._write_paused_s
         if paused_s is not None and now_s - paused_s >= limits.write_drain_timeout_s:
             self.drop("its answers stay unread")
@@ -252,12 +338,14 @@ class Connection(asyncio.Protocol):
             self.protocol_error(error)
             return
         if frames:
-            if self._postponed is None:
+            if self._postponed is None and not self._is_deferred:
                 self._handler.frames_received(self, frames)
             else:
-                self._postponed += frames
+                self._put_back(frames)
             if decoder.failure is not None and not self.is_closed:
                 self.protocol_error(decoder.failure)
+        if decoder.buffered_bytes:
+            self._grew(len(data))
 
     def eof_received(self) -> bool:
         """Close once the answers are sent; called by the event loop when the peer stops sending."""
@@ -269,17 +357,30 @@ class Connection(asyncio.Protocol):
         self._write_paused_s = self._owner.now_s()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
-        self._owner.writing_paused(self)
 
     def resume_writing(self) -> None:
         """Go on with the frames that waited, then with reading; called by the event loop."""
         self._write_paused_s = None
-        self._owner.writing_resumed(self)
-        while self._postponed and not self.is_closed and self._write_paused_s is None:
+        if not self.is_closed:
+            self._handler.writing_resumed(self)
+        if not self._is_deferred:
+            self._handle_postponed()
+
+    def _go_on(self) -> None:
+        """Go on with the frames that were deferred."""
+        self._is_deferred = False
+        if self._write_paused_s is None:
+            self._handle_postponed()
+
+    def _handle_postponed(self) -> None:
+        while self._postponed and not (self.is_closed or self._is_deferred or self.is_write_paused):
             frames, self._postponed = self._postponed, None
+            self._postponed_bytes = 0
             self._handler.frames_received(self, frames)
         transport = self._transport
-        if self._write_paused_s is None and transport is not None and not transport.is_closing():
+        if self._is_deferred or self.is_write_paused:
+            return
+        if transport is not None and not transport.is_closing():
             self._active_since_sweep = True
             transport.resume_reading()
 
@@ -288,7 +389,7 @@ class Connection(asyncio.Protocol):
         was_opened = self._owner.discard(self)
         self.is_closed = True
         self._transport = None
-        self._postponed = None
+        self._forget()
         pending, self._pending = self._pending, {}
         for future in pending.values():
             if not future.done():
@@ -297,6 +398,42 @@ class Connection(asyncio.Protocol):
                 )
         if was_opened:
             self._handler.connection_closed(self)
+
+    def _put_back(self, frames: list[Frame]) -> None:
+        if self._postponed is None:
+            self._postponed = frames
+        else:
+            self._postponed += frames
+        size = sum(len(header) + len(body) for _, header, body in frames)
+        self._postponed_bytes += size
+        self._grew(size)
+
+    def _grew(self, size: int) -> None:
+        """Keep the bytes of all connections within their budget; may close this one."""
+        kept = self._kept
+        kept.at_most += size
+        if kept.at_most > kept.look_at:
+            kept.settle(self, 0)
+
+    def _forget(self) -> None:
+        """Free what is kept; others may hold on to a connection that ended."""
+        self._postponed = None
+        self._postponed_bytes = 0
+        self._decoder.clear()
+
+    def _check_attention(self) -> None:
+        if self._write_paused_s is not None:
+            raise PeerBusyError(f"{self.peer} does not read what it is sent")
+        if len(self._pending) >= self._owner.limits.max_unanswered:
+            raise PeerBusyError(f"{self.peer} has {len(self._pending)} requests to answer first")
+
+    def _look_for_stale(self) -> None:
+        """See whether bytes are kept that were there at the last sweep already."""
+        decoder = self._decoder
+        self.is_stale = self._written_bytes - self.unsent_bytes() < self._written_at_sweep or (
+            decoder.buffered_bytes > 0 and decoder.completed_frames == self._frames_at_sweep
+        )
+        self._written_at_sweep = self._written_bytes
 
     def _take_opaque(self) -> int:
         self._next_opaque = opaque = (self._next_opaque + 1) & _OPAQUE_MASK
@@ -325,13 +462,17 @@ class ConnectionSet:
         self._name = name
         self._capacity = capacity
         self._expects_frames = expects_frames
-        self._connections: set[Connection] = set()
+        # A dictionary for a set that keeps its order.
+        self._connections: dict[Connection, None] = {}
+        self.is_server = expects_frames
+        # What a client of ours sends is its program's business.
+        budget_bytes = limits.unsent_budget_bytes if expects_frames else sys.maxsize
+        self.kept = KeptBytes(budget_bytes, self._connections)
         self._timer: asyncio.TimerHandle | None = None
         self._to_sweep: list[Connection] = []
         self._sweep_due_s = 0.0
         self._stalled_s = 0.0
         self._complaints: dict[str, tuple[float, int]] = {}
-        self._write_paused: dict[Connection, None] = {}  # the longest paused first
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -356,7 +497,7 @@ class ConnectionSet:
         if self._capacity is not None and len(self._connections) >= self._capacity:
             self.complain(connection, f"more than {self._capacity} connections")
             return False
-        self._connections.add(connection)
+        self._connections[connection] = None
         self._empty.clear()
         if self._timer is None:
             self._arm(self.limits.sweep_interval_s)
@@ -366,8 +507,7 @@ class ConnectionSet:
         """Forget a connection; return whether it was in the set."""
         if connection not in self._connections:
             return False
-        self._connections.remove(connection)
-        self._write_paused.pop(connection, None)
+        del self._connections[connection]
         if not self._connections:
             self._empty.set()
             self._to_sweep.clear()
@@ -375,20 +515,6 @@ class ConnectionSet:
                 self._timer.cancel()
                 self._timer = None
         return True
-
-    def writing_paused(self, connection: Connection) -> None:
-        """Keep the unsent answers of all connections within their budget."""
-        self._write_paused[connection] = None
-        unsent_bytes = sum(paused.unsent_bytes() for paused in self._write_paused)
-        while unsent_bytes > self.limits.unsent_budget_bytes:
-            longest_paused = next(iter(self._write_paused))
-            del self._write_paused[longest_paused]
-            unsent_bytes -= longest_paused.unsent_bytes()
-            longest_paused.drop("its answers stay unread and memory for them is short")
-
-    def writing_resumed(self, connection: Connection) -> None:
-        """Forget that a connection was slow."""
-        self._write_paused.pop(connection, None)
 
     def complain(self, connection: Connection, reason: str) -> None:
         """Log why a peer is closed, at most one line per peer and minute."""
@@ -439,3 +565,4 @@ class ConnectionSet:
         now_s = self.now_s()
         for connection in connections:
             connection.sweep(now_s, self.limits, expects_frames=self._expects_frames)
+        self.kept.shed()

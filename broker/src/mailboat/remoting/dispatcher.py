@@ -1,5 +1,9 @@
 """Sends each request to the processor of its code and its answer back.
 
+Requests whose processor has to wait are counted, in lanes that do not get into each other's way and
+for each connection: a client that does not answer what others want of it keeps nobody from locking
+queues, and one connection has no more than a share of a lane.
+
 Errors end here: a processor raises, the peer gets a response code and one sentence, everybody
 else's requests go on.
 
@@ -9,7 +13,10 @@ Source: apache/rocketmq remoting/netty/NettyRemotingAbstract.java (processReques
 import asyncio
 import inspect
 import logging
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from enum import Enum
 from typing import Final
 
 from mailboat.errors import (
@@ -32,6 +39,22 @@ Processor = Callable[[Connection, RemotingCommand], Answer | Awaitable[Answer]]
 """Answers a request at once, later (awaitable), or by writing to the connection itself (None)."""
 
 _MAX_IN_FLIGHT: Final = 4096
+ROUND_S: Final = 0.01
+"""How long the requests of one read may take before everybody else has a turn."""
+_MAX_PER_CONNECTION: Final = 1024
+
+
+class Lane(Enum):
+    """What requests wait for, while they are awaited."""
+
+    COMMON = "requests"
+    """For this server: its disk, its threads."""
+
+    MEMBER = "locks, offsets and heartbeats"
+    """For this server too, and a consumer that is refused one loses its queues."""
+
+    RELAY = "relayed requests"
+    """For the answer of another client."""
 
 
 class Dispatcher:
@@ -41,22 +64,43 @@ class Dispatcher:
     answered when it is done.
     """
 
-    def __init__(self, *, max_in_flight: int = _MAX_IN_FLIGHT) -> None:
-        """Start without processors; at most `max_in_flight` requests may be awaited at a time."""
+    def __init__(
+        self,
+        *,
+        max_in_flight: int = _MAX_IN_FLIGHT,
+        max_per_connection: int = _MAX_PER_CONNECTION,
+    ) -> None:
+        """Start without processors; so many requests of each lane may be awaited at a time.
+
+        Relayed ones may be four times as many: they cost their bytes only, which are counted.
+        """
         self._processors: dict[int, Processor] = {}
+        self._lanes: dict[int, Lane] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._max_in_flight = max_in_flight
+        self._in_flight: Counter[Lane] = Counter()
+        self._of_connection: Counter[tuple[Connection, Lane]] = Counter()
+        self._max_in_flight = dict.fromkeys(Lane, max_in_flight)
+        self._max_in_flight[Lane.RELAY] *= 4
+        self._max_per_connection = max_per_connection
         self.on_connection_closed: list[Callable[[Connection], None]] = []
         """Called with each connection that ended."""
+        self.on_writing_resumed: list[Callable[[Connection], None]] = []
+        """Called with each connection whose peer reads again."""
 
-    def register(self, code: int, processor: Processor) -> None:
-        """Make `processor` answer the requests of one code."""
+    def register(self, code: int, processor: Processor, lane: Lane = Lane.COMMON) -> None:
+        """Make `processor` answer the requests of one code; they are awaited in a lane."""
         if code in self._processors:
             raise ValueError(f"request {request_code_name(code)} already has a processor")
         self._processors[code] = processor
+        self._lanes[code] = lane
 
     def connection_opened(self, connection: Connection) -> None:
         """Do nothing: a connection means nothing before its first request."""
+
+    def writing_resumed(self, connection: Connection) -> None:
+        """Tell the listeners."""
+        for listener in self.on_writing_resumed:
+            listener(connection)
 
     def connection_closed(self, connection: Connection) -> None:
         """Tell the listeners."""
@@ -66,8 +110,13 @@ class Dispatcher:
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
         """Handle every frame of one read, answering with one write.
 
-        Once the peer leaves too many answers unread, the remaining frames wait until it reads.
+        Once the peer leaves too many answers unread, the remaining frames wait until it reads; once
+        they have taken `ROUND_S`, until the loop has looked at everybody else.
         """
+        self._handle(connection, frames, time.monotonic() + ROUND_S)
+
+    def _handle(self, connection: Connection, frames: list[Frame], end_s: float) -> None:
+        """Handle frames until a time on the monotonic clock, at least the first one."""
         answers: list[bytes] = []
         unwritten_bytes = 0
         high_water_bytes = connection.write_high_water_bytes
@@ -83,6 +132,13 @@ class Dispatcher:
                 connection.response_received(command)
                 continue
             answer = self.process(connection, command)
+            if time.monotonic() > end_s and index + 1 < len(frames):
+                if answer is not None:
+                    answers.append(answer)
+                if answers:
+                    connection.write(b"".join(answers))
+                connection.defer(frames[index + 1 :])
+                return
             if answer is None:
                 continue
             answers.append(answer)
@@ -130,14 +186,41 @@ class Dispatcher:
         self, connection: Connection, command: RemotingCommand, result: Awaitable[Answer]
     ) -> Answer:
         """Await a processor's result in a task; return an answer only if there are too many."""
-        if len(self._tasks) >= self._max_in_flight:
+        lane = self._lanes[command.code]
+        place = (connection, lane)
+        size = _size_bytes(command)
+        problem = self._problem(place)
+        if problem is None:
+            connection.keep(size)
+        if problem is not None or connection.is_closed:
             if inspect.iscoroutine(result):
                 result.close()
-            remark = f"[OVERLOAD]{len(self._tasks)} requests are in progress, try again later"
-            return command.response(ResponseCode.SYSTEM_BUSY, remark)
+            return command.response(ResponseCode.SYSTEM_BUSY, problem)
+        self._in_flight[lane] += 1
+        self._of_connection[place] += 1
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            connection.release(size)
+            self._in_flight[lane] -= 1
+            self._of_connection[place] -= 1
+            if not self._of_connection[place]:
+                del self._of_connection[place]
+
         task = asyncio.get_running_loop().create_task(self._finish(connection, command, result))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
+        return None
+
+    def _problem(self, place: tuple[Connection, Lane]) -> str | None:
+        """Say why no more requests of a connection can be awaited in a lane."""
+        lane = place[1]
+        for count, most, whose in (
+            (self._in_flight[lane], self._max_in_flight[lane], ""),
+            (self._of_connection[place], self._max_per_connection, " of this connection"),
+        ):
+            if count >= most:
+                return f"[OVERLOAD]{count} {lane.value}{whose} are in progress, try again later"
         return None
 
     async def _finish(
@@ -150,6 +233,12 @@ class Dispatcher:
         data = encode_answer(command, answer)
         if data is not None:
             connection.write(data)
+
+
+def _size_bytes(command: RemotingCommand) -> int:
+    """Return about how much memory a request takes."""
+    fields = command.ext_fields.items()
+    return len(command.body) + sum(len(name) + len(value) for name, value in fields)
 
 
 def encode_answer(command: RemotingCommand, answer: Answer) -> bytes | None:

@@ -1,13 +1,14 @@
 """What one peer may cost: every limit of a connection in one place."""
 
-import resource
 from dataclasses import dataclass
 from typing import Final, Self
 
 from mailboat.config import RemotingConfig
+from mailboat.disk.descriptors import descriptor_limit
 
-# The store, the name servers and HTTP need files and sockets too.
+# The store and the name servers need files and sockets too; HTTP has its own count.
 _RESERVED_DESCRIPTORS: Final = 512
+_MAX_HTTP_CONNECTIONS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,10 @@ class RemotingLimits:
     """Unsent answers of one connection above which nothing more is read from it."""
 
     unsent_budget_bytes: int = 128 * 1024 * 1024
-    """Unsent answers of all connections together; above it the longest unread ones are dropped."""
+    """What is kept for all connections together, see `mailboat.remoting.kept_bytes`."""
+
+    max_unanswered: int = 1024
+    """Requests of a server that one peer may leave unanswered; the next one is not sent."""
 
     write_drain_timeout_s: float = 10.0
     """How long a peer may leave its answers unread above the high-water mark."""
@@ -48,6 +52,7 @@ class RemotingLimits:
             first_frame_timeout_s=config.first_frame_timeout_seconds,
             idle_timeout_s=config.server_channel_max_idle_time_seconds,
             write_high_water_bytes=config.write_buffer_high_water_mark,
+            unsent_budget_bytes=config.unsent_budget_bytes,
             write_drain_timeout_s=config.write_drain_timeout_seconds,
             max_connections=config.max_connections,
         )
@@ -58,8 +63,16 @@ def connection_capacity(limits: RemotingLimits) -> int:
 
     Descriptors are left for files: a broker that cannot open its next segment cannot store.
     """
-    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft_limit == resource.RLIM_INFINITY:
+    soft_limit = descriptor_limit()
+    if soft_limit is None:
         return limits.max_connections
     spare = max(soft_limit - _RESERVED_DESCRIPTORS, soft_limit // 2)
-    return min(limits.max_connections, spare)
+    return min(limits.max_connections, spare - http_connection_capacity())
+
+
+def http_connection_capacity() -> int:
+    """Return how many HTTP connections a process may hold beside those of the RocketMQ port."""
+    soft_limit = descriptor_limit()
+    if soft_limit is None:
+        return _MAX_HTTP_CONNECTIONS
+    return min(_MAX_HTTP_CONNECTIONS, soft_limit // 8)

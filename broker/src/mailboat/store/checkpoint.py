@@ -22,7 +22,15 @@ from typing import Final
 
 import msgspec
 
-from mailboat.disk import Disk, read_file, replace_file, sync, write_fully
+from mailboat.disk import (
+    Disk,
+    UnreadableError,
+    read_file,
+    read_fully,
+    replace_file,
+    sync,
+    write_fully,
+)
 
 CHECKPOINT_BYTES: Final = 4096
 _LONGS: Final = struct.Struct(">5q")
@@ -72,7 +80,9 @@ class Progress(msgspec.Struct, rename="camel"):
     `index_entry_counts` has the entries of all, oldest first; `queue_units` is the sum of all
     queues' ends, `queue_first_bytes` of their first files' names. `empty_queues` has topic, queue
     id and end of queues whose every message has expired: the log cannot tell any more which queue
-    offsets were given out.
+    offsets were given out. With `is_rebuilding` the derived files are being built anew from the
+    log: nothing is claimed but `empty_queues`, which has the ends of all queues as they were known
+    before.
     """
 
     commit_log_offset: int = 0
@@ -84,6 +94,7 @@ class Progress(msgspec.Struct, rename="camel"):
     last_store_timestamp_ms: int = 0
     empty_queues: list[tuple[str, int, int]] = []
     clean: bool = False
+    is_rebuilding: bool = False
 
 
 def read_progress(disk: Disk, path: str) -> Progress | None:
@@ -107,8 +118,12 @@ def write_progress(disk: Disk, path: str, progress: Progress) -> None:
 
 
 def read_checked(disk: Disk, path: str) -> bytes | None:
-    """Return the text that `write_checked` wrote, None where it is damaged."""
-    text, _, crc = read_file(disk, path).rpartition(b"\n")
+    """Return the text that `write_checked` wrote, None where it is damaged or unreadable."""
+    try:
+        data = read_file(disk, path)
+    except UnreadableError:
+        return None
+    text, _, crc = data.rpartition(b"\n")
     return text if crc.isdigit() and int(crc) == zlib.crc32(text) else None
 
 
@@ -168,7 +183,13 @@ def open_flushed_mark(disk: Disk, path: str) -> FlushedMark:
     if not disk.exists(path):
         replace_file(disk, path, bytes(2 * _SLOT_BYTES))
     fd = disk.open(path)
-    data = disk.pread(fd, 2 * _SLOT_BYTES, 0)
+    try:
+        data = read_fully(disk, fd, 2 * _SLOT_BYTES, 0)
+    except UnreadableError:
+        # A new file has new blocks.
+        disk.close(fd)
+        disk.unlink(path)
+        return open_flushed_mark(disk, path)
     best = (0, 0)
     for position in (0, _SLOT_BYTES):
         if len(data) < position + _MARK.size:

@@ -20,7 +20,7 @@ from mailboat.disk import Disk
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.dispatch import Dispatch
 from mailboat.store.index_service import IndexService
-from mailboat.store.message_inner import BlockingRunner
+from mailboat.store.message_inner import Runners
 from mailboat.store.queue_table import QueueDrop, QueueTable, RaisedQueue
 from mailboat.store.retention import REASONS, Pressure, Reason, Reserved, Retention
 from mailboat.store.segment import Segment
@@ -36,6 +36,9 @@ LOOKS_A_SEGMENT: Final = 16
 
 READS_MAX: Final = 64
 """First records that one look at all segments reads: after a start they may lie on a cold disk."""
+
+TRIM_SLICE_S: Final = 0.003
+"""Time that queues are adjusted for before others have their turn."""
 
 FIRST_ROUND_S: Final = 60.0
 """RocketMQ waits a minute before it first cleans, so that a start is not slowed down."""
@@ -78,7 +81,7 @@ class Cleaner:
         queues: QueueTable,
         index: IndexService,
         dispatch: Dispatch,
-        run_blocking: BlockingRunner,
+        runners: Runners,
     ) -> None:
         """Clean the log in `directory` and what is derived from it."""
         self._config = config
@@ -89,7 +92,7 @@ class Cleaner:
         self._queues = queues
         self._index = index
         self._dispatch = dispatch
-        self._run_blocking = run_blocking
+        self._runners = runners
         self._removed: deque[_Removed] = deque()
         self._is_unlinking = False
         self._is_derived_behind = False
@@ -263,16 +266,25 @@ class Cleaner:
     def _drop_derived(self) -> None:
         start = self._commit_log.start
         self.times.forget_before(start)
-        raised: list[RaisedQueue] = []
         self._is_derived_behind = False
+        self._index.drop_below(start)
+        self._queues.begin_raise(start)
+        self.trim(TRIM_SLICE_S)
+
+    def trim(self, slice_s: float) -> bool:
+        """Adjust queues to the log's start for so many seconds; tell whether all are.
+
+        A hundred thousand queues take longer than anybody should wait for an answer.
+        """
         try:
-            self._queues.raise_min(start, raised)
+            raised = self._queues.raise_some(slice_s)
         except OSError as exc:
             log.warning("queues of removed segments could not be trimmed: %s", exc)
             self._is_derived_behind = True
-        self._index.drop_below(start)
+            return True
         if raised and self.on_removed is not None:
             self.on_removed(raised)
+        return not self._queues.is_raising
 
     @property
     def has_dropped_files(self) -> bool:
@@ -343,7 +355,7 @@ class Cleaner:
             self._disk.unlink(path)
             self._disk.fsync_dir(self._directory)
 
-        self._run_blocking(unlink, self._unlinked)
+        self._runners.files(unlink, self._unlinked)
 
     def _unlinked(self, _: Any, error: BaseException | None) -> None:
         self._is_unlinking = False
@@ -374,4 +386,5 @@ class Cleaner:
             elif not isinstance(error, OSError):
                 raise error
 
-        self._run_blocking(lambda: self._disk.fallocate(segment.fd, segment.size_bytes), reserved)
+        fd = segment.keep_open()
+        self._runners.reservations(lambda: self._disk.fallocate(fd, segment.size_bytes), reserved)

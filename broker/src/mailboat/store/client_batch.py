@@ -22,7 +22,7 @@ from mailboat.model.record import (
     TAIL,
 )
 from mailboat.model.rows import cut_rows, pack_rows
-from mailboat.model.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+from mailboat.model.sys_flag import ANY_HOST_V6, BORN_HOST_V6, STORE_HOST_V6
 from mailboat.store.message_inner import PutStatus
 
 _CRC_MASK: Final = 0x7FFFFFFF
@@ -134,11 +134,9 @@ class ClientBatch(msgspec.Struct, gc=False):
 
     def _shared_fields(self, store_host: bytes, store_timestamp_ms: int) -> bytes:
         """Return the bytes from sysFlag to the prepared transaction offset."""
-        sys_flag = self.sys_flag
-        if len(self.born_host) != 8 or len(store_host) != 8:
-            sys_flag &= ~(BORN_HOST_V6 | STORE_HOST_V6)
-            sys_flag |= BORN_HOST_V6 if len(self.born_host) != 8 else 0
-            sys_flag |= STORE_HOST_V6 if len(store_host) != 8 else 0
+        sys_flag = self.sys_flag & ~ANY_HOST_V6
+        sys_flag |= BORN_HOST_V6 if len(self.born_host) != 8 else 0
+        sys_flag |= STORE_HOST_V6 if len(store_host) != 8 else 0
         return b"".join(
             (
                 _SYS_FLAG_AND_BORN.pack(sys_flag, self.born_timestamp_ms),

@@ -12,14 +12,16 @@ import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from functools import partial, reduce
 from itertools import accumulate, repeat
-from operator import add, attrgetter
+from operator import add, attrgetter, or_
 from typing import Any, Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk
+from mailboat.disk.descriptors import reason_of
 from mailboat.model.names import MAX_RETRY_TOPIC_LENGTH, MAX_TOPIC_LENGTH, is_retry_or_dlq
 from mailboat.model.properties import MAX_PROPERTIES_BYTES
 from mailboat.model.record import (
@@ -36,11 +38,17 @@ from mailboat.model.record import (
     MAGIC_V2,
     TAIL,
 )
-from mailboat.model.sys_flag import BORN_HOST_V6, STORE_HOST_V6
+from mailboat.model.sys_flag import (
+    ANY_HOST_V6,
+    BORN_HOST_V6,
+    STORE_HOST_V6,
+    TRANSACTION_PREPARED,
+)
 from mailboat.store.client_batch import ClientBatch
 from mailboat.store.consume_queue import ConsumeQueue
+from mailboat.store.file_pool import FilePool
 from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus
-from mailboat.store.segment import Segment, create_segment
+from mailboat.store.segment import Segment, create_segment, open_segments
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +61,7 @@ _EXTRA_RECORD_BYTES: Final = 64 * 1024
 _SURELY_LEGAL_BYTES: Final = 8192
 
 
+_SYS_FLAG: Final = attrgetter("sys_flag")
 _COLUMNS: Final = attrgetter(
     "body",
     "properties",
@@ -96,16 +105,18 @@ class CommitLog:
         self,
         config: MessageStoreConfig,
         disk: Disk,
+        pool: FilePool,
         directory: str,
         store_host: bytes,
-        run_blocking: BlockingRunner,
+        run_reserving: BlockingRunner,
     ) -> None:
         """Build an empty log; recovery fills `segments` and `end`."""
         self._disk = disk
+        self._pool = pool
         self._directory = directory
         self._segment_bytes = config.mapped_file_size_commit_log
         self._append_crc = config.enabled_append_prop_crc
-        self._run_blocking = run_blocking
+        self._run_reserving = run_reserving
         self._topics: dict[str, tuple[int, bytes]] = {}
         # Held while a segment is made: by the blocking runner ahead of need, or by a roll that the
         # runner did not come in time for.
@@ -113,6 +124,7 @@ class CommitLog:
         self._prepared: Segment | None = None
         self._is_preparing = False
         self._next_create_try_s = 0.0
+        self._create_failure = ""
         self.has_room_ahead = True
         """False while the volume is known to have no room for the next segment."""
 
@@ -123,14 +135,27 @@ class CommitLog:
         self.last_store_timestamp_ms = 0
         self.failure: str | None = None
         self.no_room: str | None = None
+        self.last_write_failure: str | None = None
+        """Why the last write that failed did; those after it may have succeeded."""
 
     @property
     def start(self) -> int:
         """The physical offset of the oldest segment still there."""
         return self.segments[0].start if self.segments else self.end
 
+    def load_segments(self) -> None:
+        """Find the segments in the log's directory; where it ends is the business of recovery.
+
+        Raises:
+            DamagedStoreError: a name or size that no CommitLog has; the text says which.
+            OSError: a file cannot be opened.
+        """
+        self.segments = open_segments(self._disk, self._pool, self._directory, self._segment_bytes)
+
     def find(self, physical_offset: int) -> Segment | None:
         """Return the segment that holds a physical offset."""
+        if self.segments and (last := self.segments[-1]).start <= physical_offset:
+            return last if physical_offset < last.start + last.size_bytes else None
         index = bisect_right(self.segments, physical_offset, key=lambda segment: segment.start) - 1
         if index < 0 or physical_offset >= self.segments[index].end:
             return None
@@ -228,7 +253,7 @@ class CommitLog:
         slack = 2 if self._append_crc else 1
         needed = sum(batch.sizes) + slack * len(batch) + FILLER_BYTES
         largest = max(batch.sizes) + slack
-        if needed > self._segment_bytes:
+        if needed > self._segment_bytes or batch.sys_flag & TRANSACTION_PREPARED:
             return 0
         if largest > _SURELY_LEGAL_BYTES:
             crc_bytes = CRC_PROPERTY_BYTES + 1 if self._append_crc else 0
@@ -369,9 +394,18 @@ class CommitLog:
     # -- shapes ---------------------------------------------------------------------------------
 
     def _has_illegal(self, batch: list[MessageInner]) -> bool:
-        # Only what is near a limit is looked at closely.
+        """Tell whether a message breaks a limit; what they say of the length of hosts is dropped.
+
+        A record says that of its own hosts, which `_generic_head` sees to.
+        """
+        # Only what is near a limit is looked at closely, and what has a mark that none may have.
         largest = max([len(message.body) + len(message.properties) for message in batch])
-        return largest > _SURELY_LEGAL_BYTES and not all(map(self._is_legal, batch))
+        flags = reduce(or_, map(_SYS_FLAG, batch))
+        if flags & ANY_HOST_V6:
+            for message in batch:
+                message.sys_flag &= ~ANY_HOST_V6
+        is_close = largest > _SURELY_LEGAL_BYTES or flags & TRANSACTION_PREPARED
+        return bool(is_close) and not all(map(self._is_legal, batch))
 
     def _append_legal(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> int:
         pairs = list(zip(batch, queues, strict=True))
@@ -417,7 +451,7 @@ class CommitLog:
         now_ms: int,
     ) -> bytes:
         """Pack what comes before the body when a host is IPv6."""
-        flags = sys_flag & ~(BORN_HOST_V6 | STORE_HOST_V6)
+        flags = sys_flag & ~ANY_HOST_V6
         flags |= BORN_HOST_V6 if len(born_host) != 8 else 0
         flags |= STORE_HOST_V6 if len(self.store_host) != 8 else 0
         place = (queue_id, flag, queue_offset, physical_offset)
@@ -447,7 +481,8 @@ class CommitLog:
         crc_bytes = CRC_PROPERTY_BYTES + 1 if self._append_crc else 0
         size = self._size(message)
         return (
-            len(message.body) <= self.max_body_bytes
+            not message.sys_flag & TRANSACTION_PREPARED
+            and len(message.body) <= self.max_body_bytes
             and len(message.properties) + crc_bytes <= MAX_PROPERTIES_BYTES
             and len(topic[1]) - 1 <= limit
             and size <= self.max_body_bytes + _EXTRA_RECORD_BYTES
@@ -492,23 +527,35 @@ class CommitLog:
             prepared, self._prepared = self._prepared, None
             if prepared is None:
                 if now_s < self._next_create_try_s:
+                    self.no_room = self._create_failure
                     return False
                 try:
-                    prepared = create_segment(
-                        self._disk, self._directory, start, self._segment_bytes
-                    )
+                    prepared = self._create_here(start)
                 except OSError as exc:
-                    self._next_create_try_s = now_s + RETRY_CREATE_S
-                    self.no_room = (
-                        f"no room for the CommitLog segment at {start} in {self._directory}: "
-                        f"{exc.strerror}"
-                    )
+                    self._create_failed(start, exc)
+                    self.no_room = self._create_failure
                     log.warning("refused physical_offset=%d reason=%s", start, self.no_room)
                     return False
         assert prepared.start == start
         self.segments.append(prepared)
         self.no_room = None
         return True
+
+    def _create_here(self, start: int, *, reserve: bool = True) -> Segment:
+        """Make a segment on the store's thread, at the cost of files that are open for reading."""
+        what = (self._disk, self._pool, self._directory, start, self._segment_bytes, reserve)
+        try:
+            return create_segment(*what)
+        except OSError as exc:
+            if not self._pool.make_room(exc):
+                raise
+            return create_segment(*what)
+
+    def _create_failed(self, start: int, error: OSError) -> None:
+        self._next_create_try_s = self._disk.monotonic() + RETRY_CREATE_S
+        self._create_failure = (
+            f"no room for the CommitLog segment at {start} in {self._directory}: {reason_of(error)}"
+        )
 
     @property
     def is_prepared(self) -> bool:
@@ -544,9 +591,7 @@ class CommitLog:
         with self._create_lock:
             if self._prepared is None:
                 try:
-                    self._prepared = create_segment(
-                        self._disk, self._directory, last.end, self._segment_bytes, reserve=reserve
-                    )
+                    self._prepared = self._create_here(last.end, reserve=reserve)
                 except OSError as exc:
                     log.warning("could not begin the next segment: %s", exc)
                     return False
@@ -568,20 +613,21 @@ class CommitLog:
             with self._create_lock:
                 if self.segments[-1].end == start and self._prepared is None:
                     self._prepared = create_segment(
-                        self._disk, self._directory, start, self._segment_bytes
+                        self._disk, self._pool, self._directory, start, self._segment_bytes
                     )
 
-        self._run_blocking(create, self._prepare_done)
+        self._run_reserving(create, partial(self._prepare_done, start))
 
-    def _prepare_done(self, _: Any, error: BaseException | None) -> None:
+    def _prepare_done(self, start: int, _: Any, error: BaseException | None) -> None:
         self._is_preparing = False
         if error is None:
             self.no_room = None
             return
         if not isinstance(error, OSError):
             raise error
-        self._next_create_try_s = self._disk.monotonic() + RETRY_CREATE_S
-        log.warning("could not prepare the next segment: %s", error)
+        self._pool.make_room(error)
+        self._create_failed(start, error)
+        log.warning("could not prepare the next segment: %s", self._create_failure)
 
     def drop_prepared(self) -> None:
         """Remove the segment made ahead, so that a closed store has only segments with records."""
@@ -607,6 +653,7 @@ class CommitLog:
 
     def _undo_write(self, segment: Segment, exc: OSError) -> None:
         """Wipe what a failed write may have left at the end of the log."""
+        self.last_write_failure = f"a write to {segment.path} failed: {reason_of(exc)}"
         log.error("write failed path=%s physical_offset=%d: %s", segment.path, self.end, exc)
         try:
             segment.cut(self.end - segment.start)

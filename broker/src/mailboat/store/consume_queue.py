@@ -17,13 +17,17 @@ Source: apache/rocketmq store/ConsumeQueue.java @ rocketmq-all-5.3.3.
 """
 
 import contextlib
+import logging
 import struct
 from bisect import bisect_right
-from collections import OrderedDict
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
-from mailboat.disk import Disk, read_fully, sync, write_fully
+from mailboat.disk import Disk, read_fully, read_up_to_damage, sync, write_fully
+from mailboat.store.file_pool import FilePool
 from mailboat.store.layout import segment_name
+
+log = logging.getLogger(__name__)
 
 UNIT: Final = struct.Struct(">qiq")
 UNIT_BYTES: Final = 20
@@ -33,47 +37,106 @@ _NOTHING: Final = (0, BLANK_SIZE, 0)
 BLANK_UNIT: Final = UNIT.pack(*_NOTHING)
 
 
-class FilePool:
-    """Keeps the most recently used files open, so that many queues need few descriptors."""
+class UnitPlace(NamedTuple):
+    """Units in one file."""
 
-    __slots__ = ("_disk", "_limit", "_open")
+    path: str
+    position: int
+    size_bytes: int
 
-    def __init__(self, disk: Disk, limit: int) -> None:
-        """Keep at most `limit` files open."""
-        self._disk = disk
-        self._limit = limit
-        self._open: OrderedDict[str, int] = OrderedDict()
 
-    def get(self, path: str) -> int:
-        """Return the descriptor of an existing file.
+def read_whole_units(disk: Disk, fd: int, place: UnitPlace) -> bytes:
+    """Return units of an open file, those before the first that is lost.
 
-        Raises:
-            OSError: it cannot be opened.
-        """
-        fd = self._open.get(path)
-        if fd is None:
-            return self.add(path, self._disk.open(path))
-        self._open.move_to_end(path)
-        return fd
+    Raises:
+        OSError: they cannot be read now.
+    """
+    data = read_up_to_damage(disk, fd, place.size_bytes, place.position)
+    if len(data) == place.size_bytes:
+        return data
+    log.warning("%s cannot be read at %d", place.path, place.position + len(data))
+    return data[: len(data) - len(data) % UNIT_BYTES]
 
-    def add(self, path: str, fd: int) -> int:
-        """Take over an open file."""
-        self._open[path] = fd
-        if len(self._open) > self._limit:
-            self._disk.close(self._open.popitem(last=False)[1])
-        return fd
 
-    def drop(self, path: str) -> None:
-        """Close one file if it is open."""
-        fd = self._open.pop(path, None)
-        if fd is not None:
-            self._disk.close(fd)
+class StoredQueue(NamedTuple):
+    """A folder with files of a queue."""
 
-    def close(self) -> None:
-        """Close all files."""
-        for fd in self._open.values():
-            self._disk.close(fd)
-        self._open.clear()
+    topic: str
+    queue_id: int
+    path: str
+
+
+def stored_queues(disk: Disk, root: str) -> Iterator[StoredQueue]:
+    """Yield the queues that have a folder; what else lies there is nobody's business.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    for topic in disk.listdir(root) if disk.is_dir(root) else ():
+        yield from stored_queues_of(disk, root, topic)
+
+
+def stored_queues_of(disk: Disk, root: str, topic: str) -> Iterator[StoredQueue]:
+    """Yield the queues of one topic that have a folder.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    for name in disk.listdir(f"{root}/{topic}") if disk.is_dir(f"{root}/{topic}") else ():
+        path = f"{root}/{topic}/{name}"
+        if name.isascii() and name.isdigit() and str(int(name)) == name and disk.is_dir(path):
+            yield StoredQueue(topic, int(name), path)
+
+
+def queue_files(disk: Disk, directory: str) -> list[str]:
+    """Return the names of a queue's files, in order.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    return [
+        name
+        for name in disk.listdir(directory)
+        if len(name) == 20 and name.isascii() and name.isdigit()
+        if not disk.is_dir(f"{directory}/{name}")
+    ]
+
+
+def end_of_files(disk: Disk, directory: str, physical_offset: int) -> int:
+    """Return the queue offset after the last unit of a record below a physical offset.
+
+    Reads the files as they lie there, of whatever size; 0 where there are none.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    names = queue_files(disk, directory)
+    for name in reversed(names):
+        path = f"{directory}/{name}"
+        fd = disk.open(path)
+        try:
+            low, high = 0, disk.size(path) // UNIT_BYTES
+            while low < high:
+                middle = (low + high) // 2
+                unit = read_fully(disk, fd, UNIT_BYTES, middle * UNIT_BYTES)
+                if _lies_below(unit, physical_offset):
+                    low = middle + 1
+                else:
+                    high = middle
+        finally:
+            disk.close(fd)
+        # A file without a unit says where it begins, once there is none before it.
+        if low or name == names[0]:
+            return int(name) // UNIT_BYTES + low
+    return 0
+
+
+def _lies_below(unit: bytes, physical_offset: int) -> bool:
+    """Tell whether a unit is one, and its record lies whole below a physical offset."""
+    start, size, _ = UNIT.unpack(unit)
+    if size == BLANK_SIZE:
+        return bool(start <= physical_offset)
+    return bool(size > 0 and start + size <= physical_offset)
 
 
 class ConsumeQueue:
@@ -81,6 +144,7 @@ class ConsumeQueue:
 
     `next_offset` is the queue offset of the next message; `max_offset` (exclusive) and `min_offset`
     bound what readers may see. `max_offset` trails `next_offset` while messages wait for a flush.
+    One that `is_removed` went with its topic: what waited for it goes nowhere.
     """
 
     __slots__ = (
@@ -88,17 +152,19 @@ class ConsumeQueue:
         "_dropped",
         "_file_bytes",
         "_files",
+        "_first_physical_offset",
+        "_named",
         "_pending",
         "_pool",
         "_written",
         "directory",
         "is_dirty",
+        "is_removed",
         "last_physical_end",
         "max_offset",
         "min_offset",
         "next_offset",
         "queue_id",
-        "stored_end",
         "topic",
     )
 
@@ -114,6 +180,10 @@ class ConsumeQueue:
         self._dropped: list[int] = []
         self._pending = bytearray()
         self._written = 0
+        # Where the message at `min_offset` lies, -1 while unknown.
+        self._first_physical_offset = -1
+        # The path asked for last: most reads of a queue go on where the one before ended.
+        self._named = (-1, "")
         self.directory = directory
         self.topic = topic
         self.queue_id = queue_id
@@ -121,8 +191,8 @@ class ConsumeQueue:
         self.max_offset = 0
         self.next_offset = 0
         self.last_physical_end = 0
-        self.stored_end = 0
         self.is_dirty = False
+        self.is_removed = False
 
     # -- writing --------------------------------------------------------------------------------
 
@@ -154,8 +224,21 @@ class ConsumeQueue:
         assert self.max_offset == self.min_offset == 0
         first_unit = queue_offset * UNIT_BYTES // self._file_bytes * self._file_bytes // UNIT_BYTES
         self._written = first_unit * UNIT_BYTES
+        self._first_physical_offset = -1
         self._pending += BLANK_UNIT * (queue_offset - first_unit)
         self.min_offset = self.max_offset = self.next_offset = queue_offset
+
+    def begin_anew(self) -> None:
+        """Go back to an empty queue: all its messages belong to a topic that was deleted.
+
+        Raises:
+            OSError: some files are still there; the call may be repeated.
+        """
+        self._forget_files()
+        self._remove_files()
+        self._first_physical_offset = -1
+        self.min_offset = self.max_offset = self.next_offset = 0
+        self.last_physical_end = 0
 
     @property
     def pending_bytes(self) -> int:
@@ -169,6 +252,10 @@ class ConsumeQueue:
             OSError: some or all units are still only in memory; the call may be repeated.
         """
         created = False
+        if not self._files and self._written:
+            # An empty queue that begins where a file does: its name alone says where.
+            self._create(self._written)
+            created = True
         while self._pending:
             file_start = self._written // self._file_bytes * self._file_bytes
             if file_start not in self._files:
@@ -188,10 +275,11 @@ class ConsumeQueue:
             if not self._disk.exists(directory):
                 self._disk.mkdir(directory)
         path = self._path(file_start)
-        fd = self._disk.open(path) if self._disk.exists(path) else None
-        if fd is None:
-            fd = self._disk.open(path, create=True)
+        is_left_over = self._disk.exists(path)
+        fd = self._disk.open(path, create=not is_left_over)
         try:
+            if is_left_over:
+                self._disk.ftruncate(fd, 0)
             self._disk.ftruncate(fd, self._file_bytes)
         except OSError:
             self._disk.close(fd)
@@ -228,8 +316,10 @@ class ConsumeQueue:
     def read_units(self, queue_offset: int, count: int) -> bytes:
         """Return up to `count` packed units from `queue_offset` on, bounded by `max_offset`.
 
+        Where some are lost, those before them.
+
         Raises:
-            OSError: a file cannot be read.
+            OSError: a file cannot be read now.
         """
         count = min(count, self.max_offset - queue_offset)
         if count <= 0 or queue_offset < self.min_offset:
@@ -240,17 +330,40 @@ class ConsumeQueue:
             begin = position - self._written
             return bytes(self._pending[begin : begin + count * UNIT_BYTES])
         file_start = position // self._file_bytes * self._file_bytes
+        path = self._path(file_start)
         in_file = min(end, self._written, file_start + self._file_bytes) - position
-        fd = self._pool.get(self._path(file_start))
-        data = read_fully(self._disk, fd, in_file, position - file_start)
-        if in_file == count * UNIT_BYTES or len(data) < in_file:
+        try:
+            data = self._disk.pread(self._pool.get(path), in_file, position - file_start)
+        except OSError:
+            data = b""
+        if len(data) != in_file:
+            place = UnitPlace(path, position - file_start, in_file)
+            data = read_whole_units(self._disk, self._pool.get(path), place)
+            if len(data) != in_file:
+                return data
+        if in_file == count * UNIT_BYTES:
             return data
-        return data + self.read_units(
-            queue_offset + in_file // UNIT_BYTES, count - in_file // UNIT_BYTES
-        )
+        read = in_file // UNIT_BYTES
+        return data + self.read_units(queue_offset + read, count - read)
+
+    def places(self, queue_offset: int, count: int) -> "list[UnitPlace]":
+        """Return where up to `count` units lie that were handed to the operating system."""
+        position = max(queue_offset, self.min_offset) * UNIT_BYTES
+        end = min((queue_offset + count) * UNIT_BYTES, self.max_offset * UNIT_BYTES, self._written)
+        found = []
+        while position < end:
+            found.append(self._place(position, end))
+            position += found[-1].size_bytes
+        return found
+
+    def _place(self, position: int, end: int) -> "UnitPlace":
+        """Return what one file has of a range of the queue's bytes."""
+        file_start = position // self._file_bytes * self._file_bytes
+        size_bytes = min(end, self._written, file_start + self._file_bytes) - position
+        return UnitPlace(self._path(file_start), position - file_start, size_bytes)
 
     def unit(self, queue_offset: int) -> tuple[int, int, int] | None:
-        """Return (physical offset, size, tagsCode) at a queue offset, None outside the queue."""
+        """Return (physical offset, size, tagsCode), None outside the queue and where it is lost."""
         data = self.read_units(queue_offset, 1)
         return UNIT.unpack(data) if data else None
 
@@ -263,11 +376,10 @@ class ConsumeQueue:
             Whether the files fit together; if not, the queue must be rebuilt from the CommitLog.
         """
         intact = True
-        for name in self._disk.listdir(self.directory):
-            is_file_name = len(name) == 20 and name.isdigit()
+        for name in queue_files(self._disk, self.directory):
             path = f"{self.directory}/{name}"
             size_bytes = self._disk.size(path)
-            if not is_file_name or size_bytes > self._file_bytes:
+            if size_bytes > self._file_bytes:
                 self._disk.unlink(path)
                 intact = False
                 continue
@@ -279,20 +391,24 @@ class ConsumeQueue:
         if not self._files:
             return intact
         starts = range(self._files[0], self._files[-1] + 1, self._file_bytes)
-        return intact and self._files == list(starts)
+        return intact and len(starts) == len(self._files) and self._files == list(starts)
 
-    def cut_from(self, physical_offset: int, flushed_offset: int) -> None:
+    def cut_from(self, physical_offset: int, given_out: int) -> int:
         """Keep the leading units whose records lie whole below a physical offset; zero the rest.
 
         Everything behind the first unit that is empty or out of order goes too, as does everything
-        beyond, so that no later recovery takes it for new. `stored_end` remembers how far the units
-        of records below `flushed_offset` went: those queue offsets have been given out.
+        beyond, so that no later recovery takes it for new.
+
+        Returns:
+            How far the units of records below `given_out` went: those queue offsets have been
+            given out.
 
         Raises:
             OSError: the cut may be incomplete; the call may be repeated.
         """
         if not self._files:
-            return
+            return 0
+        self._first_physical_offset = -1
         first = self._files[0] // UNIT_BYTES
         self._written = self._files[-1] + self._file_bytes
         self.max_offset = self._written // UNIT_BYTES
@@ -309,8 +425,9 @@ class ConsumeQueue:
         unit = self.unit(low - 1) if low > first else None
         if unit is not None:
             self.last_physical_end = unit[0] + (unit[1] if unit[1] != BLANK_SIZE else 0)
-        self.stored_end = self._count_beyond(low, flushed_offset)
+        end = self._count_beyond(low, given_out)
         self._zero_after(low * UNIT_BYTES)
+        return end
 
     def is_ordered(self) -> bool:
         """Tell whether the ends of all files lie in order in the CommitLog.
@@ -322,7 +439,8 @@ class ConsumeQueue:
         for file_start in self._files:
             last = min(file_start + self._file_bytes, self._written) - UNIT_BYTES
             for position in (file_start, last):
-                if position < file_start:
+                # A file may hold nothing yet: whether it should, the sums over all queues tell.
+                if not file_start <= position < self._written:
                     continue
                 unit = self.unit(position // UNIT_BYTES)
                 if unit is None or unit[1] <= 0:
@@ -339,10 +457,10 @@ class ConsumeQueue:
         index = bisect_right(self._files, self.min_offset * UNIT_BYTES) - 1
         return self._files[max(index, 0)] if self._files else 0
 
-    def _count_beyond(self, queue_offset: int, flushed_offset: int) -> int:
-        """Return where the units of flushed records end that are stored beyond a cut."""
+    def _count_beyond(self, queue_offset: int, given_out: int) -> int:
+        """Return where the units end that are stored beyond a cut, of records below an offset."""
         limit = (self._files[-1] + self._file_bytes) // UNIT_BYTES
-        while queue_offset < limit and self._holds_below(queue_offset, flushed_offset):
+        while queue_offset < limit and self._holds_below(queue_offset, given_out):
             queue_offset += 1
         return queue_offset
 
@@ -350,10 +468,8 @@ class ConsumeQueue:
         position = queue_offset * UNIT_BYTES
         file_start = position // self._file_bytes * self._file_bytes
         fd = self._pool.get(self._path(file_start))
-        start, size, _ = UNIT.unpack(read_fully(self._disk, fd, UNIT_BYTES, position - file_start))
-        if size == BLANK_SIZE:
-            return bool(start <= physical_offset)
-        return bool(size > 0 and start + size <= physical_offset)
+        unit = read_fully(self._disk, fd, UNIT_BYTES, position - file_start)
+        return _lies_below(unit, physical_offset)
 
     def _zero_after(self, position: int) -> None:
         for file_start in [f for f in self._files if f >= position and f != self._files[0]]:
@@ -379,9 +495,12 @@ class ConsumeQueue:
         Raises:
             OSError: a file could not be read; the call may be repeated.
         """
+        if self._first_physical_offset >= physical_offset:
+            return
         low, high = self.min_offset, self.max_offset
         first = self.unit(low)
-        if first is None or (first[0] >= physical_offset and first != _NOTHING):
+        if first is not None and first[0] >= physical_offset and first != _NOTHING:
+            self._first_physical_offset = first[0]
             return
         while low < high:
             middle = (low + high) // 2
@@ -391,6 +510,8 @@ class ConsumeQueue:
             else:
                 low = middle + 1
         self.min_offset = low
+        first = self.unit(low)
+        self._first_physical_offset = -1 if first is None or first == _NOTHING else first[0]
         while len(self._files) > 1 and self._files[1] <= low * UNIT_BYTES:
             file_start = self._files.pop(0)
             self._pool.drop(self._path(file_start))
@@ -414,18 +535,34 @@ class ConsumeQueue:
             self._dropped.remove(file_start)
 
     def remove(self) -> None:
-        """Delete the queue's files and directory.
+        """Delete the queue's files and directory; whatever is left there, none of it is its own.
 
         Raises:
             OSError: some of them are still there.
         """
-        for file_start in self._dropped + self._files:
-            self._remove_file(file_start)
+        self.is_removed = True
+        self._forget_files()
+        self._remove_files()
+        # What somebody else put there stays, and so does the folder.
+        if self._has_directory and not self._disk.listdir(self.directory):
+            self._disk.rmdir(self.directory)
+
+    def _forget_files(self) -> None:
         self._files, self._dropped = [], []
         self._pending.clear()
         self._written = 0
-        if self._disk.exists(self.directory):
-            self._disk.rmdir(self.directory)
+
+    def _remove_files(self) -> None:
+        for name in queue_files(self._disk, self.directory) if self._has_directory else ():
+            self._remove_file(int(name))
+
+    @property
+    def _has_directory(self) -> bool:
+        return self._disk.exists(self.directory)
 
     def _path(self, file_start: int) -> str:
-        return f"{self.directory}/{segment_name(file_start)}"
+        named = self._named
+        if named[0] != file_start:
+            # One assignment: syncs ask for paths on another thread.
+            named = self._named = (file_start, f"{self.directory}/{segment_name(file_start)}")
+        return named[1]

@@ -15,10 +15,11 @@ from itertools import starmap
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from mailboat.disk import NO_ROOM
 from mailboat.model.delay_level import DelayLevels
-from mailboat.model.names import SCHEDULE_TOPIC
+from mailboat.model.names import SCHEDULE_TOPIC, is_file_name
 from mailboat.model.properties import PropertyName, decode_properties
-from mailboat.model.record import RecordParts
+from mailboat.model.record import FIXED_BYTES, RecordHeader, RecordParts
 from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mailboat.model.tags import tags_code
 from mailboat.store.client_batch import ClientBatch
@@ -30,7 +31,13 @@ from mailboat.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
 
+_IS_REMOVED: Final = attrgetter("is_removed")
 _UNIT_FIELDS: Final = attrgetter("physical_offset", "size_bytes", "tags_code")
+
+_MOST_QUEUE_OFFSET: Final = 1 << 58
+# More messages than this are missing from a queue only where the log had room for them.
+_MISSING_AT_LEAST: Final = 1_000_000
+_UNITS_A_WRITE: Final = 4096
 
 ArrivalListener = Callable[[Iterable[ConsumeQueue]], None]
 
@@ -108,15 +115,19 @@ class Dispatch:
         end: int,
         store_timestamp_ms: int,
     ) -> None:
-        units = starmap(UNIT.pack, map(_UNIT_FIELDS, messages))
         # In order of arrival, so that the same sends always make the same files.
         touched = dict.fromkeys(queues)
+        if any(map(_IS_REMOVED, touched)):
+            pairs = [pair for pair in zip(messages, queues, strict=True) if not pair[1].is_removed]
+            messages, queues = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+            touched = dict.fromkeys(queues)
+        units = starmap(UNIT.pack, map(_UNIT_FIELDS, messages))
         if len(touched) == 1:
             queues[0].append_units(b"".join(units), end)
         else:
             for queue, unit in zip(queues, units, strict=True):
                 queue.append_units(unit, end)
-        if self._index_enabled and self.index_gap is None:
+        if messages and self._index_enabled and self.index_gap is None:
             try:
                 self._index.put_messages(messages, store_timestamp_ms)
             except OSError as exc:
@@ -131,13 +142,16 @@ class Dispatch:
         store_timestamp_ms: int,
     ) -> None:
         for batch, queue in zip(batches, queues, strict=True):
+            if queue.is_removed:
+                continue
             queue.append_units(batch.units(), batch.physical_offsets[-1] + batch.sizes[-1])
             if self._index_enabled and self.index_gap is None:
                 try:
                     self._index.put_batch(batch, store_timestamp_ms)
                 except OSError as exc:
                     self._index_stops(batch.physical_offsets[0], exc)
-        self._published(dict.fromkeys(queues), end, store_timestamp_ms)
+        touched = dict.fromkeys([queue for queue in queues if not queue.is_removed])
+        self._published(touched, end, store_timestamp_ms)
 
     def _index_stops(self, physical_offset: int, exc: OSError) -> None:
         self.index_gap = physical_offset
@@ -165,7 +179,9 @@ class Dispatch:
         """
         header = parts.header
         topic = str(buffer[parts.topic_at : parts.topic_end], "utf-8", "replace")
-        if not self._deleted.is_gone(topic, header.physical_offset):
+        if not _can_be_queued(topic, header):
+            log.warning("skipped what no broker stores physical_offset=%d", header.physical_offset)
+        elif not self._deleted.is_gone(topic, header.physical_offset):
             self._derive(buffer, parts, topic)
         self.dispatched_offset = header.physical_offset + header.size_bytes
         self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, parts.store_timestamp_ms)
@@ -182,8 +198,18 @@ class Dispatch:
             else:
                 code = tags_code(properties.get(PropertyName.TAGS))
             self._restore_unit(queue, parts, code)
-        if self._index_enabled and transaction != TRANSACTION_ROLLBACK:
+        if (
+            not self._index_enabled
+            or transaction == TRANSACTION_ROLLBACK
+            or self.index_gap is not None
+        ):
+            return
+        try:
             self._index_keys(topic, properties, parts)
+        except OSError as exc:
+            if exc.errno not in NO_ROOM:
+                raise
+            self._index_stops(header.physical_offset, exc)
 
     def index_record(self, buffer: memoryview, parts: RecordParts) -> None:
         """Add only the keys of one record.
@@ -210,6 +236,15 @@ class Dispatch:
 
     def _restore_unit(self, queue: ConsumeQueue, parts: RecordParts, code: int) -> None:
         header = parts.header
+        if header.queue_offset == 0 < queue.max_offset:
+            # Only a deleted topic's successor counts from 0 again. RocketMQ keeps no note of it.
+            log.warning(
+                "began anew topic=%s queue_id=%d physical_offset=%d",
+                queue.topic,
+                queue.queue_id,
+                header.physical_offset,
+            )
+            queue.begin_anew()
         if header.queue_offset < queue.max_offset:
             # RocketMQ skips what it has built already; a log can hold an offset twice only if
             # its own writer did wrong.
@@ -221,7 +256,21 @@ class Dispatch:
                 header.physical_offset,
             )
             return
-        if header.queue_offset > queue.max_offset:
+        missing = header.queue_offset - queue.max_offset
+        if missing and queue.max_offset > queue.min_offset:
+            room_bytes = header.physical_offset - queue.last_physical_end
+            if missing > room_bytes // FIXED_BYTES + _MISSING_AT_LEAST:
+                log.warning(
+                    "skipped queue_offset=%d behind %d: no log had so many between topic=%s "
+                    "queue_id=%d physical_offset=%d",
+                    header.queue_offset,
+                    queue.max_offset,
+                    queue.topic,
+                    queue.queue_id,
+                    header.physical_offset,
+                )
+                return
+        if missing:
             if queue.max_offset == queue.min_offset == 0:
                 queue.begin_at(header.queue_offset)
             else:
@@ -229,5 +278,23 @@ class Dispatch:
         queue.append(header.physical_offset, header.size_bytes, code)
         queue.next_offset = queue.max_offset
         self._queues.mark_dirty(queue)
-        if queue.pending_bytes > 4096 * UNIT_BYTES:
+        # Where that fails for want of room, it is tried again so many units later.
+        if queue.pending_bytes // UNIT_BYTES % _UNITS_A_WRITE == 0:
+            self._write_units()
+
+    def _write_units(self) -> None:
+        try:
             self._queues.write_some(1 << 30)
+        except OSError as exc:
+            # In memory they are as good: a start makes no room by waiting.
+            if exc.errno not in NO_ROOM:
+                raise
+
+
+def _can_be_queued(topic: str, header: RecordHeader) -> bool:
+    """Tell whether a record says of its queue what a broker may have stored.
+
+    Behind damage the log is searched for good records, and a body may hold what looks like one.
+    """
+    is_place = header.queue_id >= 0 and 0 <= header.queue_offset <= _MOST_QUEUE_OFFSET
+    return is_place and is_file_name(topic)

@@ -16,6 +16,7 @@ from typing import Final
 from mailboat.disk import Disk, sync
 from mailboat.store.checkpoint import FlushedMark
 from mailboat.store.commit_log import CommitLog
+from mailboat.store.segment import Segment
 
 log = logging.getLogger(__name__)
 
@@ -27,16 +28,23 @@ _MARK_SYNC_S: Final = 1.0
 class FlushJob:
     """One sync of the CommitLog up to `target`, a physical offset."""
 
-    __slots__ = ("_descriptors", "_disk", "_mark", "_sync_mark", "target")
+    __slots__ = ("_descriptors", "_disk", "_mark", "_sync_mark", "segments", "target")
 
     def __init__(
-        self, disk: Disk, mark: FlushedMark, descriptors: list[int], target: int, *, sync_mark: bool
+        self,
+        disk: Disk,
+        mark: FlushedMark,
+        segments: list[Segment],
+        target: int,
+        *,
+        sync_mark: bool,
     ) -> None:
-        """Cover the open segments `descriptors`."""
+        """Cover `segments`, which keep their descriptors until the job comes back."""
         self._disk = disk
         self._mark = mark
-        self._descriptors = descriptors
+        self._descriptors = [segment.keep_open() for segment in segments]
         self._sync_mark = sync_mark
+        self.segments = segments
         self.target = target
 
     def run(self) -> None:
@@ -100,12 +108,12 @@ class Flusher:
         sync_mark = now_s - self._mark_synced_s >= _MARK_SYNC_S
         if sync_mark:
             self._mark_synced_s = now_s
-        descriptors = [
-            segment.fd
+        segments = [
+            segment
             for segment in log.segments
             if segment.end > self.flushed_offset and segment.start < log.end
         ]
-        self._job = FlushJob(self._disk, self._mark, descriptors, log.end, sync_mark=sync_mark)
+        self._job = FlushJob(self._disk, self._mark, segments, log.end, sync_mark=sync_mark)
         self._oldest_unflushed_s = None
         return self._job
 
@@ -119,6 +127,9 @@ class Flusher:
         self._job = None
         if error is None:
             self.flushed_offset = job.target
+            for segment in job.segments:
+                if segment.end <= job.target:
+                    segment.release()
             return
         if not isinstance(error, OSError):
             raise error

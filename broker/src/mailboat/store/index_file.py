@@ -27,8 +27,9 @@ from itertools import repeat
 from operator import itemgetter, mod
 from typing import Final
 
-from mailboat.disk import Disk, read_fully, sync, write_fully
+from mailboat.disk import Disk, read_exactly, read_fully, sync, write_fully
 from mailboat.model.rows import pack_rows
+from mailboat.store.file_pool import FilePool
 
 HEADER: Final = struct.Struct(">qqqqii")
 HEADER_BYTES: Final = 40
@@ -41,6 +42,11 @@ assert ENTRY.size == ENTRY_BYTES
 _MAX_SECONDS: Final = 0x7FFFFFFF
 # Below this, making columns costs more than they save.
 _FEW: Final = 8
+# Entries of a chain that a search follows one by one before it looks through all of a time range.
+_CHAIN_STEPS: Final = 512
+_PAGE_ENTRIES: Final = 200
+_SCAN_ENTRIES: Final = 3200
+_HASH_BYTES: Final = 4
 
 
 def index_hash(unsigned_hash: int) -> int:
@@ -60,9 +66,9 @@ class IndexFile:
         "_begin_timestamp_ms",
         "_disk",
         "_entries",
-        "_fd",
         "_is_dirty",
         "_max_entries",
+        "_pool",
         "_slot_count",
         "_slots",
         "_used_slots",
@@ -74,10 +80,12 @@ class IndexFile:
         "path",
     )
 
-    def __init__(self, disk: Disk, path: str, fd: int, slot_count: int, max_entries: int) -> None:
-        """Take over an open file of the right size that holds nothing yet."""
+    def __init__(
+        self, disk: Disk, pool: FilePool, path: str, slot_count: int, max_entries: int
+    ) -> None:
+        """Name a file of the right size that holds nothing yet; `pool` opens it."""
         self._disk = disk
-        self._fd = fd
+        self._pool = pool
         self._slot_count = slot_count
         self._max_entries = max_entries
         self._slots: memoryview | None = None
@@ -91,6 +99,10 @@ class IndexFile:
         self.end_physical_offset = 0
         self.end_timestamp_ms = 0
         self.entry_count = 0
+
+    @property
+    def _fd(self) -> int:
+        return self._pool.get(self.path)
 
     @property
     def begin_timestamp_ms(self) -> int:
@@ -114,7 +126,8 @@ class IndexFile:
             self._put_table(slots, hashes, physical_offsets, seconds)
         else:
             self._put_each(slots, hashes, physical_offsets, seconds)
-        self.end_physical_offset = max(physical_offsets)
+        # Calls of one write come topic by topic, so a later one may lie before an earlier one.
+        self.end_physical_offset = max(self.end_physical_offset, *physical_offsets)
         self.end_timestamp_ms = store_timestamp_ms
         self._is_dirty = True
 
@@ -316,30 +329,20 @@ class IndexFile:
         self._is_dirty = True
         return True
 
-    def find(self, key_hash: int, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Return physical offsets of entries with a hash and a time in range, newest first."""
-        found: list[int] = []
-        number = self._slot(key_hash % self._slot_count)
-        while 0 < number <= self.entry_count and len(found) < limit:
-            stored_hash, physical_offset, seconds, previous = self._entry(number)
-            # Entries are exact to the second: the last one of a second counts as well.
-            time_ms = self._begin_timestamp_ms + seconds * 1000
-            if time_ms + 999 < begin_ms:
-                break
-            if stored_hash == key_hash and time_ms <= end_ms:
-                found.append(physical_offset)
-            if not previous < number:
-                break
-            number = previous
-        return found
+    def chain(self, key_hash: int) -> "IndexChain":
+        """Return what a search for a key hash needs of this file, good on any thread.
 
-    def _slot(self, slot: int) -> int:
+        Later entries do not show in it.
+        """
         slots = self._slots
-        if slots is not None:
-            return int(slots[slot])
-        position = HEADER_BYTES + slot * SLOT_BYTES
-        return int.from_bytes(
-            read_fully(self._disk, self._fd, SLOT_BYTES, position), "big", signed=True
+        return IndexChain(
+            path=self.path,
+            slot_count=self._slot_count,
+            head=None if slots is None else int(slots[key_hash % self._slot_count]),
+            entry_count=self.entry_count,
+            written_entries=self._written_entries,
+            pending=bytes(self._entries),
+            begin_timestamp_ms=self._begin_timestamp_ms,
         )
 
     def _entry(self, number: int) -> tuple[int, int, int, int]:
@@ -353,7 +356,129 @@ class IndexFile:
 
     def close(self) -> None:
         """Close the file; what is only in memory is dropped."""
-        self._disk.close(self._fd)
+        self._pool.drop(self.path)
+
+
+class IndexChain:
+    """One file at one moment, for one key hash: what a search on another thread may look at.
+
+    A chain is followed for some steps only: a key that every message carries has one as long as the
+    file, and the messages of yesterday come last in it. What is left of the time range is then
+    looked through in blocks, newest first, for the bytes of the hash. Entries lie in order of time
+    as long as the clock of the broker that wrote them did not go back (mailboat's never does).
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        slot_count: int,
+        head: int | None,
+        entry_count: int,
+        written_entries: int,
+        pending: bytes,
+        begin_timestamp_ms: int,
+    ) -> None:
+        """Remember a file's state; `head` is the newest entry of the slot, None to read it."""
+        self.path = path
+        self._slot_count = slot_count
+        self._head = head
+        self._entry_count = entry_count
+        self._written_entries = written_entries
+        self._pending = pending
+        self._begin_ms = begin_timestamp_ms
+        self._block = b""
+        self._block_first = 0
+
+    def find(
+        self, disk: Disk, fd: int, key_hash: int, limit: int, begin_ms: int, end_ms: int
+    ) -> list[int]:
+        """Return physical offsets of entries with a hash and a time in range, newest first.
+
+        Raises:
+            UnreadableError: the file is damaged.
+            OSError: it cannot be read now.
+        """
+        found: list[int] = []
+        number = self._head if self._head is not None else self._read_head(disk, fd, key_hash)
+        for _ in range(_CHAIN_STEPS):
+            if not 0 < number <= self._entry_count or len(found) >= limit:
+                return found
+            stored_hash, physical_offset, seconds, previous = self._entry(disk, fd, number)
+            # Entries are exact to the second: the last one of a second counts as well.
+            time_ms = self._begin_ms + seconds * 1000
+            if time_ms + 999 < begin_ms:
+                return found
+            if stored_hash == key_hash and time_ms <= end_ms:
+                found.append(physical_offset)
+            if not previous < number:
+                return found
+            number = previous
+        self._look_through(disk, fd, (key_hash, limit, begin_ms, end_ms), number, found)
+        return found
+
+    def _look_through(
+        self,
+        disk: Disk,
+        fd: int,
+        wanted: tuple[int, int, int, int],
+        newest: int,
+        found: list[int],
+    ) -> None:
+        """Go through all entries from `newest` down to the range's begin."""
+        key_hash, limit, begin_ms, end_ms = wanted
+        stored_hash = key_hash.to_bytes(_HASH_BYTES, "big")
+        end = self._first_after(disk, fd, end_ms, newest) if newest else 0
+        while end > 1 and len(found) < limit:
+            first = max(end - _SCAN_ENTRIES, 1)
+            block = self._read(disk, fd, first, end - first)
+            at = len(block)
+            while len(found) < limit:
+                at = block.rfind(stored_hash, 0, at + _HASH_BYTES - 1)
+                if at < 0:
+                    break
+                if at % ENTRY_BYTES == 0:
+                    _, physical_offset, seconds, _ = ENTRY.unpack_from(block, at)
+                    if self._begin_ms + seconds * 1000 + 999 < begin_ms:
+                        return
+                    if self._begin_ms + seconds * 1000 <= end_ms:
+                        found.append(physical_offset)
+            if self._begin_ms + ENTRY.unpack_from(block)[2] * 1000 + 999 < begin_ms:
+                return
+            end = first
+
+    def _first_after(self, disk: Disk, fd: int, end_ms: int, newest: int) -> int:
+        """Return the number of the first entry later than a time, behind `newest` at most."""
+        low, high = 1, newest + 1
+        while low < high:
+            middle = (low + high) // 2
+            seconds = ENTRY.unpack(self._read(disk, fd, middle, 1))[2]
+            if self._begin_ms + seconds * 1000 <= end_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def _read_head(self, disk: Disk, fd: int, key_hash: int) -> int:
+        position = HEADER_BYTES + key_hash % self._slot_count * SLOT_BYTES
+        return int.from_bytes(read_exactly(disk, fd, SLOT_BYTES, position), "big", signed=True)
+
+    def _entry(self, disk: Disk, fd: int, number: int) -> tuple[int, int, int, int]:
+        if not self._block_first <= number < self._block_first + len(self._block) // ENTRY_BYTES:
+            # The one before it in the chain is likely to lie before it in the file.
+            self._block_first = max(number - _PAGE_ENTRIES + 1, 1)
+            self._block = self._read(disk, fd, self._block_first, number - self._block_first + 1)
+        return ENTRY.unpack_from(self._block, (number - self._block_first) * ENTRY_BYTES)
+
+    def _read(self, disk: Disk, fd: int, first: int, count: int) -> bytes:
+        """Return entries, from the file and from what was not written yet."""
+        in_file = min(max(self._written_entries + 1 - first, 0), count)
+        data = b""
+        if in_file:
+            position = HEADER_BYTES + self._slot_count * SLOT_BYTES + first * ENTRY_BYTES
+            data = read_exactly(disk, fd, in_file * ENTRY_BYTES, position)
+        begin = (first + in_file - self._written_entries - 1) * ENTRY_BYTES
+        return data + self._pending[begin : begin + (count - in_file) * ENTRY_BYTES]
 
 
 def index_file_bytes(slot_count: int, max_entries: int) -> int:

@@ -4,17 +4,23 @@ Source: apache/rocketmq store/index/IndexService.java @ rocketmq-all-5.3.3.
 """
 
 import contextlib
+import errno
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from mailboat.disk import Disk
+from mailboat.disk import Disk, UnreadableError
 from mailboat.model.tags import unsigned_hashes, unsigned_text_hash
 from mailboat.store.client_batch import ClientBatch
+from mailboat.store.file_pool import FilePool
 from mailboat.store.index_file import IndexFile, index_file_bytes, index_hash
 
 # Entries kept in memory before they go to the file: enough to make one call worth it.
 _WRITE_BYTES: Final = 256 * 1024
+_NAME_DIGITS: Final = 17
+
+log = logging.getLogger(__name__)
 
 
 class Indexed(Protocol):
@@ -53,9 +59,12 @@ class IndexedRecord(NamedTuple):
 class IndexService:
     """All index files, oldest first; the last one takes new keys."""
 
-    def __init__(self, disk: Disk, directory: str, slot_count: int, max_entries: int) -> None:
-        """Build an empty index in `directory`."""
+    def __init__(
+        self, disk: Disk, pool: FilePool, directory: str, slot_count: int, max_entries: int
+    ) -> None:
+        """Build an empty index in `directory`, with files that are open in `pool`."""
         self._disk = disk
+        self._pool = pool
         self._directory = directory
         self._slot_count = slot_count
         self._max_entries = max_entries
@@ -121,15 +130,11 @@ class IndexService:
 
     def _create(self) -> IndexFile:
         self._disk.make_dirs(self._directory)
-        stamp_ms = self._disk.wall_ms()
-        while True:
-            seconds, millis = divmod(stamp_ms, 1000)
-            name = time.strftime("%Y%m%d%H%M%S", time.localtime(seconds)) + f"{millis:03d}"
-            path = f"{self._directory}/{name}"
-            newest = self.files[-1].path if self.files else ""
-            if path > newest and not self._disk.exists(path):
-                break
-            stamp_ms += 1
+        name = file_name(self._disk.wall_ms(), self.newest_name)
+        path = f"{self._directory}/{name}"
+        if self._disk.exists(path):
+            # Not one of `files`: left by an attempt whose clean-up failed too.
+            self._disk.unlink(path)
         fd = self._disk.open(path, create=True)
         try:
             self._disk.ftruncate(fd, index_file_bytes(self._slot_count, self._max_entries))
@@ -137,7 +142,8 @@ class IndexService:
             self._disk.close(fd)
             self._disk.unlink(path)
             raise
-        file = IndexFile(self._disk, path, fd, self._slot_count, self._max_entries)
+        self._pool.add(path, fd)
+        file = IndexFile(self._disk, self._pool, path, self._slot_count, self._max_entries)
         self.files.append(file)
         self._saves.append(file.sync)
         return file
@@ -193,22 +199,39 @@ class IndexService:
         """Physical offset of the newest indexed message."""
         return self.files[-1].end_physical_offset if self.files else 0
 
-    def find(self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int) -> list[int]:
-        """Return physical offsets of messages that may carry a key, newest first.
+    def search(
+        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int
+    ) -> Callable[[FilePool], list[int]]:
+        """Return a call that finds the physical offsets of messages that may carry a key.
 
-        Only the hash is compared: the caller checks topic and key in the record.
-
-        Raises:
-            OSError: a file cannot be read.
+        It may run on any thread, with a pool of its own, and gives the newest first. Only the hash
+        is compared: the caller checks topic and key in the record. A damaged file is left out.
+        It raises OSError where a file cannot be read now.
         """
         key_hash = index_hash(unsigned_text_hash(f"{topic}#{key}"))
-        found: list[int] = []
-        for file in reversed(self.files):
-            if len(found) >= limit or (found and file.end_timestamp_ms < begin_ms):
-                break
-            if file.begin_timestamp_ms <= end_ms and file.end_timestamp_ms >= begin_ms:
-                found += file.find(key_hash, limit - len(found), begin_ms, end_ms)
-        return found
+        chains = [
+            file.chain(key_hash)
+            for file in reversed(self.files)
+            if file.begin_timestamp_ms <= end_ms and file.end_timestamp_ms >= begin_ms
+        ]
+        disk = self._disk
+
+        def find(pool: FilePool) -> list[int]:
+            found: list[int] = []
+            for chain in chains:
+                wanted = (key_hash, limit - len(found), begin_ms, end_ms)
+                try:
+                    found += chain.find(disk, pool.get(chain.path), *wanted)
+                except FileNotFoundError:
+                    # Expired meanwhile.
+                    continue
+                except UnreadableError as exc:
+                    log.error("damaged index file path=%s: %s", chain.path, exc)
+                if len(found) >= limit:
+                    break
+            return found
+
+        return find
 
     def load(
         self,
@@ -231,13 +254,14 @@ class IndexService:
         size = index_file_bytes(self._slot_count, self._max_entries)
         for name in self._disk.listdir(self._directory):
             path = f"{self._directory}/{name}"
-            if name > newest_name or len(name) != 17 or not name.isdigit():
+            if self._disk.is_dir(path):
+                continue
+            if name > newest_name or len(name) != _NAME_DIGITS or not name.isdigit():
                 self._disk.unlink(path)
                 continue
             if self._disk.size(path) != size:
                 return False
-            fd = self._disk.open(path)
-            file = IndexFile(self._disk, path, fd, self._slot_count, self._max_entries)
+            file = IndexFile(self._disk, self._pool, path, self._slot_count, self._max_entries)
             self.files.append(file)
             file.load()
         self.drop_below(log_start)
@@ -259,7 +283,8 @@ class IndexService:
         self.close()
         if self._disk.exists(self._directory):
             for name in self._disk.listdir(self._directory):
-                self._disk.unlink(f"{self._directory}/{name}")
+                if not self._disk.is_dir(f"{self._directory}/{name}"):
+                    self._disk.unlink(f"{self._directory}/{name}")
         self.dropped = []
 
     def drop_below(self, physical_offset: int) -> None:
@@ -289,6 +314,28 @@ class IndexService:
             file.close()
         self.files = []
         self._saves = []
+
+
+def file_name(now_ms: int, newest: str) -> str:
+    """Return the name of a new file: the time in UTC, but always behind the newest name.
+
+    A name is 17 digits, yyyyMMddHHmmssSSS; readers go by their order alone. So a clock or a zone
+    that went back counts on from the newest name, whether or not that is a time.
+
+    Raises:
+        OSError: there is no later name.
+    """
+    seconds, millis = divmod(max(now_ms, 0), 1000)
+    try:
+        name = time.strftime("%Y%m%d%H%M%S", time.gmtime(seconds)).zfill(14) + f"{millis:03d}"
+    except (OverflowError, ValueError, OSError):
+        name = ""
+    if len(name) != _NAME_DIGITS:
+        name = "99991231235959999"
+    following = f"{int(newest or 0) + 1:0{_NAME_DIGITS}d}"
+    if len(following) != _NAME_DIGITS:
+        raise OSError(errno.EOVERFLOW, f"no IndexFile can come after {newest}; remove index/")
+    return max(name, following)
 
 
 def _hash_keys(messages: list[Indexed], seed: int) -> tuple[list[int], list[int]]:

@@ -8,13 +8,20 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mailboat.config import MessageStoreConfig
-from mailboat.disk import Disk, read_fully
+from mailboat.disk import Disk, UnreadableError, read_file
 from mailboat.errors import DamagedStoreError
 from mailboat.model.message import MessageExt
 from mailboat.model.record import RecordParts, to_message
 from mailboat.store.checkpoint import read_progress
 from mailboat.store.commit_log import CommitLog
-from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES
+from mailboat.store.consume_queue import (
+    BLANK_SIZE,
+    UNIT,
+    UNIT_BYTES,
+    queue_files,
+    stored_queues,
+)
+from mailboat.store.file_pool import FilePool
 from mailboat.store.layout import StorePaths, store_paths
 from mailboat.store.message_inner import run_inline
 from mailboat.store.recovery import DamagedRange, Scanner
@@ -22,6 +29,7 @@ from mailboat.store.segment import Segment
 
 _DEFAULT_QUEUE_FILE_BYTES: Final = 6_000_000
 _MAX_PROBLEMS: Final = 100
+_OPEN_FILES: Final = 16
 
 
 @dataclass(slots=True)
@@ -76,7 +84,8 @@ class StoreInspector:
         sizes = [disk.size(f"{self.paths.commit_log}/{name}") for name in names]
         self.segment_bytes = sizes[0] if sizes else 0
         config = MessageStoreConfig(mapped_file_size_commit_log=max(self.segment_bytes, 65536))
-        self._log = CommitLog(config, disk, self.paths.commit_log, bytes(8), run_inline)
+        pool = FilePool(disk, _OPEN_FILES)
+        self._log = CommitLog(config, disk, pool, self.paths.commit_log, bytes(8), run_inline)
         for name, size in zip(names, sizes, strict=True):
             path = f"{self.paths.commit_log}/{name}"
             if size != self.segment_bytes:
@@ -84,7 +93,7 @@ class StoreInspector:
                     f"{path} has {size} bytes where the first segment has {self.segment_bytes}; "
                     "restore the file"
                 )
-            self._log.segments.append(Segment(disk, path, int(name), size, disk.open(path)))
+            self._log.segments.append(Segment(disk, pool, path, int(name), size))
 
     def close(self) -> None:
         """Close the files."""
@@ -145,19 +154,16 @@ class StoreInspector:
             scanner.scan(
                 segment.start,
                 lambda view, parts, found=found: found.append(  # type: ignore[misc]
-                    to_message(view, _position(parts), parts)
+                    to_message(view, parts.properties_end - parts.header.size_bytes, parts)
                 ),
             )
             yield from found
 
     def _check_queues(self, report: StoreReport, places: dict[int, tuple[str, int, int]]) -> None:
-        root = self.paths.consume_queue
-        for topic in self._disk.listdir(root) if self._disk.is_dir(root) else ():
-            for name in self._disk.listdir(f"{root}/{topic}"):
-                if name.isdigit():
-                    key = (topic, int(name))
-                    queue = report.queues.setdefault(key, QueueReport(*key))
-                    self._check_queue(report, queue, f"{root}/{topic}/{name}", places)
+        for topic, queue_id, path in stored_queues(self._disk, self.paths.consume_queue):
+            key = (topic, queue_id)
+            queue = report.queues.setdefault(key, QueueReport(*key))
+            self._check_queue(report, queue, path, places)
         for queue in report.queues.values():
             if queue.records and report.is_clean and queue.units <= queue.last_queue_offset:
                 _add(
@@ -173,13 +179,13 @@ class StoreInspector:
         directory: str,
         places: dict[int, tuple[str, int, int]],
     ) -> None:
-        for name in self._disk.listdir(directory):
+        for name in queue_files(self._disk, directory):
             path = f"{directory}/{name}"
-            fd = self._disk.open(path)
             try:
-                data = read_fully(self._disk, fd, self._disk.size(path), 0)
-            finally:
-                self._disk.close(fd)
+                data = read_file(self._disk, path)
+            except UnreadableError as exc:
+                _add(report, f"{path} cannot be read: {exc.strerror}")
+                continue
             queue_offset = int(name) // UNIT_BYTES
             whole = len(data) - len(data) % UNIT_BYTES
             for physical_offset, size, _ in UNIT.iter_unpack(data[:whole]):
@@ -208,10 +214,6 @@ class _OneSegment:
         return segment if segment.start <= physical_offset < segment.end else None
 
 
-def _position(parts: RecordParts) -> int:
-    return parts.properties_end - parts.header.size_bytes
-
-
 def _add(report: StoreReport, problem: str) -> None:
     if len(report.problems) < _MAX_PROBLEMS:
         report.problems.append(problem)
@@ -219,9 +221,7 @@ def _add(report: StoreReport, problem: str) -> None:
 
 def queue_file_bytes(disk: Disk, paths: StorePaths) -> int:
     """Return the size of the directory's ConsumeQueue files, the default where there are none."""
-    root = paths.consume_queue
-    for topic in disk.listdir(root) if disk.is_dir(root) else ():
-        for queue in disk.listdir(f"{root}/{topic}"):
-            for name in disk.listdir(f"{root}/{topic}/{queue}"):
-                return disk.size(f"{root}/{topic}/{queue}/{name}")
+    for _, _, path in stored_queues(disk, paths.consume_queue):
+        for name in queue_files(disk, path):
+            return disk.size(f"{path}/{name}")
     return _DEFAULT_QUEUE_FILE_BYTES

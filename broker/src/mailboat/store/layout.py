@@ -3,7 +3,9 @@
     <root>/commitlog/<20 digits>                     segments, named by their first physical offset
     <root>/consumequeue/<topic>/<queue>/<20 digits>  named by their first byte in the queue's file
     <root>/index/<yyyyMMddHHmmssSSS>                 named by creation time
-    <root>/checkpoint, abort, lock                   as RocketMQ has them
+    <root>/checkpoint, abort, lock                   as RocketMQ has them; abort has the process id
+                                                     and, where a broker of ours wrote it, a blank
+                                                     and the name of the kernel's run (boot_id)
     <root>/config/*.json                             the broker's tables
     <root>/mailboat/identity.json                    ours: which broker the directory belongs to
     <root>/mailboat/queueLocks.json                  ours: who consumes which queue in order

@@ -1,4 +1,4 @@
-"""Finding messages: by queue offset, properties, physical offset, key and time.
+"""Finding messages: by queue offset, properties, physical offset and time.
 
 Every record that leaves the store has been checked against its checksum and against the place it
 was asked for, each time it is read, in the very bytes that leave. A read of several records that
@@ -7,10 +7,11 @@ again (another consumer group, a replay), its bytes are compared with that. So d
 it came about and however often the records were read before, also in pages that this process wrote
 itself or that were dropped from memory and read from the disk again.
 
-Source: apache/rocketmq store/DefaultMessageStore.java (getMessage, queryMessage,
+Source: apache/rocketmq store/DefaultMessageStore.java (getMessage,
 lookMessageByOffset) and store/ConsumeQueue.java (binarySearchInQueueByTime).
 """
 
+import logging
 import struct
 import time
 from bisect import bisect_right
@@ -21,8 +22,8 @@ from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
+from mailboat.disk import UnreadableError
 from mailboat.filtering.property_filter import PropertyFilter
-from mailboat.model.properties import PropertyName, decode_properties
 from mailboat.model.record import (
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_HEAD,
@@ -35,9 +36,10 @@ from mailboat.model.record import (
 from mailboat.model.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
-from mailboat.store.index_service import IndexService
-from mailboat.store.recovery import read_record
-from mailboat.store.segment import Segment
+from mailboat.store.record_source import LogSource, RecordSource
+from mailboat.store.segment_reader import read_record, read_record_at
+
+log = logging.getLogger(__name__)
 
 _PLACE: Final = struct.Struct(">i16xqq")
 # Size, magic, queue offset, sysFlag, body size of a record whose hosts are IPv4.
@@ -81,15 +83,14 @@ class GetStatus:
 class GetResult(NamedTuple):
     """Messages of one queue.
 
-    `slices` are views of the CommitLog (whole records, in order): join them before the next call
-    into the store. `next_offset` is where to go on.
+    `slices` are whole records, in order; `next_offset` is where to go on.
     """
 
     status: int
     next_offset: int
     min_offset: int
     max_offset: int
-    slices: list[memoryview]
+    slices: Sequence[bytes | memoryview]
     message_count: int
     size_bytes: int
 
@@ -98,7 +99,7 @@ class _Read(NamedTuple):
     """What was read of a queue's units: where to go on, and the records."""
 
     next_offset: int
-    slices: list[memoryview]
+    slices: list[bytes]
     message_count: int
     size_bytes: int
 
@@ -131,35 +132,31 @@ class _Matched:
         self.size_bytes += len(record)
 
 
-class QueryResult(NamedTuple):
-    """Records found by key, oldest first, and how far the index reaches."""
-
-    records: list[bytes]
-    index_last_update_timestamp_ms: int
-    index_last_update_physical_offset: int
-
-
 class Lookup:
     """Reads of one store."""
 
     def __init__(
         self,
         commit_log: CommitLog,
-        index: IndexService,
         *,
         skip_corrupt: bool,
         check_crc: bool,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """Read from `commit_log` and `index`; `skip_corrupt` steps over damaged messages."""
+        """Read from `commit_log`; `skip_corrupt` steps over damaged messages."""
         self._clock = clock
         self._commit_log = commit_log
-        self._index = index
         self._skip_corrupt = skip_corrupt
         self._check_crc = check_crc
+        self._log_source = LogSource(commit_log)
         # Queue offset and physical offset of a read's first record: size and checksum of its bytes.
         self._verified: dict[int, int] = {}
+        self._reported_offset = -1
         self.corrupt_records = 0
+        """Reads of messages whose bytes were wrong or not there."""
+
+        self.unreadable_records = 0
+        """Reads of messages whose bytes the disk did not give."""
 
     def get_message(
         self,
@@ -168,6 +165,7 @@ class Lookup:
         max_messages: int,
         max_bytes: int,
         tags_codes: frozenset[int] | None,
+        source: RecordSource | None = None,
     ) -> GetResult:
         """Return messages from a queue offset on, the first one whatever its size.
 
@@ -177,21 +175,26 @@ class Lookup:
             max_messages: at most so many messages.
             max_bytes: stop before the record that would exceed this sum.
             tags_codes: only messages with one of these tagsCodes; None takes all.
+            source: what was fetched from the disk before; None for what is in memory.
 
         Raises:
-            OSError: a file cannot be read.
+            OSError: a file cannot be read now. What is lost is damage, and raises nothing.
         """
         low, high = queue.min_offset, queue.max_offset
         if queue_offset < low or queue_offset >= high or high == 0:
             return _outside(queue_offset, low, high)
-        wanted = max_messages if tags_codes is None else max(max_messages, _SCAN_UNITS)
-        units = queue.read_units(queue_offset, wanted)
+        if source is None:
+            source = self._log_source
+        units = source.units(queue, queue_offset, units_to_look_at(max_messages, tags_codes))
+        if not units:
+            return GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high, [], 0, 0)
+        wanted = (max_messages, max_bytes, tags_codes)
         if len(units) == UNIT_BYTES:
-            read = self._read_one(units, queue_offset, tags_codes)
+            read = self._read_one(source, units, queue_offset, tags_codes)
         else:
-            read = self._read_together(units, queue_offset, max_messages, max_bytes, tags_codes)
+            read = self._read_together(source, units, queue_offset, *wanted)
         if read is None:
-            read = self._read_singly(units, queue_offset, max_messages, max_bytes, tags_codes)
+            read = self._read_singly(source, units, queue_offset, *wanted)
         at, slices, count, total = read
         if count:
             return GetResult(GetStatus.FOUND, at, low, high, slices, count, total)
@@ -206,6 +209,7 @@ class Lookup:
         max_bytes: int,
         wanted: PropertyFilter,
         scan_bytes: int,
+        source: RecordSource | None = None,
     ) -> GetResult:
         """Return messages whose properties a filter takes, the first one whatever its size.
 
@@ -214,16 +218,21 @@ class Lookup:
         on. Messages are judged after their checks, so that damage cannot hide one.
 
         Raises:
-            OSError: a file cannot be read.
+            OSError: a file cannot be read now. What is lost is damage, and raises nothing.
         """
         low, high = queue.min_offset, queue.max_offset
         if queue_offset < low or queue_offset >= high or high == 0:
             return _outside(queue_offset, low, high)
+        if source is None:
+            source = self._log_source
         matched = _Matched(wanted, max_messages, max_bytes)
         ends_at_s = self._clock() + _SLICE_S
         at = queue_offset
         while at < high and scan_bytes > 0:
-            read = self._read_chunk(queue, at)
+            units = source.units(queue, at, _CHUNK_UNITS)
+            if not units and at > queue_offset:
+                break
+            read = self._read_chunk(source, units, at)
             data = b"".join(read.slices)
             if not data and read.next_offset == at:
                 break
@@ -237,11 +246,11 @@ class Lookup:
         status = GetStatus.NO_MATCHED_MESSAGE if at > queue_offset else GetStatus.DAMAGED
         return GetResult(status, at, low, high, [], 0, 0)
 
-    def _read_chunk(self, queue: ConsumeQueue, queue_offset: int) -> "_Read":
-        units = queue.read_units(queue_offset, _CHUNK_UNITS)
-        read = self._read_together(units, queue_offset, _CHUNK_UNITS, _CHUNK_BYTES, None)
+    def _read_chunk(self, source: RecordSource, units: bytes, queue_offset: int) -> "_Read":
+        wanted = (_CHUNK_UNITS, _CHUNK_BYTES, None)
+        read = self._read_together(source, units, queue_offset, *wanted)
         if read is None:
-            read = self._read_singly(units, queue_offset, _CHUNK_UNITS, _CHUNK_BYTES, None)
+            read = self._read_singly(source, units, queue_offset, *wanted)
         return read
 
     def _match(self, data: bytes, matched: "_Matched", after: int, ends_at_s: float) -> int:
@@ -273,22 +282,25 @@ class Lookup:
         return after
 
     def _read_one(
-        self, unit: bytes, queue_offset: int, tags_codes: frozenset[int] | None
+        self,
+        source: RecordSource,
+        unit: bytes,
+        queue_offset: int,
+        tags_codes: frozenset[int] | None,
     ) -> "_Read | None":
         """Return the record of one unit, None when it is unwanted or damaged."""
         physical_offset, size, code = UNIT.unpack(unit)
-        segment = self._commit_log.find(physical_offset)
-        if (
-            segment is None
-            or (tags_codes is not None and code not in tags_codes)
-            or not self._holds(segment, physical_offset, size, queue_offset)
-        ):
+        if tags_codes is not None and code not in tags_codes:
             return None
-        start = physical_offset - segment.start
-        return _Read(queue_offset + 1, [segment.view[start : start + size]], 1, size)
+        try:
+            record = self._whole_record(source, physical_offset, size, queue_offset)
+        except UnreadableError:
+            return None
+        return None if record is None else _Read(queue_offset + 1, [record], 1, size)
 
     def _read_together(
         self,
+        source: RecordSource,
         units: bytes,
         queue_offset: int,
         max_messages: int,
@@ -315,35 +327,20 @@ class Lookup:
             sizes = tuple(compress(sizes, chosen))
             if not sizes:
                 return _Read(after, [], 0, 0)
-        if min(sizes) < _MIN_RECORD_BYTES:
+        if not sizes or min(sizes) < _MIN_RECORD_BYTES:
             return None
         count = min(len(sizes), max_messages)
-        if sum(sizes[:count]) > max_bytes:
+        total = sum(sizes) if count == len(sizes) else sum(sizes[:count])
+        if total > max_bytes:
             count = max(bisect_right(list(accumulate(sizes)), max_bytes, 0, count), 1)
         if count < len(sizes):
             after = places[count]
             places, offsets, sizes = places[:count], offsets[:count], sizes[:count]
-        body = self._copy(offsets, sizes)
+            total = sum(sizes)
+        body = source.copy(offsets, sizes, total)
         if body is None or not self._are_whole(body, places, offsets, sizes):
             return None
-        return _Read(after, [memoryview(body)], count, len(body))
-
-    def _copy(self, offsets: Sequence[int], sizes: Sequence[int]) -> bytes | None:
-        """Copy records out of one segment, None when they do not lie in one."""
-        segment = self._commit_log.find(offsets[0])
-        if segment is None:
-            return None
-        view = segment.view
-        base = segment.start
-        first, end = offsets[0], offsets[-1] + sizes[-1]
-        if end > segment.end:
-            return None
-        if end - first == sum(sizes):
-            return bytes(view[first - base : end - base])
-        starts = [physical_offset - base for physical_offset in offsets]
-        return b"".join(
-            [view[start : start + size] for start, size in zip(starts, sizes, strict=True)]
-        )
+        return _Read(after, [body], count, len(body))
 
     def _are_whole(
         self,
@@ -372,6 +369,7 @@ class Lookup:
 
     def _read_singly(
         self,
+        source: RecordSource,
         units: bytes,
         queue_offset: int,
         max_messages: int,
@@ -379,90 +377,77 @@ class Lookup:
         tags_codes: frozenset[int] | None,
     ) -> "_Read":
         """Check record after record, up to the first damaged one or stepping over those."""
-        slices: list[memoryview] = []
+        records: list[bytes] = []
         at = queue_offset
-        count = total = 0
-        extent_start = extent_end = -1
-        segment: Segment | None = None
-        segment_start = segment_end = 0
-        holds = self._holds
+        total = 0
         for physical_offset, size, code in UNIT.iter_unpack(units):
             if tags_codes is not None and code not in tags_codes:
                 at += 1
                 continue
-            if count and (count >= max_messages or total + size > max_bytes):
+            if records and (len(records) >= max_messages or total + size > max_bytes):
                 break
-            if not segment_start <= physical_offset < segment_end:
-                if extent_end > extent_start and segment is not None:
-                    slices.append(
-                        segment.view[extent_start - segment_start : extent_end - segment_start]
-                    )
-                    extent_start = extent_end = -1
-                segment = self._commit_log.find(physical_offset)
-                segment_start, segment_end = (
-                    (segment.start, segment.end) if segment is not None else (0, 0)
-                )
-            if segment is None or not holds(segment, physical_offset, size, at):
-                self.corrupt_records += 1
-                if self._skip_corrupt:
-                    at += 1
-                    continue
+            record = self._readable_record(source, physical_offset, size, at)
+            if record is not None:
+                records.append(record)
+                total += size
+            elif not self._skip_corrupt:
                 break
-            if physical_offset != extent_end:
-                if extent_end > extent_start:
-                    slices.append(
-                        segment.view[extent_start - segment_start : extent_end - segment_start]
-                    )
-                extent_start = physical_offset
-            extent_end = physical_offset + size
-            count += 1
-            total += size
             at += 1
-        if extent_end > extent_start and segment is not None:
-            slices.append(segment.view[extent_start - segment_start : extent_end - segment_start])
-        return _Read(at, slices, count, total)
+        return _Read(at, records, len(records), total)
 
-    def _holds(self, segment: Segment, physical_offset: int, size: int, queue_offset: int) -> bool:
-        """Check that the record asked for lies whole and unchanged at its place."""
-        view = segment.view
-        start = physical_offset - segment.start
-        end = start + size
-        if size == BLANK_SIZE or end > segment.size_bytes or size < _PLACE.size:
-            return False
-        if _PLACE.unpack_from(view, start) != (size, queue_offset, physical_offset):
-            return False
-        if not self._check_crc:
-            return True
-        tail_start = end - CRC_PROPERTY_BYTES
-        tail = bytes(view[tail_start:end])
-        if tail.startswith(CRC_PROPERTY_HEAD):
-            crc = crc32(view[start:tail_start]) & _CRC_MASK
-            return tail == (_CRC_PROPERTY_REVERSED % crc)[::-1]
-        return self._record(segment, physical_offset) is not None
-
-    def _record(self, segment: Segment, physical_offset: int) -> RecordParts | None:
+    def _readable_record(
+        self, source: RecordSource, physical_offset: int, size: int, queue_offset: int
+    ) -> bytes | None:
+        """Return a whole record; count what is damaged and say what is lost."""
         try:
-            return read_record(
-                segment.view, physical_offset - segment.start, physical_offset, check_crc=True
-            )
-        except ValueError:
+            record = self._whole_record(source, physical_offset, size, queue_offset)
+        except UnreadableError as exc:
+            self.unreadable_records += 1
+            if physical_offset != self._reported_offset:
+                self._reported_offset = physical_offset
+                log.error(
+                    "unreadable physical_offset=%d size_bytes=%d: %s", physical_offset, size, exc
+                )
             return None
+        if record is None:
+            self.corrupt_records += 1
+        return record
 
-    def extents(self, queue: ConsumeQueue, queue_offset: int, count: int) -> list[tuple[int, int]]:
-        """Return (physical offset, size) of up to `count` messages, adjacent ones joined.
+    def _whole_record(
+        self, source: RecordSource, physical_offset: int, size: int, queue_offset: int
+    ) -> bytes | None:
+        """Return the record asked for if it lies whole and unchanged at its place.
 
         Raises:
-            OSError: the queue's file cannot be read.
+            UnreadableError: its bytes are lost.
+            OSError: they cannot be read now.
         """
-        joined: list[tuple[int, int]] = []
-        for physical_offset, size, _ in UNIT.iter_unpack(queue.read_units(queue_offset, count)):
-            if size == BLANK_SIZE:
-                continue
-            if joined and sum(joined[-1]) == physical_offset:
-                joined[-1] = (joined[-1][0], joined[-1][1] + size)
-            else:
-                joined.append((physical_offset, size))
-        return joined
+        if size == BLANK_SIZE or size < _PLACE.size:
+            return None
+        record = source.record(physical_offset, size)
+        if record is None or _PLACE.unpack_from(record) != (size, queue_offset, physical_offset):
+            return None
+        if not self._check_crc:
+            return record
+        tail = record[-CRC_PROPERTY_BYTES:]
+        if tail.startswith(CRC_PROPERTY_HEAD):
+            crc = crc32(memoryview(record)[:-CRC_PROPERTY_BYTES]) & _CRC_MASK
+            return record if tail == (_CRC_PROPERTY_REVERSED % crc)[::-1] else None
+        try:
+            read_record(memoryview(record), 0, physical_offset, check_crc=True)
+        except ValueError:
+            return None
+        return record
+
+    def _record(self, physical_offset: int) -> tuple[memoryview, RecordParts] | None:
+        """Return bytes that begin with the record at a physical offset, and its parts in them."""
+        segment = self._commit_log.find(physical_offset)
+        if segment is None or physical_offset >= self._commit_log.end:
+            return None
+        try:
+            return read_record_at(segment, physical_offset)
+        except (ValueError, UnreadableError):
+            return None
 
     def record_at(self, physical_offset: int) -> bytes | None:
         """Return the record that begins at a physical offset, None when none does.
@@ -470,14 +455,8 @@ class Lookup:
         Raises:
             OSError: a file cannot be read.
         """
-        segment = self._commit_log.find(physical_offset)
-        if segment is None or physical_offset >= self._commit_log.end:
-            return None
-        parts = self._record(segment, physical_offset)
-        if parts is None:
-            return None
-        start = physical_offset - segment.start
-        return bytes(segment.view[start : start + parts.header.size_bytes])
+        found = self._record(physical_offset)
+        return None if found is None else bytes(found[0][: found[1].properties_end])
 
     def store_timestamp_ms(self, queue: ConsumeQueue, queue_offset: int) -> int:
         """Return a message's store time, -1 when it is not there.
@@ -491,11 +470,8 @@ class Lookup:
         return self._timestamp_at(unit[0])
 
     def _timestamp_at(self, physical_offset: int) -> int:
-        segment = self._commit_log.find(physical_offset)
-        if segment is None:
-            return -1
-        parts = self._record(segment, physical_offset)
-        return parts.store_timestamp_ms if parts is not None else -1
+        found = self._record(physical_offset)
+        return -1 if found is None else found[1].store_timestamp_ms
 
     def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
         """Return the first queue offset stored at or after a time, `max_offset` when none was.
@@ -527,31 +503,10 @@ class Lookup:
             queue_offset += 1
         return limit, 0
 
-    def query(
-        self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
-    ) -> QueryResult:
-        """Return messages of a topic that carry a key and were stored in [begin, end].
 
-        Raises:
-            OSError: a file cannot be read.
-        """
-        # The same hash may belong to other keys, and a record may be indexed twice: ask for more.
-        candidates = self._index.find(topic, key, 4 * max_messages, begin_ms, end_ms)
-        records: list[bytes] = []
-        for physical_offset in sorted(set(candidates), reverse=True):
-            segment = self._commit_log.find(physical_offset)
-            parts = self._record(segment, physical_offset) if segment is not None else None
-            if segment is None or parts is None:
-                continue
-            if begin_ms <= parts.store_timestamp_ms <= end_ms and _carries(
-                segment.view, parts, topic, key
-            ):
-                start = physical_offset - segment.start
-                records.append(bytes(segment.view[start : parts.properties_end]))
-            if len(records) == max_messages:
-                break
-        records.reverse()
-        return QueryResult(records, self._index.end_timestamp_ms, self._index.end_physical_offset)
+def units_to_look_at(max_messages: int, tags_codes: frozenset[int] | None) -> int:
+    """Return how many units a read of so many messages looks at."""
+    return max_messages if tags_codes is None else max(max_messages, _SCAN_UNITS)
 
 
 @lru_cache(maxsize=64)
@@ -582,16 +537,6 @@ def _checksums_hold(parts: tuple[bytes, ...]) -> bool:
     crcs.reverse()
     expected = (_CRC_PROPERTY_REVERSED * len(crcs) % tuple(crcs))[::-1]
     return expected == b"".join(parts[1::2])
-
-
-def _carries(view: memoryview, parts: RecordParts, topic: str, key: str) -> bool:
-    if bytes(view[parts.topic_at : parts.topic_end]) != topic.encode():
-        return False
-    text = str(view[parts.properties_at : parts.properties_end], "utf-8", "replace")
-    properties = decode_properties(text)
-    if properties.get(PropertyName.UNIQ_KEY) == key:
-        return True
-    return key in properties.get(PropertyName.KEYS, "").split(" ")
 
 
 def _outside(queue_offset: int, low: int, high: int) -> GetResult:

@@ -4,7 +4,7 @@ Source: apache/rocketmq store/MessageExtBrokerInner.java and base/PutMessageStat
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -26,7 +26,8 @@ class MessageInner(msgspec.Struct, gc=False):
 
     `body` and `properties` are stored as they are (the store adds the checksum property);
     `born_host` has the 8 or 20 bytes of `mailboat.model.hosts`; `unique_key` and `keys` are
-    indexed.
+    indexed. What `sys_flag` says of the length of hosts is not looked at, and a message that it
+    calls prepared or rolled back is illegal: half messages wait in a topic of their own.
     """
 
     topic: str
@@ -57,6 +58,22 @@ class BlockingRunner(Protocol):
     ) -> None:
         """Run `job`, then call `done(result, error)` on the store's own thread."""
         ...
+
+
+class Runners(NamedTuple):
+    """Who runs what may block: each kind of call with threads of its own, where there are some."""
+
+    files: BlockingRunner
+    """Checkpoints and removals."""
+
+    reservations: BlockingRunner
+    """The next segment's room, for which sends will wait."""
+
+    reads: BlockingRunner
+    """Messages that are not in memory."""
+
+    searches: BlockingRunner
+    """Messages by key."""
 
 
 def run_inline(job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:

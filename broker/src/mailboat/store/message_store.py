@@ -11,12 +11,13 @@ Source: apache/rocketmq store/DefaultMessageStore.java @ rocketmq-all-5.3.3.
 import errno
 import logging
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from mailboat.config import MessageStoreConfig
-from mailboat.disk import Disk, SyncFailedError
+from mailboat.disk import NO_ROOM, Disk, SyncFailedError
+from mailboat.disk.descriptors import descriptor_limit
+from mailboat.disk.memory_limit import memory_limit_bytes
 from mailboat.errors import StoreBusyError, StoreClosedError
 from mailboat.filtering.property_filter import PropertyFilter
 from mailboat.model.delay_level import DelayLevels
@@ -28,67 +29,46 @@ from mailboat.store.checkpoint import (
     write_checkpoint,
     write_progress,
 )
-from mailboat.store.cleaner import Cleaner, DroppedFiles
+from mailboat.store.cleaner import TRIM_SLICE_S, Cleaner, DroppedFiles
 from mailboat.store.client_batch import ClientBatch
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.dispatch import ArrivalListener, Dispatch
+from mailboat.store.file_pool import FilePool
 from mailboat.store.flush import Flusher, FlushJob
 from mailboat.store.index_service import IndexService
+from mailboat.store.key_search import KeyQuery, QueryResult, search_job
 from mailboat.store.layout import StorePaths, store_paths
-from mailboat.store.lookup import GetResult, GetStatus, Lookup, QueryResult
-from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus, run_inline
+from mailboat.store.lookup import GetResult, GetStatus, Lookup
+from mailboat.store.message_inner import (
+    BlockingRunner,
+    MessageInner,
+    PutStatus,
+    Runners,
+    run_inline,
+)
 from mailboat.store.queue_table import QueueSync, QueueTable, sync_queues
+from mailboat.store.record_source import Fetched, Limits, RecordSource, fetch_job
 from mailboat.store.recovery import RecoveryReport
 from mailboat.store.retention import Retention
+from mailboat.store.store_state import SegmentState, StoreState
 
 log = logging.getLogger(__name__)
 
 # A restart reads at most about this much of the log again.
 CHECKPOINT_BYTES: Final = 128 * 1024 * 1024
 CHECKPOINT_INTERVAL_S: Final = 10.0
+_OPEN_FILES: Final = 384
+_ANY_BYTES: Final = 1 << 62
 _WRITE_QUEUES_A_SLICE: Final = 256
 # Errors after which the same call may succeed, and that do not say that written bytes were lost.
-_PASSING_ERRORS: Final = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOENT}
-)
+_PASSING_ERRORS: Final = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOENT}
 REJECT_REASONS: Final = ("disk_full", "no_room", "derived_files", "store_failed", "closed")
 """What refuses messages: retention, a segment that cannot be made, ConsumeQueues that cannot be
 written, a failure that only a restart mends, the end of the process."""
 
 _NO_QUEUE: Final = GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0, 0)
-
-
-@dataclass(slots=True)
-class SegmentState:
-    """One CommitLog segment for people and dashboards."""
-
-    physical_offset: int
-    size_bytes: int
-    last_store_timestamp_ms: int
-
-
-@dataclass(slots=True)
-class StoreState:
-    """Condition of a store: `refusal` says why sends are refused, `failed` what needs a restart."""
-
-    min_physical_offset: int
-    max_physical_offset: int
-    flushed_physical_offset: int
-    unflushed_bytes: int
-    unflushed_age_seconds: float
-    dispatch_behind_bytes: int
-    commit_log_bytes: int
-    disk_used_percent: int | None
-    refusal: str | None
-    failed: str | None
-    corrupt_records: int
-    recovered_records: int
-    recovered_tail_bytes: int
-    damaged_bytes: int
-    queue_count: int
-    segments: list[SegmentState] = field(default_factory=list)
 
 
 class MessageStore:
@@ -101,6 +81,7 @@ class MessageStore:
         *,
         store_host: bytes,
         run_blocking: BlockingRunner = run_inline,
+        runners: Runners | None = None,
     ) -> None:
         """Describe a store; `open` touches the disk.
 
@@ -108,34 +89,30 @@ class MessageStore:
             config: sizes, limits and intervals.
             disk: the file system.
             store_host: this broker's address as records carry it (`mailboat.model.hosts`).
-            run_blocking: runs calls that may block for long.
+            run_blocking: runs calls that may block for long, unless `runners` do.
+            runners: run them by kind.
         """
         self._config = config
         self._disk = disk
-        self._run_blocking = run_blocking
+        self._runners = runners or Runners(*[run_blocking] * len(Runners._fields))
         self.paths: StorePaths = store_paths(
             os.path.expanduser(config.store_path_root_dir), config.store_path_commit_log or None
         )
-        self.commit_log = CommitLog(config, disk, self.paths.commit_log, store_host, run_blocking)
+        self._pool = pool = FilePool(disk, _open_files())
+        self.commit_log = CommitLog(
+            config, disk, pool, self.paths.commit_log, store_host, self._runners.reservations
+        )
         self.queues = QueueTable(
-            disk, self.paths.consume_queue, config.mapped_file_size_consume_queue
+            disk, pool, self.paths.consume_queue, config.mapped_file_size_consume_queue
         )
         self.index = IndexService(
-            disk, self.paths.index, config.max_hash_slot_num, config.max_index_num
+            disk, pool, self.paths.index, config.max_hash_slot_num, config.max_index_num
         )
         self._deleted = DeletedTopics(disk, self.paths.deleted_topics)
         self.is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
-        self.dispatch = Dispatch(
-            self.queues,
-            self.index,
-            DelayLevels(config.message_delay_level),
-            self._deleted,
-            index_enabled=config.message_index_enable,
-            wait_for_flush=self.is_sync_flush,
-        )
+        self.dispatch = self._make_dispatch()
         self.lookup = Lookup(
             self.commit_log,
-            self.index,
             skip_corrupt=config.skip_corrupt,
             check_crc=config.check_crc_on_recover,
         )
@@ -164,6 +141,18 @@ class MessageStore:
         self._dropped = DroppedFiles([], [])
         self._synced_progress: Progress | None = None
         self._is_open = False
+        self._half_deleted: set[str] = set()
+        self._hot_bytes = _hot_bytes(config)
+
+    def _make_dispatch(self) -> Dispatch:
+        return Dispatch(
+            self.queues,
+            self.index,
+            DelayLevels(self._config.message_delay_level),
+            self._deleted,
+            index_enabled=self._config.message_index_enable,
+            wait_for_flush=self.is_sync_flush,
+        )
 
     def _make_cleaner(self) -> Cleaner:
         return Cleaner(
@@ -175,7 +164,7 @@ class MessageStore:
             self.queues,
             self.index,
             self.dispatch,
-            self._run_blocking,
+            self._runners,
         )
 
     @property
@@ -185,8 +174,10 @@ class MessageStore:
 
     # -- life cycle -----------------------------------------------------------------------------
 
-    def open(self) -> None:
+    def open(self, *, rebuild: bool = False) -> None:
         """Lock the directory, recover it, and get ready to take messages.
+
+        With `rebuild` ConsumeQueues and IndexFiles are built anew from the CommitLog.
 
         Raises:
             StoreBusyError: another process holds the directory.
@@ -219,6 +210,7 @@ class MessageStore:
             dispatch=self.dispatch,
             deleted=self._deleted,
             is_foreign=is_foreign,
+            rebuild=rebuild,
         )
         self._mark = opened.mark
         self.recovery = opened.report
@@ -246,12 +238,15 @@ class MessageStore:
             self.queues.close()
             self.index.close()
             self.commit_log.close()
+            self._pool.close()
             if self._mark is not None:
                 self._mark.close()
             if self._release_lock is not None:
                 self._release_lock()
 
     def _close_cleanly(self) -> None:
+        # Where all descriptors are in use, these are enough for what is still to be written.
+        self._pool.close()
         self.commit_log.drop_prepared()
         job = self.begin_flush()
         if job is not None:
@@ -262,6 +257,8 @@ class MessageStore:
                 raise
             self.finish_flush(job, None)
         self._catch_up_index()
+        while not self.cleaner.trim(TRIM_SLICE_S):
+            continue
         progress = self._write_derived()
         sync_queues(self._disk, self.paths.consume_queue, self._queue_syncs)
         for save in self._index_saves:
@@ -281,6 +278,11 @@ class MessageStore:
         if not self._is_open:
             return "the store is closed"
         return self.commit_log.failure or self.retention.refusal or self._derived_refusal
+
+    def why_refused(self) -> str:
+        """Say why a message that was refused just now was, as far as that is known."""
+        log_ = self.commit_log
+        return self.refusal() or log_.no_room or log_.last_write_failure or "it is closing"
 
     def _count_rejected(self, count: int) -> None:
         if not self._is_open:
@@ -400,7 +402,8 @@ class MessageStore:
         # Also where nothing could be written: what goes now may be the only way to get room.
         if self.cleaner.is_due():
             self.clean()
-        if is_derived_written:
+        # A checkpoint counts on queues that begin where the log does.
+        if self.cleaner.trim(TRIM_SLICE_S) and is_derived_written:
             self._checkpoint_slice(self._disk.monotonic())
 
     def _write_some_derived(self) -> bool:
@@ -426,7 +429,7 @@ class MessageStore:
         if progress is not None:
             if self.flushed_offset >= progress.commit_log_offset:
                 self._synced_progress = None
-                self._run_blocking(lambda: self._save_progress(progress), self._progress_saved)
+                self._runners.files(lambda: self._save_progress(progress), self._progress_saved)
             elif self.retention.is_pressing and self.on_flush_wanted is not None:
                 self.on_flush_wanted()
             return
@@ -461,7 +464,7 @@ class MessageStore:
                 self._disk.fsync_dir(index_directory)
             return progress
 
-        self._run_blocking(sync_all, self._derived_synced)
+        self._runners.files(sync_all, self._derived_synced)
 
     def _write_derived(self) -> Progress:
         self._queue_syncs = []
@@ -547,6 +550,7 @@ class MessageStore:
         self.retention.configure(config)
         self.cleaner.configure(config)
         self.commit_log.max_body_bytes = config.max_message_size
+        self._hot_bytes = _hot_bytes(config)
 
     def queue_keys(self) -> list[tuple[str, int]]:
         """Return topic and id of every queue."""
@@ -591,12 +595,15 @@ class MessageStore:
         max_messages: int,
         max_bytes: int,
         tags_codes: frozenset[int] | None = None,
+        source: RecordSource | None = None,
     ) -> GetResult:
         """Return messages of a queue; see `Lookup.get_message`."""
         queue = self.queues.get(topic, queue_id)
         if queue is None:
             return _NO_QUEUE
-        return self.lookup.get_message(queue, queue_offset, max_messages, max_bytes, tags_codes)
+        return self.lookup.get_message(
+            queue, queue_offset, max_messages, max_bytes, tags_codes, source
+        )
 
     def get_matching_message(
         self,
@@ -607,54 +614,50 @@ class MessageStore:
         max_bytes: int,
         wanted: PropertyFilter,
         scan_bytes: int,
+        source: RecordSource | None = None,
     ) -> GetResult:
         """Return messages that a filter takes; see `Lookup.get_matching_message`."""
         queue = self.queues.get(topic, queue_id)
         if queue is None:
             return _NO_QUEUE
         return self.lookup.get_matching_message(
-            queue, queue_offset, max_messages, max_bytes, wanted, scan_bytes
+            queue, queue_offset, max_messages, max_bytes, wanted, scan_bytes, source
         )
 
     def is_hot(self, topic: str, queue_id: int, queue_offset: int) -> bool:
         """Estimate whether a message is in memory: it lies near the end of the log."""
-        if self.commit_log.end - self.commit_log.start <= self._hot_bytes:
+        log_ = self.commit_log
+        if log_.end - log_.start <= self._hot_bytes:
             return True
         queue = self.queues.get(topic, queue_id)
-        unit = queue.unit(queue_offset) if queue is not None else None
+        try:
+            unit = queue.unit(queue_offset) if queue is not None else None
+        except OSError:
+            # Whoever goes to the disk meets it again.
+            return False
         if unit is None:
             return True
-        return self.commit_log.end - unit[0] <= self._hot_bytes
+        return log_.end - unit[0] <= self._hot_bytes
 
-    def prefetch(
+    def fetch(
         self,
         topic: str,
         queue_id: int,
         queue_offset: int,
-        max_messages: int,
-        done: Callable[[], None],
+        limits: Limits,
+        done: Callable[[Fetched | None, BaseException | None], None],
     ) -> None:
-        """Bring messages from the disk into memory with the blocking runner, then call `done`."""
+        """Read messages from the disk with the runner for reads, then call `done`.
+
+        It gets the source for `get_message` or `get_matching_message`, None where the queue's units
+        are in memory, or else an OSError: the messages cannot be read now.
+        """
         queue = self.queues.get(topic, queue_id)
-        extents = self.lookup.extents(queue, queue_offset, max_messages) if queue else []
-        reads: list[tuple[int, int, int]] = []
-        budget = self._config.max_transfer_bytes_on_message_in_memory
-        for physical_offset, size in extents:
-            segment = self.commit_log.find(physical_offset)
-            if segment is not None and budget > 0:
-                reads.append((segment.fd, size, physical_offset - segment.start))
-                budget -= size
-
-        def read() -> None:
-            for fd, size, position in reads:
-                self._disk.pread(fd, size, position)
-
-        # A read that fails here fails again, and is answered, when the message itself is read.
-        self._run_blocking(read, lambda _, error: done())
-
-    @property
-    def _hot_bytes(self) -> int:
-        return _RAM_BYTES * self._config.access_message_in_memory_max_ratio // 100
+        if queue is None or not queue.places(queue_offset, 1):
+            done(None, None)
+            return
+        job = fetch_job(self._disk, self.commit_log, queue, queue_offset, limits)
+        self._runners.reads(job, done)
 
     def offset_by_time(
         self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
@@ -672,15 +675,39 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         return self.lookup.store_timestamp_ms(queue, queue_offset) if queue else -1
 
-    def look_message_by_offset(self, physical_offset: int) -> bytes | None:
-        """Return the record that begins at a physical offset, None when none does."""
+    def look_message_by_offset(
+        self, physical_offset: int, *, with_unflushed: bool = False
+    ) -> bytes | None:
+        """Return the record that begins at a physical offset, None when none does.
+
+        With SYNC_FLUSH one that waits for its flush is shown to nobody outside; the broker itself
+        sees it `with_unflushed`.
+        """
+        if not with_unflushed and physical_offset >= self.dispatch.dispatched_offset:
+            return None
         return self.lookup.record_at(physical_offset)
 
     def query_message(
         self, topic: str, key: str, max_messages: int, begin_ms: int, end_ms: int
     ) -> QueryResult:
-        """Return messages by key; see `Lookup.query`."""
-        return self.lookup.query(topic, key, max_messages, begin_ms, end_ms)
+        """Return messages by key, however long it takes; see `mailboat.store.key_search`."""
+        query = KeyQuery(topic, key, max_messages, _ANY_BYTES, begin_ms, end_ms)
+        return search_job(self._disk, self.commit_log, self.index, query)()
+
+    def search(
+        self,
+        query: KeyQuery,
+        done: Callable[[QueryResult | None, BaseException | None], None],
+        *,
+        is_own: bool = False,
+    ) -> None:
+        """Find messages by key with the runner for searches, then call `done`.
+
+        It gets the result, or an OSError: files cannot be read now. What the broker itself looks
+        for (`is_own`) waits for no search that a client wants.
+        """
+        run = self._runners.reads if is_own else self._runners.searches
+        run(search_job(self._disk, self.commit_log, self.index, query), done)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic's queues; its records expire with the CommitLog.
@@ -688,13 +715,20 @@ class MessageStore:
         Raises:
             OSError: it could not be noted, or some files are still there; the call may be repeated.
         """
-        had_queues = bool(self.queues.of_topic(topic))
-        self.queues.delete_topic(topic)
+        for _ in self.delete_topic_steps(topic):
+            pass
+
+    def delete_topic_steps(self, topic: str) -> Generator[None, None, None]:
+        """Do what `delete_topic` does, a queue with each step; nobody may send to it meanwhile."""
+        if self.queues.of_topic(topic):
+            self._half_deleted.add(topic)
+        yield from self.queues.delete_topic_steps(topic)
         self._checkpoint_due = True
         # Last: whoever finds the note finds no file of the queues. A process that dies before it
         # leaves a topic that is not deleted: its queues are built anew from the log.
-        if had_queues:
+        if topic in self._half_deleted:
             self._deleted.note(topic, self.commit_log.start, self.commit_log.end)
+            self._half_deleted.discard(topic)
         else:
             self._deleted.save_again()
 
@@ -722,6 +756,7 @@ class MessageStore:
             refusal=self.refusal() or log_.no_room,
             failed=log_.failure,
             corrupt_records=self.lookup.corrupt_records,
+            unreadable_records=self.lookup.unreadable_records,
             recovered_records=self.recovery.records,
             recovered_tail_bytes=self.recovery.torn_bytes,
             damaged_bytes=sum(item.size_bytes for item in self.recovery.damaged),
@@ -734,7 +769,17 @@ class MessageStore:
 
 
 _REJECTED: Final = frozenset({PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.CREATE_MAPPED_FILE_FAILED})
-_RAM_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _hot_bytes(config: MessageStoreConfig) -> int:
+    """Return how much of the log's end is taken to be in memory."""
+    return memory_limit_bytes() * config.access_message_in_memory_max_ratio // 100
+
+
+def _open_files() -> int:
+    """Return how many files to keep open for reading: most descriptors are for connections."""
+    limit = descriptor_limit()
+    return _OPEN_FILES if limit is None else max(min(limit // 4, _OPEN_FILES), 8)
 
 
 def _refuse(batch: list[MessageInner]) -> None:

@@ -3,13 +3,23 @@
 Source: apache/rocketmq store/DefaultMessageStore.java (load, recover).
 """
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from mailboat.config import MessageStoreConfig
-from mailboat.disk import Disk, read_file, replace_file, sync
+from mailboat.disk import (
+    NO_ROOM,
+    Disk,
+    UnreadableError,
+    read_file,
+    replace_file,
+    sync,
+    write_fully,
+)
 from mailboat.errors import DamagedStoreError
 from mailboat.model.record import RecordParts
 from mailboat.store.checkpoint import (
@@ -17,6 +27,7 @@ from mailboat.store.checkpoint import (
     Progress,
     open_flushed_mark,
     read_progress,
+    write_progress,
 )
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.deleted_topics import DeletedTopics
@@ -25,11 +36,14 @@ from mailboat.store.index_service import IndexService
 from mailboat.store.layout import StorePaths
 from mailboat.store.queue_table import QueueTable
 from mailboat.store.recovery import RecoveryReport, Scanner, cut_log, quarantine
-from mailboat.store.segment import Segment, open_segments
+from mailboat.store.segment import Segment, pages
 
 log = logging.getLogger(__name__)
 
 Release = Callable[[], None]
+_COPY_BYTES: Final = 1 << 20
+
+_EVERYWHERE: Final = 1 << 62
 
 
 @dataclass(slots=True)
@@ -46,9 +60,30 @@ def was_used_by_another_broker(disk: Disk, paths: StorePaths) -> bool:
     """Tell whether RocketMQ had the directory last: then our own files say nothing about it.
 
     RocketMQ writes `lock` into the lock file, mailboat its own name. The text is not synced: where
-    a power cut took it, nobody else was there.
+    a power cut took it, nobody else was there; where it cannot be read, somebody may have been.
     """
-    return disk.exists(paths.lock) and read_file(disk, paths.lock).startswith(b"lock")
+    if not disk.exists(paths.lock):
+        return False
+    try:
+        return read_file(disk, paths.lock).startswith(b"lock")
+    except UnreadableError:
+        return True
+
+
+def is_page_cache_intact(disk: Disk, paths: StorePaths) -> bool:
+    """Tell whether everything that was written here is there, synced or not.
+
+    So it is when a process died and nothing else: the kernel that it wrote through still runs. Each
+    start leaves the name of its kernel's run in the abort file. Another name is another run or
+    another machine; no name, or no such file, proves nothing.
+    """
+    boot_id = disk.boot_id().encode()
+    if not boot_id or not disk.exists(paths.abort):
+        return False
+    try:
+        return read_file(disk, paths.abort).split()[1:] == [boot_id]
+    except UnreadableError:
+        return False
 
 
 def recover(
@@ -62,8 +97,11 @@ def recover(
     dispatch: Dispatch,
     deleted: DeletedTopics,
     is_foreign: bool,
+    rebuild: bool,
 ) -> Opened:
     """Bring log, queues and index into agreement and leave the log's end durable.
+
+    With `rebuild` the derived files are built anew, however good they look.
 
     Raises:
         DamagedStoreError: the directory is not a store, or not with these settings.
@@ -73,29 +111,38 @@ def recover(
         # After a crash the lock file will say that it was us: then they must not be believed.
         _forget(disk, paths.own, (paths.progress, paths.flushed, paths.deleted_topics))
     deleted.load()
-    commit_log.segments = open_segments(disk, paths.commit_log, config.mapped_file_size_commit_log)
+    commit_log.load_segments()
     mark = open_flushed_mark(disk, paths.flushed)
     progress = read_progress(disk, paths.progress)
     _check_log_is_there(disk, paths, commit_log, progress)
     is_clean = progress is not None and progress.clean and not disk.exists(paths.abort)
-    start = _load_queues(disk, paths, commit_log, queues, progress, mark.flushed_offset)
-    dispatch.dispatched_offset = start
+    is_intact = is_page_cache_intact(disk, paths)
+    given_out = _EVERYWHERE if is_intact else mark.flushed_offset
+    _note_ends(queues, progress or Progress(), deleted)
+    trusted = None if rebuild else progress
+    if trusted is not None and not _load_queues(queues, trusted, commit_log.start, given_out):
+        trusted = None
+    start = commit_log.start if trusted is None else trusted.commit_log_offset
+    if trusted is None:
+        queues.note_stored_ends(max(start, mark.flushed_offset), given_out)
+        _begin_rebuild(disk, paths, queues, index, progress or Progress())
+    commit_log.end = dispatch.dispatched_offset = start
     if config.message_index_enable:
-        _load_index(commit_log, index, dispatch, progress, is_clean=is_clean)
-    trusted_mark = None if mark.is_new else mark.flushed_offset
-    scanner = Scanner(commit_log, trusted_mark, check_crc=config.check_crc_on_recover)
+        _load_index(commit_log, index, dispatch, trusted, is_clean=is_clean)
+    scanner = Scanner(
+        commit_log,
+        None if mark.is_new else mark.flushed_offset,
+        check_crc=config.check_crc_on_recover,
+        is_page_cache_intact=is_intact,
+    )
     report = scanner.scan(start, dispatch.dispatch_record)
     quarantine(disk, paths.quarantine, commit_log, report.damaged)
-    queues.restore_ends(progress.empty_queues if progress is not None else [])
+    queues.restore_ends()
     if report.damaged:
         queues.fill_stored()
     cut_log(disk, commit_log, paths.commit_log, report, force=not is_clean)
-    for segment in commit_log.segments:
-        # What a crash left in the page cache only must be durable before anybody relies on it.
-        if not is_clean and segment.start < report.end:
-            if not mark.is_new:
-                _write_again(segment, mark.flushed_offset, report.end)
-            sync(disk, segment.fd)
+    if not is_clean:
+        _make_durable(disk, commit_log, mark, report.end)
     deleted.cut(commit_log.end)
     mark.advance(commit_log.end)
     mark.sync()
@@ -106,8 +153,12 @@ def recover(
     )
     queues.raise_min(commit_log.start)
     index.drop_below(commit_log.start)
-    for queue in queues.by_key.values():
-        queue.next_offset = queue.max_offset
+    queues.begin_appending()
+    _tell(report, start)
+    return Opened(mark, report, start if trusted is not None else 0)
+
+
+def _tell(report: RecoveryReport, start: int) -> None:
     if report.records or report.torn_bytes or report.damaged:
         log.info(
             "recovered records=%d from=%d end=%d tail_bytes_cut=%d damaged_ranges=%d",
@@ -117,7 +168,16 @@ def recover(
             report.torn_bytes,
             len(report.damaged),
         )
-    return Opened(mark, report, progress.commit_log_offset if progress is not None else 0)
+
+
+def _make_durable(disk: Disk, commit_log: CommitLog, mark: FlushedMark, end: int) -> None:
+    """Sync what a crash may have left in the page cache only, before anybody relies on it."""
+    for segment in commit_log.segments:
+        if segment.start < end:
+            if not mark.is_new:
+                _write_again(segment, mark.flushed_offset, end)
+            sync(disk, segment.fd)
+            segment.release()
 
 
 def _write_again(segment: Segment, start: int, end: int) -> None:
@@ -127,8 +187,16 @@ def _write_again(segment: Segment, start: int, end: int) -> None:
     """
     position = max(start, segment.start) - segment.start
     stop = min(end, segment.end) - segment.start
-    if position < stop:
-        segment.write(bytes(segment.view[position:stop]), position)
+    while position < stop:
+        size = min(_COPY_BYTES, stop - position)
+        try:
+            segment.write(segment.read(position, size), position)
+        except UnreadableError:
+            for page, page_end in pages(position, size):
+                # Nothing of a page that cannot be read waits to be written.
+                with contextlib.suppress(UnreadableError):
+                    segment.write(segment.read(page, page_end - page), page)
+        position += size
 
 
 def _check_log_is_there(
@@ -150,35 +218,61 @@ def _forget(disk: Disk, directory: str, files: tuple[str, ...]) -> None:
     disk.fsync_dir(directory)
 
 
-def _load_queues(
-    disk: Disk,
-    paths: StorePaths,
-    commit_log: CommitLog,
-    queues: QueueTable,
-    progress: Progress | None,
-    flushed_offset: int,
-) -> int:
-    """Load the queues as far as they are trusted; return where the scan begins."""
-    log_start = commit_log.segments[0].start if commit_log.segments else 0
-    commit_log.end = log_start
-    if progress is not None and progress.commit_log_offset >= log_start:
-        offset = progress.commit_log_offset
-        is_intact = queues.load(offset, flushed_offset)
-        if is_intact:
-            # A crash may have come before or after what lies below was unlinked.
-            queues.raise_min(progress.commit_log_start)
-        if (
-            is_intact
-            and queues.total_units() == progress.queue_units
-            and queues.first_bytes() == progress.queue_first_bytes
-        ):
-            commit_log.end = offset
-            return offset
-        log.warning("the queues do not fit the CommitLog: rebuilding them from it")
+def _note_ends(queues: QueueTable, progress: Progress, deleted: DeletedTopics) -> None:
+    last = max(progress.commit_log_offset - 1, 0)
+    for topic, queue_id, end in progress.empty_queues:
+        if not deleted.is_gone(topic, last):
+            queues.note_end(topic, queue_id, end)
+
+
+def _load_queues(queues: QueueTable, progress: Progress, log_start: int, given_out: int) -> bool:
+    """Load the queues as far as the progress goes; tell whether they are what it claims.
+
+    Queue offsets of records below `given_out` have been given out, whatever became of the records.
+    """
+    if progress.is_rebuilding or progress.commit_log_offset < log_start:
+        return False
+    is_intact = queues.load(progress.commit_log_offset, given_out)
+    if is_intact:
+        # A crash may have come before or after what lies below was unlinked.
+        queues.raise_min(progress.commit_log_start)
+    if (
+        is_intact
+        and queues.total_units() == progress.queue_units
+        and queues.first_bytes() == progress.queue_first_bytes
+    ):
+        return True
+    log.warning("the queues do not fit the CommitLog: rebuilding them from it")
+    return False
+
+
+def _begin_rebuild(
+    disk: Disk, paths: StorePaths, queues: QueueTable, index: IndexService, before: Progress
+) -> None:
+    """Clear the queues, to be built anew from the log; the ends that are known are kept, durably.
+
+    Queue files and progress know the ends of queues whose every message has expired, the log does
+    not.
+    """
     # The old claim goes first: a crash may leave holes in what is built from here on.
-    _forget(disk, paths.own, (paths.progress,))
+    if queues.known_ends:
+        ends = Progress(
+            commit_log_offset=before.commit_log_offset,
+            last_store_timestamp_ms=before.last_store_timestamp_ms,
+            empty_queues=queues.known_ends,
+            is_rebuilding=True,
+        )
+        try:
+            write_progress(disk, paths.progress, ends)
+        except OSError as exc:
+            if exc.errno not in NO_ROOM:
+                raise
+            # The index is built anew as well, and a start that dies here finds that it must be.
+            index.clear()
+            write_progress(disk, paths.progress, ends)
+    else:
+        _forget(disk, paths.own, (paths.progress,))
     queues.clear()
-    return log_start
 
 
 def _load_index(
@@ -192,23 +286,54 @@ def _load_index(
     """Load the index as far as it is trusted, or build it up to where the scan begins."""
     start = dispatch.dispatched_offset
     if progress is not None and progress.commit_log_offset == start:
-        if index.load(
-            progress.index_file,
-            progress.index_entry_counts,
-            start,
-            log_start=progress.commit_log_start,
-            check_slots=not is_clean,
-        ):
-            return
+        with contextlib.suppress(UnreadableError):
+            if index.load(
+                progress.index_file,
+                progress.index_entry_counts,
+                start,
+                log_start=progress.commit_log_start,
+                check_slots=not is_clean,
+            ):
+                return
         log.warning("the index does not fit the CommitLog: rebuilding it from it")
     index.clear()
     if commit_log.start < start:
-        index_from(commit_log, dispatch, commit_log.start)
+        try:
+            index_from(commit_log, dispatch, commit_log.start)
+        except OSError as exc:
+            if exc.errno not in NO_ROOM:
+                raise
+            log.warning("the index waits for room: %s", exc)
 
 
 def write_abort(disk: Disk, paths: StorePaths) -> None:
-    """Leave the mark that says: a broker runs here, or died."""
-    replace_file(disk, paths.abort, str(os.getpid()).encode())
+    """Leave the mark that says: a broker runs here, or died; and under which run of the kernel.
+
+    Only once recovery is complete and durable: until then it is the word of the process before.
+    """
+    text = f"{os.getpid()} {disk.boot_id()}".encode()
+    try:
+        replace_file(disk, paths.abort, text)
+    except OSError as exc:
+        if exc.errno not in NO_ROOM:
+            raise
+        # Only a store that is open can remove what has expired.
+        _write_abort_in_place(disk, paths, text)
+
+
+def _write_abort_in_place(disk: Disk, paths: StorePaths, text: bytes) -> None:
+    """Leave the mark where no block is free: in the block that it has, or else without a text.
+
+    What is cut short names no run of the kernel, and proves nothing after a crash.
+    """
+    fd = disk.open(paths.abort, create=not disk.exists(paths.abort))
+    try:
+        size = disk.size(paths.abort)
+        write_fully(disk, fd, text.ljust(size)[:size], 0)
+        sync(disk, fd)
+    finally:
+        disk.close(fd)
+    disk.fsync_dir(paths.root)
 
 
 def remove_abort(disk: Disk, paths: StorePaths) -> None:

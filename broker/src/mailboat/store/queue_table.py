@@ -3,12 +3,28 @@
 Source: apache/rocketmq store/queue/ConsumeQueueStore.java @ rocketmq-all-5.3.3.
 """
 
+import logging
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from mailboat.disk import Disk
-from mailboat.store.consume_queue import UNIT_BYTES, ConsumeQueue, FilePool
+from mailboat.disk import Disk, UnreadableError
+from mailboat.errors import IllegalMessageError
+from mailboat.model.names import is_file_name
+from mailboat.store.consume_queue import (
+    UNIT_BYTES,
+    ConsumeQueue,
+    end_of_files,
+    queue_files,
+    stored_queues,
+    stored_queues_of,
+)
+from mailboat.store.file_pool import FilePool
 
-_OPEN_FILES: Final = 256
+log = logging.getLogger(__name__)
+
+# Queues that are adjusted before the clock is looked at.
+_RAISES_A_LOOK: Final = 32
+_AT_ONCE_S: Final = 3600.0
 
 
 class QueueSync(NamedTuple):
@@ -53,36 +69,47 @@ def sync_queues(disk: Disk, root: str, syncs: list[QueueSync]) -> None:
 class QueueTable:
     """The queues by topic and queue id, and which of them have something to write or sync."""
 
-    def __init__(self, disk: Disk, directory: str, file_bytes: int) -> None:
-        """Build an empty table over `directory`."""
+    def __init__(self, disk: Disk, pool: FilePool, directory: str, file_bytes: int) -> None:
+        """Build an empty table over `directory`, with files that are open in `pool`."""
         self._disk = disk
         self._directory = directory
         self._file_bytes = file_bytes
-        self._pool = FilePool(disk, _OPEN_FILES)
+        self._pool = pool
         self._dirty: dict[ConsumeQueue, None] = {}
         self._unsynced: dict[ConsumeQueue, int] = {}
         self._trimmed: dict[ConsumeQueue, None] = {}
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
         # The same by topic: walking all queues for one topic is too slow for a page of topics.
         self._by_topic: dict[str, dict[int, ConsumeQueue]] = {}
-        # Ends of queues whose files are in order, kept over a rebuild of all queues.
+        # Queues that may still show messages of a segment that went, and where the log begins now.
+        self._unraised: dict[ConsumeQueue, None] = {}
+        self._raise_failed: dict[ConsumeQueue, None] = {}
+        self._raised: list[RaisedQueue] = []
+        self._log_start = 0
+        # Ends of queues, kept over a rebuild of all queues, and ends of the queue offsets that were
+        # given out, whatever became of the messages.
         self._known_ends: dict[tuple[str, int], int] = {}
+        self._given_out: dict[tuple[str, int], int] = {}
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue that exists."""
-        return self.by_key.get((topic, queue_id))
+        queue = self.by_key.get((topic, queue_id))
+        if self._unraised and queue in self._unraised:
+            self._raise_one(queue)
+        return queue
 
     def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, a new and empty one where there was none; touches no file."""
         queue = self.by_key.get((topic, queue_id))
         if queue is None:
-            directory = f"{self._directory}/{topic}/{queue_id}"
-            queue = ConsumeQueue(
-                self._disk, self._pool, directory, topic, queue_id, self._file_bytes
-            )
+            queue = self._make(topic, queue_id)
             self.by_key[(topic, queue_id)] = queue
             self._by_topic.setdefault(topic, {})[queue_id] = queue
         return queue
+
+    def _make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = f"{self._directory}/{topic}/{queue_id}"
+        return ConsumeQueue(self._disk, self._pool, directory, topic, queue_id, self._file_bytes)
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         """Return the queues of a topic, by queue id."""
@@ -135,12 +162,12 @@ class QueueTable:
         """Return the sum of all queues' first file names: a check that no first file is missing."""
         return sum(queue.first_byte for queue in self.by_key.values())
 
-    def load(self, physical_offset: int, flushed_offset: int) -> bool:
+    def load(self, physical_offset: int, given_out: int) -> bool:
         """Open the queues as far as their records lie below a physical offset.
 
         Args:
             physical_offset: how far the queues are known to be durable and complete.
-            flushed_offset: how far the CommitLog was durable.
+            given_out: below this physical offset whoever sent a message may have its answer.
 
         Returns:
             Whether the files fit together; if not, they must be rebuilt from the CommitLog.
@@ -148,44 +175,102 @@ class QueueTable:
         Raises:
             OSError: a file cannot be read.
         """
-        if not self._disk.exists(self._directory):
-            return True
         intact = True
-        for topic in self._disk.listdir(self._directory):
-            topic_directory = f"{self._directory}/{topic}"
-            for name in self._disk.listdir(topic_directory):
-                if not name.isdigit():
-                    continue
-                queue = self.get_or_add(topic, int(name))
-                if not queue.load():
+        for topic, queue_id, _ in stored_queues(self._disk, self._directory):
+            queue = self.get_or_add(topic, queue_id)
+            try:
+                is_sound = queue.load()
+                if not is_sound:
                     intact = False
                     continue
-                queue.cut_from(physical_offset, flushed_offset)
-                if queue.is_ordered():
-                    self._known_ends[topic, queue.queue_id] = queue.max_offset
-                else:
-                    intact = False
-                self.mark_unsynced(queue, queue.max_offset * UNIT_BYTES)
+                given = queue.cut_from(physical_offset, given_out)
+                is_sound = queue.is_ordered()
+            except UnreadableError as exc:
+                log.warning("%s cannot be read: %s", queue.directory, exc)
+                intact = False
+                continue
+            self._given_out[topic, queue_id] = given
+            if is_sound:
+                self.note_end(topic, queue_id, queue.max_offset)
+            else:
+                intact = False
+            self.mark_unsynced(queue, queue.max_offset * UNIT_BYTES)
         return intact
 
-    def delete_topic(self, topic: str) -> None:
-        """Delete the queues of a topic.
+    def note_end(self, topic: str, queue_id: int, end: int) -> None:
+        """Note that a queue has ended at a queue offset; the highest one counts."""
+        if end > 0:
+            self._known_ends[topic, queue_id] = max(end, self._known_ends.get((topic, queue_id), 0))
+
+    def note_stored_ends(self, physical_offset: int, given_out: int) -> None:
+        """Note the ends of all queues as their files tell them.
+
+        An end that is too high leaves a gap in the queue offsets, one that is too low gives some of
+        them out again.
+
+        Args:
+            physical_offset: records below were in the log for certain.
+            given_out: as `load` has it.
 
         Raises:
+            OSError: a file cannot be read.
+        """
+        for topic, queue_id, directory in stored_queues(self._disk, self._directory):
+            key = topic, queue_id
+            try:
+                self.note_end(*key, end_of_files(self._disk, directory, physical_offset))
+                end = end_of_files(self._disk, directory, given_out)
+            except UnreadableError as exc:
+                log.warning("the end of %s cannot be read: %s", directory, exc)
+                continue
+            self._given_out[key] = max(end, self._given_out.get(key, 0))
+
+    @property
+    def known_ends(self) -> list[tuple[str, int, int]]:
+        """Topic, queue id and end of the queues whose ends were noted."""
+        return [(*key, end) for key, end in self._known_ends.items()]
+
+    def delete_topic_steps(self, topic: str) -> Iterator[None]:
+        """Delete the queues of a topic, one with each step.
+
+        They are out of the table from the first step on. Where files are left, new queues begin at
+        0 all the same.
+
+        Raises:
+            IllegalMessageError: no folder of this table can have that name; nothing was touched.
             OSError: some files are still there; the call may be repeated.
         """
-        for queue in self.of_topic(topic):
-            queue.remove()
-            self._dirty.pop(queue, None)
-            self._unsynced.pop(queue, None)
-            self._trimmed.pop(queue, None)
-            del self.by_key[(topic, queue.queue_id)]
-            del self._by_topic[topic][queue.queue_id]
+        if not is_file_name(topic):
+            raise IllegalMessageError(f"topic name {topic[:64]!r} is not the name of a folder")
+        queues = list(self.of_topic(topic))
+        for queue in queues:
+            self._take_out(queue)
         self._by_topic.pop(topic, None)
+        left = [stored.queue_id for stored in stored_queues_of(self._disk, self._directory, topic)]
+        known = {queue.queue_id for queue in queues}
+        queues += [self._make(topic, queue_id) for queue_id in left if queue_id not in known]
+        first_error: OSError | None = None
+        for queue in queues:
+            try:
+                queue.remove()
+            except OSError as exc:
+                first_error = first_error or exc
+            yield
+        if first_error is not None:
+            raise first_error
         directory = f"{self._directory}/{topic}"
         if self._disk.exists(directory) and not self._disk.listdir(directory):
             self._disk.rmdir(directory)
             self._disk.fsync_dir(self._directory)
+
+    def _take_out(self, queue: ConsumeQueue) -> None:
+        queue.is_removed = True
+        self._dirty.pop(queue, None)
+        self._unsynced.pop(queue, None)
+        self._trimmed.pop(queue, None)
+        self._unraised.pop(queue, None)
+        self._raise_failed.pop(queue, None)
+        del self.by_key[(queue.topic, queue.queue_id)]
 
     def clear(self) -> None:
         """Delete all queues.
@@ -199,38 +284,74 @@ class QueueTable:
         self._dirty = {}
         self._unsynced = {}
         self._trimmed = {}
-        if not self._disk.exists(self._directory):
-            return
-        for topic in self._disk.listdir(self._directory):
-            topic_directory = f"{self._directory}/{topic}"
-            for name in self._disk.listdir(topic_directory):
-                directory = f"{topic_directory}/{name}"
-                for file in self._disk.listdir(directory):
-                    self._disk.unlink(f"{directory}/{file}")
-                self._disk.rmdir(directory)
-            self._disk.rmdir(topic_directory)
+        self._unraised = {}
+        self._raise_failed = {}
+        for _, _, directory in list(stored_queues(self._disk, self._directory)):
+            for name in queue_files(self._disk, directory):
+                self._disk.unlink(f"{directory}/{name}")
+            # A folder goes where nothing of somebody else's lies in it.
+            for folder in (directory, directory.rpartition("/")[0]):
+                if not self._disk.listdir(folder):
+                    self._disk.rmdir(folder)
 
-    def raise_min(self, physical_offset: int, raised: list[RaisedQueue] | None = None) -> None:
-        """Adjust all queues to the CommitLog's start; `raised` gets those that lost messages.
+    def begin_raise(self, physical_offset: int) -> None:
+        """Note that the CommitLog begins later now; `raise_some` adjusts the queues to it.
+
+        Until then whoever gets a queue gets it adjusted.
+        """
+        self._log_start = physical_offset
+        self._unraised = dict.fromkeys(self.by_key.values())
+        self._raise_failed = {}
+
+    def raise_some(self, slice_s: float) -> list[RaisedQueue]:
+        """Adjust queues for so many seconds; return those that lost messages since the last call.
 
         Raises:
-            OSError: of the first queue that could not be adjusted, after all others were; the call
-                may be repeated.
+            OSError: some queues could not be adjusted, all others were; begin again.
         """
-        first_error: OSError | None = None
-        for queue in self.by_key.values():
-            old_min = queue.min_offset
-            try:
-                queue.raise_min(physical_offset)
-            except OSError as exc:
-                first_error = first_error or exc
-            if queue.dropped_count:
-                self._trimmed[queue] = None
-            new_min = queue.min_offset
-            if raised is not None and new_min > old_min:
-                raised.append(RaisedQueue(queue.topic, queue.queue_id, old_min, new_min))
-        if first_error is not None:
-            raise first_error
+        ends_at_s = self._disk.monotonic() + slice_s
+        count = 0
+        while self._unraised:
+            self._raise_one(next(iter(self._unraised)))
+            count += 1
+            if count % _RAISES_A_LOOK == 0 and self._disk.monotonic() >= ends_at_s:
+                break
+        raised, self._raised = self._raised, []
+        if self._raise_failed and not self._unraised:
+            queue = next(iter(self._raise_failed))
+            self._raise_failed = {}
+            self._raised = raised
+            raise OSError(f"queue files in {queue.directory} cannot be read now")
+        return raised
+
+    @property
+    def is_raising(self) -> bool:
+        """Some queues are not adjusted to the CommitLog's start."""
+        return bool(self._unraised)
+
+    def _raise_one(self, queue: ConsumeQueue) -> None:
+        self._unraised.pop(queue, None)
+        old_min = queue.min_offset
+        try:
+            queue.raise_min(self._log_start)
+        except OSError as exc:
+            log.warning("queue not adjusted to the log's start path=%s: %s", queue.directory, exc)
+            self._raise_failed[queue] = None
+        if queue.dropped_count:
+            self._trimmed[queue] = None
+        if queue.min_offset > old_min:
+            self._raised.append(RaisedQueue(queue.topic, queue.queue_id, old_min, queue.min_offset))
+
+    def raise_min(self, physical_offset: int) -> None:
+        """Adjust all queues to the CommitLog's start at once, before anybody reads.
+
+        Raises:
+            OSError: some queues could not be adjusted, all others were; the call may be repeated.
+        """
+        self.begin_raise(physical_offset)
+        while self.is_raising:
+            self.raise_some(_AT_ONCE_S)
+        self._raised = []
 
     @property
     def has_dropped(self) -> bool:
@@ -267,21 +388,26 @@ class QueueTable:
             if queue.max_offset == queue.min_offset > 0
         ]
 
-    def restore_ends(self, empty_queues: list[tuple[str, int, int]]) -> None:
+    def restore_ends(self) -> None:
         """After a rebuild, let queues without messages go on where they ended."""
-        ends = {(topic, queue_id): end for topic, queue_id, end in empty_queues}
-        for (topic, queue_id), end in {**ends, **self._known_ends}.items():
+        for (topic, queue_id), end in self._known_ends.items():
             queue = self.get_or_add(topic, queue_id)
-            if queue.max_offset == 0 and end > 0:
+            if queue.max_offset == 0:
                 queue.begin_at(end)
                 self.mark_dirty(queue)
 
     def fill_stored(self) -> None:
         """Fill queues up to where they once went, after damage took the records themselves."""
-        for queue in self.by_key.values():
-            if queue.max_offset < queue.stored_end:
-                queue.append_blanks(queue.stored_end)
+        for (topic, queue_id), end in self._given_out.items():
+            queue = self.get_or_add(topic, queue_id) if end else None
+            if queue is not None and queue.max_offset < end:
+                queue.append_blanks(end)
                 self.mark_dirty(queue)
+
+    def begin_appending(self) -> None:
+        """Let the next message of each queue follow the last one that is there."""
+        for queue in self.by_key.values():
+            queue.next_offset = queue.max_offset
 
     def close(self) -> None:
         """Close the files; what is only in memory is dropped."""

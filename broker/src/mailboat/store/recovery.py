@@ -1,41 +1,60 @@
 """Reading the CommitLog after a start: where it ends, what is damaged, what must be derived anew.
 
 A record that fails its checks below the flushed mark was durable once: that is corruption. Its
-bytes are copied to quarantine, reported, and stepped over. Above the mark it is the torn tail of a
-crash: the log ends there, and the cut is durable before any new byte. Where no mark exists
-(RocketMQ wrote the directory), bytes with a valid record behind them count as corruption, others
-as a torn tail.
+bytes are copied to quarantine, reported, and stepped over; so are bytes that cannot be read,
+wherever they are.
+
+Above the mark it depends on what has died. Where the kernel still runs that the last process wrote
+through, the page cache has every write in its order, so good records behind bad bytes were written
+after them, and may have been acknowledged: corruption as well. After a power cut, or on another
+machine, pages that were never flushed come back in any order, and nobody was promised them: the log
+ends at the first bad record. Where nothing good follows it is the torn tail of a crash either way:
+the log ends there, and the cut is durable before any new byte.
+
+Where no mark exists (RocketMQ wrote the directory), bytes with a valid record behind them count as
+corruption, others as a torn tail.
 
 Source: apache/rocketmq store/CommitLog.java (recoverNormally, recoverAbnormally), which cuts away
 everything behind the first bad record instead.
 """
 
+import errno
 import logging
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from mailboat.disk import Disk, replace_file
+from mailboat.disk import NO_ROOM, Disk, UnreadableError, replace_file
 from mailboat.model.record import (
     BLANK_MAGIC,
     FILLER,
     FILLER_BYTES,
+    FIXED_BYTES,
     MAGIC_V1,
     MAGIC_V2,
     RecordParts,
     check_sums,
-    locate,
 )
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.segment import Segment
+from mailboat.store.segment_reader import SegmentReader
 
 log = logging.getLogger(__name__)
 
 RecordListener = Callable[[memoryview, RecordParts], None]
+"""Gets bytes that hold a record, and its parts in them."""
 
 _SEARCH_BYTES: Final = 1 << 20
-_MAGICS: Final = (MAGIC_V1.to_bytes(4, "big"), MAGIC_V2.to_bytes(4, "big"))
+# What both magics begin with, and how far from a record's start.
 _MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
+_MAGIC_AT: Final = 4
+# Size and magic of a record and its own physical offset, before its other fields.
+_CANDIDATE: Final = struct.Struct(">iI20xq")
+# What a search may check of candidates beyond this many times the bytes it has passed is left out:
+# a body may be made of things that look like records.
+_CHECKED_TIMES: Final = 16
+_CHECKED_AT_LEAST_BYTES: Final = 64 << 20
 
 
 @dataclass(slots=True)
@@ -59,22 +78,6 @@ class RecoveryReport:
     needs_seal: bool = False
 
 
-def read_record(
-    view: memoryview, position: int, physical_offset: int, *, check_crc: bool
-) -> RecordParts:
-    """Check the record at a position of a segment and that it belongs there.
-
-    Raises:
-        ValueError: it is not a good record; the text says why.
-    """
-    parts = locate(view, position, len(view))
-    if parts.header.physical_offset != physical_offset:
-        raise ValueError(f"the record was written for {parts.header.physical_offset}")
-    if check_crc:
-        check_sums(view, position, parts)
-    return parts
-
-
 class Segments(Protocol):
     """What a scan reads: a CommitLog, or a part of one."""
 
@@ -88,12 +91,30 @@ class Segments(Protocol):
 class Scanner:
     """Walks the records of a CommitLog."""
 
-    def __init__(self, commit_log: Segments, mark: int | None, *, check_crc: bool) -> None:
-        """Walk `commit_log`; `mark` is the flushed mark, None when there is none."""
+    def __init__(
+        self,
+        commit_log: Segments,
+        mark: int | None,
+        *,
+        check_crc: bool,
+        is_page_cache_intact: bool = False,
+    ) -> None:
+        """Walk a log.
+
+        Args:
+            commit_log: the log.
+            mark: the flushed mark, None when there is none.
+            check_crc: check the records' checksums.
+            is_page_cache_intact: all that was written is there, flushed or not.
+        """
         self._segments = commit_log.segments
         self._find = commit_log.find
         self._mark = mark
+        self._is_page_cache_intact = is_page_cache_intact
         self._check_crc = check_crc
+        # What the last search found, and how many records had been read before it: until there is
+        # another one, the next search would find the same.
+        self._searched: tuple[int, int | None] = (-1, None)
 
     def scan(self, start: int, on_record: RecordListener) -> RecoveryReport:
         """Call `on_record` for every good record from `start` on, and find the end.
@@ -123,22 +144,23 @@ class Scanner:
         self, segment: Segment, report: RecoveryReport, on_record: RecordListener
     ) -> bool:
         """Read one segment on from `report.end`; tell whether the log goes on behind it."""
-        view = segment.view
+        reader = SegmentReader(segment)
         position = report.end - segment.start
         check_crc = self._check_crc
         while position < segment.size_bytes:
-            physical_offset = segment.start + position
             try:
-                parts = read_record(view, position, physical_offset, check_crc=check_crc)
-            except ValueError as exc:
-                if _is_filler(view, position):
+                view, parts = _checked(reader, position) if check_crc else reader.record(position)
+            except (ValueError, UnreadableError) as exc:
+                is_unreadable = isinstance(exc, UnreadableError)
+                if not is_unreadable and _is_filler(reader, position):
                     break
-                found = self._resume(segment, position, report, str(exc))
+                found = self._resume(
+                    segment, position, report, str(exc), is_unreadable=is_unreadable
+                )
                 if found is None:
                     return False
-                if found >= segment.end:
-                    report.end = found
-                    return True
+                if found == segment.end:
+                    break
                 position = found - segment.start
                 continue
             on_record(view, parts)
@@ -153,64 +175,151 @@ class Scanner:
         return True
 
     def _resume(
-        self, segment: Segment, position: int, report: RecoveryReport, reason: str
+        self,
+        segment: Segment,
+        position: int,
+        report: RecoveryReport,
+        reason: str,
+        *,
+        is_unreadable: bool,
     ) -> int | None:
-        """Decide about bad bytes; return where good records go on, None where the log ends."""
-        bad_at = segment.start + position
-        is_below_mark = self._mark is not None and bad_at < self._mark
-        if self._mark is not None and not is_below_mark:
-            report.torn_bytes = _count_used_bytes(segment.view, position)
-            return None
-        found = self._find_record(segment, position + 1)
-        if found is None and not is_below_mark:
-            report.torn_bytes = _count_used_bytes(segment.view, position)
-            return None
-        end = found if found is not None else segment.end
-        report.damaged.append(DamagedRange(bad_at, min(end, segment.end) - bad_at, reason))
-        if found is None:
-            report.needs_seal = True
-        return found
+        """Decide about bad bytes; return where to read on, None where the log ends.
 
-    def _find_record(self, segment: Segment, position: int) -> int | None:
-        """Return the physical offset of the next good record in this segment or a later one."""
-        found = self._search(segment, position)
+        Bytes that cannot be read are never a torn tail: a crash leaves none. What follows damage
+        that goes on to the segment's end is judged by itself: it may be damage too, a torn tail, or
+        a segment that was made ahead.
+        """
+        bad_at = segment.start + position
+        is_below_mark = is_unreadable or (self._mark is not None and bad_at < self._mark)
+        found = None
+        if self._mark is None or is_below_mark or self._is_page_cache_intact:
+            found = self._find_record(segment, position, report.records)
+        if found is None and not is_below_mark:
+            report.torn_bytes = _count_used_bytes(segment, position)
+            return None
+        end = segment.end if found is None else min(found, segment.end)
+        report.damaged.append(DamagedRange(bad_at, end - bad_at, reason))
+        report.needs_seal = found is None and segment is self._segments[-1]
+        return None if report.needs_seal else end
+
+    def _find_record(self, segment: Segment, position: int, records: int) -> int | None:
+        """Return where good records go on behind bad bytes, in this segment or a later one.
+
+        `records` were read so far.
+        """
+        searched_after, found = self._searched
+        if searched_after == records and (found is None or found > segment.start + position):
+            return found
+        found = _declared_end(segment, position)
+        if found is None:
+            found = self._search(segment, position + 1)
         for later in self._segments:
             if found is not None:
                 break
             if later.start > segment.start:
                 found = self._search(later, 0)
+        self._searched = (records, found)
         return found
 
     def _search(self, segment: Segment, position: int) -> int | None:
-        view = segment.view
-        while position < segment.size_bytes:
-            chunk = bytes(view[position : position + _SEARCH_BYTES])
+        """Return the physical offset of the next good record at or behind a position."""
+        reader, begin = SegmentReader(segment), position
+        checked_bytes = 0
+        while (position := segment.next_data(position)) < segment.size_bytes:
+            chunk = segment.read_around_damage(
+                position, min(_SEARCH_BYTES, segment.size_bytes - position)
+            )
             at = chunk.find(_MAGIC_PREFIX)
-            if at < 0:
-                position += max(len(chunk) - 2, 1)
-                continue
-            start = position + at - 4
-            position += at + 1
-            if start < 0 or bytes(view[start + 4 : start + 8]) not in _MAGICS:
-                continue
-            try:
-                read_record(view, start, segment.start + start, check_crc=True)
-            except ValueError:
-                continue
-            return segment.start + start
+            while at >= 0:
+                start = position + at - _MAGIC_AT
+                at = chunk.find(_MAGIC_PREFIX, at + 1)
+                if start < begin or start + FIXED_BYTES > segment.size_bytes:
+                    continue
+                candidate = _candidate(reader, start)
+                if candidate is None or candidate.physical_offset != segment.start + start:
+                    continue
+                allowed = _CHECKED_AT_LEAST_BYTES + _CHECKED_TIMES * (start - begin)
+                if checked_bytes + candidate.size_bytes > allowed:
+                    continue
+                if _is_record(reader, start):
+                    return segment.start + start
+                checked_bytes += candidate.size_bytes
+            # A magic may lie across the end of what was looked at.
+            position += max(len(chunk) - len(_MAGIC_PREFIX) + 1, 1)
         return None
 
 
-def _is_filler(view: memoryview, position: int) -> bool:
-    if len(view) - position < FILLER_BYTES:
+class _Candidate(NamedTuple):
+    """What bytes that may be a record say of themselves."""
+
+    size_bytes: int
+    magic: int
+    physical_offset: int
+
+
+def _candidate(reader: SegmentReader, position: int) -> _Candidate | None:
+    """Return what looks like the head of a record; None where it cannot be one."""
+    try:
+        head = reader.bytes_at(position, _CANDIDATE.size)
+    except UnreadableError:
+        return None
+    if len(head) < _CANDIDATE.size:
+        return None
+    candidate = _Candidate(*_CANDIDATE.unpack(head))
+    if candidate.magic not in (MAGIC_V1, MAGIC_V2) or candidate.size_bytes < FIXED_BYTES:
+        return None
+    return candidate
+
+
+def _declared_end(segment: Segment, position: int) -> int | None:
+    """Return where a bad record ends by its own word, None unless good bytes lie there."""
+    reader = SegmentReader(segment)
+    candidate = _candidate(reader, position)
+    if candidate is None:
+        return None
+    end = position + candidate.size_bytes
+    if segment.size_bytes - end < FILLER_BYTES:
+        return None
+    try:
+        is_good = _is_filler(reader, end) or _is_record(reader, end)
+    except UnreadableError:
+        return None
+    return segment.start + end if is_good else None
+
+
+def _is_record(reader: SegmentReader, position: int) -> bool:
+    try:
+        _checked(reader, position)
+    except (ValueError, UnreadableError):
+        return False
+    return True
+
+
+def _checked(reader: SegmentReader, position: int) -> tuple[memoryview, RecordParts]:
+    """Return bytes that hold the record at a position, and its parts in them.
+
+    Raises:
+        ValueError: there is no good record; the text says why.
+        UnreadableError: it cannot be read.
+        OSError: it cannot be read now.
+    """
+    view, parts = reader.record(position)
+    check_sums(view, parts.properties_end - parts.header.size_bytes, parts)
+    return view, parts
+
+
+def _is_filler(reader: SegmentReader, position: int) -> bool:
+    head = reader.bytes_at(position, FILLER_BYTES)
+    if len(head) < FILLER_BYTES:
         return True
-    remaining, magic = FILLER.unpack_from(view, position)
-    return bool(magic == BLANK_MAGIC and remaining == len(view) - position)
+    remaining, magic = FILLER.unpack(head)
+    return bool(magic == BLANK_MAGIC and remaining == reader.size_bytes - position)
 
 
-def _count_used_bytes(view: memoryview, position: int) -> int:
+def _count_used_bytes(segment: Segment, position: int) -> int:
     # Only the first megabyte is looked at: enough to tell a torn record from untouched room.
-    return len(bytes(view[position : position + _SEARCH_BYTES]).rstrip(b"\0"))
+    size = min(_SEARCH_BYTES, segment.size_bytes - position)
+    return len(segment.read_around_damage(position, size).rstrip(b"\0"))
 
 
 def cut_log(
@@ -240,21 +349,30 @@ def cut_log(
     commit_log.end = report.end
     if last is not None:
         position = report.end - last.start
-        if force or bytes(last.view[position : position + FILLER_BYTES]).strip(b"\0"):
+        size = min(FILLER_BYTES, last.size_bytes - position)
+        if force or last.read_around_damage(position, size).strip(b"\0"):
             last.cut(position)
 
 
 def _seal(commit_log: CommitLog, segment: Segment, report: RecoveryReport) -> None:
     position = report.end - segment.start
     remaining = segment.end - report.end
-    segment.write(FILLER.pack(remaining, BLANK_MAGIC), position)
+    try:
+        segment.write(FILLER.pack(remaining, BLANK_MAGIC), position)
+    except OSError as exc:
+        if exc.errno != errno.EIO:
+            raise
+        # A page that cannot be read takes no part of itself. Later scans step over it as this did.
+        log.warning("no filler at physical_offset=%d: %s", report.end, exc)
     commit_log.end = report.end = segment.end
 
 
 def quarantine(
     disk: Disk, directory: str, commit_log: CommitLog, damaged: list[DamagedRange]
 ) -> None:
-    """Copy damaged bytes aside and report them.
+    """Copy damaged bytes aside and report them; what cannot be read is zero in the copy.
+
+    Without room there is no copy: nothing is written over the bytes where they are.
 
     Raises:
         OSError: a copy could not be written.
@@ -273,5 +391,11 @@ def quarantine(
         path = f"{directory}/{item.physical_offset:020d}-{item.size_bytes}"
         if not disk.exists(path):
             position = item.physical_offset - segment.start
-            data = bytes(segment.view[position : position + item.size_bytes]).rstrip(b"\0")
-            replace_file(disk, path, data)
+            data = segment.read_around_damage(position, item.size_bytes).rstrip(b"\0")
+            try:
+                replace_file(disk, path, data)
+            except OSError as exc:
+                if exc.errno not in NO_ROOM:
+                    raise
+                log.warning("no room for a copy of the damaged bytes: %s", exc)
+                disk.unlink(f"{path}.tmp")

@@ -1,16 +1,32 @@
-"""One CommitLog segment: a file of fixed size, reserved in full, written with pwrite, read mapped.
+"""One CommitLog segment: a file of fixed size, reserved in full, written and read by calls.
 
-RocketMQ's MappedFile without mapped writes: a write into a mapping on a full disk kills the
-process.
+RocketMQ's MappedFile without a mapping: a write into one on a full disk kills the process, and so
+does a read of a bad block or behind the file's end.
+
+A segment with bytes that are not flushed keeps its descriptor; the others share the store's pool.
 
 Source: apache/rocketmq store/logfile/DefaultMappedFile.java.
 """
 
-import errno
+from collections.abc import Sequence
+from typing import Final
 
-from mailboat.disk import Disk, ReadMap, read_fully, sync, write_fully
+from mailboat.disk import (
+    NO_ROOM,
+    PAGE_BYTES,
+    Disk,
+    UnreadableError,
+    read_exactly,
+    read_fully,
+    read_up_to_damage,
+    sync,
+    write_fully,
+)
 from mailboat.errors import DamagedStoreError
+from mailboat.store.file_pool import FilePool
 from mailboat.store.layout import segment_name
+
+_POOLED: Final = -1
 
 
 class Segment:
@@ -21,8 +37,8 @@ class Segment:
 
     __slots__ = (
         "_disk",
-        "_map",
-        "fd",
+        "_kept_fd",
+        "_pool",
         "is_reserved",
         "last_store_timestamp_ms",
         "path",
@@ -30,14 +46,14 @@ class Segment:
         "start",
     )
 
-    def __init__(self, disk: Disk, path: str, start: int, size_bytes: int, fd: int) -> None:
-        """Take over an open file."""
+    def __init__(self, disk: Disk, pool: FilePool, path: str, start: int, size_bytes: int) -> None:
+        """Name an existing file."""
         self._disk = disk
-        self._map: ReadMap | None = None
+        self._pool = pool
+        self._kept_fd = _POOLED
         self.path = path
         self.start = start
         self.size_bytes = size_bytes
-        self.fd = fd
         self.last_store_timestamp_ms = 0
         self.is_reserved = True
         """Whether the volume has set the room of the whole file aside."""
@@ -48,11 +64,98 @@ class Segment:
         return self.start + self.size_bytes
 
     @property
-    def view(self) -> memoryview:
-        """All bytes of the segment, mapped; slices must not outlive the segment's `close`."""
-        if self._map is None:
-            self._map = self._disk.map_read(self.fd, self.size_bytes)
-        return self._map.view
+    def fd(self) -> int:
+        """The open file, for one call on the store's thread.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        return self._kept_fd if self._kept_fd >= 0 else self._pool.get(self.path)
+
+    def keep_open(self, fd: int | None = None) -> int:
+        """Return a descriptor that is good until `release`; `fd` is the file just created.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        if self._kept_fd < 0:
+            self._kept_fd = self._pool.take(self.path) if fd is None else fd
+        return self._kept_fd
+
+    def opened_in(self, pool: FilePool) -> "Segment":
+        """Return the same file for reading on another thread, with a pool of its own."""
+        return Segment(self._disk, pool, self.path, self.start, self.size_bytes)
+
+    def release(self) -> None:
+        """Share the descriptor again: everything is flushed, no other thread uses it."""
+        if self._kept_fd >= 0:
+            fd, self._kept_fd = self._kept_fd, _POOLED
+            self._pool.add(self.path, fd)
+
+    def read(self, position: int, size: int) -> bytes:
+        """Return so many bytes from a position of this file on.
+
+        Raises:
+            UnreadableError: some of them are lost.
+            OSError: they cannot be read now.
+        """
+        try:
+            data = self._disk.pread(self.fd, size, position)
+        except OSError:
+            data = b""
+        if len(data) == size:
+            return data
+        return read_exactly(self._disk, self.fd, size, position)
+
+    def read_pieces(self, places: Sequence[tuple[int, int]]) -> bytes:
+        """Return the bytes at several positions, each with its size, back to back.
+
+        Raises:
+            UnreadableError: some of them are lost.
+            OSError: they cannot be read now.
+        """
+        pread, fd = self._disk.pread, self.fd
+        try:
+            data = b"".join([pread(fd, size, position) for position, size in places])
+        except OSError:
+            data = b""
+        if len(data) == sum([size for _, size in places]):
+            return data
+        return b"".join([self.read(position, size) for position, size in places])
+
+    def read_up_to_damage(self, position: int, size: int) -> bytes:
+        """Return so many bytes, or those before the first that are lost.
+
+        Raises:
+            OSError: they cannot be read now.
+        """
+        return read_up_to_damage(self._disk, self.fd, size, position)
+
+    def read_around_damage(self, position: int, size: int) -> bytes:
+        """Return so many bytes, zeros in place of pages that cannot be read.
+
+        Raises:
+            OSError: they cannot be read now.
+        """
+        try:
+            return self.read(position, size)
+        except UnreadableError:
+            pieces = []
+            for start, end in pages(position, size):
+                try:
+                    pieces.append(self.read(start, end - start))
+                except UnreadableError:
+                    pieces.append(bytes(end - start))
+            return b"".join(pieces)
+
+    def next_data(self, position: int) -> int:
+        """Return where written bytes may begin, at or behind a position; the size where none do.
+
+        Raises:
+            OSError: the file cannot be asked.
+        """
+        found = self._disk.next_data(self.fd, position) if position < self.size_bytes else None
+        return self.size_bytes if found is None else min(found, self.size_bytes)
 
     def write(self, data: bytes | bytearray, position: int) -> None:
         """Write into the page cache at a position of this file.
@@ -60,7 +163,7 @@ class Segment:
         Raises:
             OSError: any part of the range may have been written.
         """
-        write_fully(self._disk, self.fd, data, position)
+        write_fully(self._disk, self.keep_open(), data, position)
 
     def cut(self, position: int) -> None:
         """Zero everything from `position` on, durably; the size stays.
@@ -68,32 +171,41 @@ class Segment:
         Raises:
             OSError: the cut is not known to be durable.
         """
-        self._unmap()
-        self._disk.ftruncate(self.fd, position)
+        fd = self.keep_open()
+        self._disk.ftruncate(fd, position)
         try:
-            self._disk.fallocate(self.fd, self.size_bytes)
+            self._disk.fallocate(fd, self.size_bytes)
         except OSError as exc:
-            if exc.errno != errno.ENOSPC:
+            if exc.errno not in NO_ROOM:
                 raise
-            # A full disk must not keep the store from opening; a later write answers ENOSPC.
-            self._disk.ftruncate(self.fd, self.size_bytes)
-        sync(self._disk, self.fd)
+            # A full disk must not keep the store from opening; a later write is refused for it.
+            self._disk.ftruncate(fd, self.size_bytes)
+        sync(self._disk, fd)
 
     def close(self) -> None:
-        """Close the file and drop the map."""
-        self._unmap()
-        self._disk.close(self.fd)
+        """Close the file."""
+        if self._kept_fd >= 0:
+            self._disk.close(self._kept_fd)
+            self._kept_fd = _POOLED
+        self._pool.drop(self.path)
 
-    def _unmap(self) -> None:
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+
+def pages(position: int, size: int) -> list[tuple[int, int]]:
+    """Split a range at the borders of pages, as pairs of start and end."""
+    end = position + size
+    borders = [position, *range(position - position % PAGE_BYTES + PAGE_BYTES, end, PAGE_BYTES)]
+    return list(zip(borders, [*borders[1:], end], strict=True)) if size else []
 
 
 def create_segment(
-    disk: Disk, directory: str, start: int, size_bytes: int, *, reserve: bool = True
+    disk: Disk,
+    pool: FilePool,
+    directory: str,
+    start: int,
+    size_bytes: int,
+    reserve: bool = True,
 ) -> Segment:
-    """Create the segment at `start`, its room reserved and its name durable.
+    """Create the segment at `start`, its room reserved and its name durable; any thread may.
 
     Without `reserve` the file takes no room yet, so that it can be made on a full disk.
 
@@ -119,13 +231,14 @@ def create_segment(
         disk.unlink(path)
         disk.fsync_dir(directory)
         raise
-    segment = Segment(disk, path, start, size_bytes, fd)
+    segment = Segment(disk, pool, path, start, size_bytes)
+    segment.keep_open(fd)
     segment.is_reserved = reserve
     return segment
 
 
-def open_segments(disk: Disk, directory: str, size_bytes: int) -> list[Segment]:
-    """Open the segments of a directory, oldest first.
+def open_segments(disk: Disk, pool: FilePool, directory: str, size_bytes: int) -> list[Segment]:
+    """Find the segments of a directory, oldest first.
 
     A last file that is too short is what a crash leaves between creating and reserving; it is
     removed when it holds no record and reserved in full when it does.
@@ -142,20 +255,19 @@ def open_segments(disk: Disk, directory: str, size_bytes: int) -> list[Segment]:
             raise DamagedStoreError(f"{path} is not a CommitLog segment; move it elsewhere")
         actual_bytes = disk.size(path)
         is_last = index == len(names) - 1
-        fd = disk.open(path)
         if actual_bytes != size_bytes:
             if is_last and actual_bytes < size_bytes:
+                fd = pool.get(path)
                 if not read_fully(disk, fd, 8, 0).strip(b"\0"):
-                    disk.close(fd)
+                    pool.drop(path)
                     disk.unlink(path)
                     disk.fsync_dir(directory)
                     continue
                 disk.ftruncate(fd, size_bytes)
             else:
-                disk.close(fd)
                 raise DamagedStoreError(
                     f"{path} has {actual_bytes} bytes where mappedFileSizeCommitLog is "
                     f"{size_bytes}; set mappedFileSizeCommitLog={actual_bytes} or restore the file"
                 )
-        segments.append(Segment(disk, path, int(name), size_bytes, fd))
+        segments.append(Segment(disk, pool, path, int(name), size_bytes))
     return segments

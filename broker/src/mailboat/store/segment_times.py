@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 
 from mailboat.store.commit_log import CommitLog
-from mailboat.store.recovery import read_record
 from mailboat.store.segment import Segment
+from mailboat.store.segment_reader import read_record_at
 
 
 class SegmentTimes:
@@ -44,8 +44,8 @@ class SegmentTimes:
         if known is not None:
             return known
         try:
-            parts = read_record(segment.view, 0, segment.start, check_crc=True)
-        except ValueError:
+            _, parts = read_record_at(segment, segment.start)
+        except (ValueError, OSError):
             return None
         self._first_ms[segment.start] = parts.store_timestamp_ms
         return parts.store_timestamp_ms

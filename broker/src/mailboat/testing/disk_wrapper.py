@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from mailboat.disk import Disk, ReadMap, VolumeUsage
+from mailboat.disk import Disk, VolumeUsage
 
 
 class DiskWrapper:
@@ -84,13 +84,17 @@ class DiskWrapper:
         """Pass on."""
         return self.disk.usage(path)
 
-    def map_read(self, fd: int, size: int) -> ReadMap:
-        """Pass on."""
-        return self.disk.map_read(fd, size)
-
     def lock(self, path: str, text: str) -> Callable[[], None]:
         """Pass on."""
         return self.disk.lock(path, text)
+
+    def next_data(self, fd: int, position: int) -> int | None:
+        """Pass on."""
+        return self.disk.next_data(fd, position)
+
+    def boot_id(self) -> str:
+        """Pass on."""
+        return self.disk.boot_id()
 
     def wall_ms(self) -> int:
         """Pass on."""

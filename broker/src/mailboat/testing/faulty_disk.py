@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from mailboat.disk import Disk, ReadMap, VolumeUsage
+from mailboat.disk import Disk, VolumeUsage
 from mailboat.testing.disk_wrapper import DiskWrapper
 from mailboat.testing.simulated_disk import SimulatedDisk
 
@@ -21,7 +21,7 @@ CHANGING_CALLS: Final = (
 )  # fmt: skip
 """Calls that change the disk; `create` is `open` with create."""
 
-READING_CALLS: Final = ("open", "pread", "map_read", "listdir", "size", "usage")
+READING_CALLS: Final = ("open", "pread", "listdir", "size", "usage")
 """Calls that only look, and may fail all the same."""
 
 SHORT_WRITE: Final = 0
@@ -153,11 +153,6 @@ class FaultyDisk(DiskWrapper):
         """Return the usage, or fail."""
         self._meet("usage", path)
         return self.disk.usage(path)
-
-    def map_read(self, fd: int, size: int) -> ReadMap:
-        """Map, or fail."""
-        self._meet("map_read")
-        return self.disk.map_read(fd, size)
 
     def lock(self, path: str, text: str) -> Callable[[], None]:
         """Take the lock; never fails here."""

@@ -9,6 +9,7 @@ synced name is lost.
 The clock stands still until a test moves it.
 """
 
+import contextlib
 import errno
 import os
 from collections.abc import Callable
@@ -37,6 +38,7 @@ class SimulatedDisk:
         """Make an empty disk with the directory `/`."""
         self.capacity_bytes = capacity_bytes
         self.changes = 0
+        self.boot = 1
         self._root = SimulatedDirectory()
         self._files: dict[int, SimulatedFile] = {}
         self._next_fd = 3
@@ -65,6 +67,7 @@ class SimulatedDisk:
         """Return the disk as a power cut at this moment may leave it; this one stays as it is."""
         disk = self._successor()
         disk._root = tree_after_power_cut(self._root, random)
+        disk.boot = self.boot + 1
         return disk
 
     def kill(self) -> "SimulatedDisk":
@@ -137,8 +140,12 @@ class SimulatedDisk:
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
         """Write at a position; on a full disk only what fits, ENOSPC when nothing does."""
         file = self._file(fd)
+        if position < 0:
+            raise _error(errno.EINVAL)
         self._about_to_change()
         size = len(data)
+        if file.lost_before_write(size, position):
+            raise _error(errno.EIO)
         if self.capacity_bytes < _UNLIMITED_BYTES:
             while size and not self._has_room(file, size, position):
                 size -= min(size, (position + size - 1) % 4096 + 1)
@@ -151,9 +158,13 @@ class SimulatedDisk:
         return size
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        """Return up to `size` bytes."""
+        """Return up to `size` bytes, those before a lost page; EIO where that is the first."""
         self._check_power()
-        return self._file(fd).read(size, position)
+        file = self._file(fd)
+        readable = file.readable_bytes(size, position)
+        if size and not readable:
+            raise _error(errno.EIO)
+        return file.read(readable, position)
 
     def fdatasync(self, fd: int) -> None:
         """Make the file's bytes and size durable."""
@@ -175,6 +186,8 @@ class SimulatedDisk:
     def ftruncate(self, fd: int, size: int) -> None:
         """Set the file's size."""
         file = self._file(fd)
+        if size < 0:
+            raise _error(errno.EINVAL)
         self._about_to_change()
         file.resize(size)
 
@@ -268,21 +281,13 @@ class SimulatedDisk:
             inodes_free=_INODES,
         )
 
-    def map_read(self, fd: int, size: int) -> "_SimulatedMap":
-        """Map the first `size` bytes for reading."""
-        self._check_power()
-        file = self._file(fd)
-        if not 0 < size <= file.size:
-            raise ValueError("a map must not be empty or longer than its file")
-        return _SimulatedMap(file.map(size))
-
     def lock(self, path: str, text: str) -> Callable[[], None]:
         """Take the lock; it goes with this disk object, as a real one goes with its process."""
         if path in self._locked:
             raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process")
         fd = self.open(path, create=not self.exists(path))
-        self.ftruncate(fd, 0)
-        self.pwrite(fd, text.encode(), 0)
+        with contextlib.suppress(OSError):
+            self.ftruncate(fd, self.pwrite(fd, text.encode(), 0))
         self._locked.add(path)
 
         def release() -> None:
@@ -290,6 +295,16 @@ class SimulatedDisk:
             self._files.pop(fd, None)
 
         return release
+
+    def next_data(self, fd: int, position: int) -> int | None:
+        """Return where bytes that were ever written may begin, at or behind a position."""
+        self._check_power()
+        return position if position < self._file(fd).size else None
+
+    def boot_id(self) -> str:
+        """Return the name of this run of the kernel; a power cut ends it, a kill does not."""
+        self._check_power()
+        return f"boot-{self.boot}"
 
     def wall_ms(self) -> int:
         """Return the wall clock, epoch milliseconds."""
@@ -302,6 +317,7 @@ class SimulatedDisk:
     def _successor(self) -> "SimulatedDisk":
         disk = SimulatedDisk(capacity_bytes=self.capacity_bytes)
         disk._wall_ms = self._wall_ms
+        disk.boot = self.boot
         # A machine that starts again counts from somewhere else.
         disk._monotonic = self._monotonic / 2
         return disk
@@ -343,18 +359,6 @@ class SimulatedDisk:
 
     def _used_bytes(self) -> int:
         return sum(self.file(path).allocated_bytes for path in self.walk())
-
-
-class _SimulatedMap:
-    """A map of a simulated file."""
-
-    __slots__ = ("view",)
-
-    def __init__(self, view: memoryview) -> None:
-        self.view = view
-
-    def close(self) -> None:
-        self.view.release()
 
 
 @lru_cache(maxsize=4096)

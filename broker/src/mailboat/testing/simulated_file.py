@@ -8,10 +8,12 @@ import mmap
 from random import Random
 from typing import Final, TypeAlias
 
+from mailboat.disk import PAGE_BYTES
+
 SECTOR_BYTES: Final = 512
 """What a device writes whole or not at all."""
 
-# From this size on a mapped file is anonymous memory, which costs nothing until it is touched.
+# From this size on a file is anonymous memory, which costs nothing until it is touched.
 _LARGE_BYTES: Final = 1 << 18
 
 # A write (position, bytes), or a new size (size, None).
@@ -46,7 +48,7 @@ class _Image:
 class SimulatedFile:
     """One file: its live image, its durable image and the changes between the two, in order."""
 
-    __slots__ = ("_durable", "_live", "_pending", "_reserved_bytes", "_used_pages")
+    __slots__ = ("_bad_pages", "_durable", "_live", "_pending", "_reserved_bytes", "_used_pages")
 
     def __init__(self) -> None:
         """Start empty, live and durable."""
@@ -55,6 +57,7 @@ class SimulatedFile:
         self._pending: list[_Change] = []
         self._reserved_bytes = 0
         self._used_pages: set[int] = set()
+        self._bad_pages: set[int] = set()
 
     @property
     def size(self) -> int:
@@ -80,6 +83,27 @@ class SimulatedFile:
         """Return up to `size` live bytes."""
         return self._live.read(size, position)
 
+    def make_unreadable(self, position: int, size: int) -> None:
+        """Lose the pages of a range, as a bad block does, until they are written over."""
+        self._bad_pages.update(range(position // PAGE_BYTES, -(-(position + size) // PAGE_BYTES)))
+
+    def readable_bytes(self, size: int, position: int) -> int:
+        """Return how many of a range's bytes come before the first page that is lost."""
+        touched = range(position // PAGE_BYTES, -(-(position + size) // PAGE_BYTES))
+        first = min(self._bad_pages.intersection(touched), default=None)
+        return size if first is None else max(first * PAGE_BYTES - position, 0)
+
+    def lost_before_write(self, size: int, position: int) -> bool:
+        """Tell whether a write must first read a page that is lost; pages written whole are back.
+
+        Writing a part of a page that is not in memory reads the rest of it.
+        """
+        if not self._bad_pages:
+            return False
+        whole = range(-(-position // PAGE_BYTES), (position + size) // PAGE_BYTES)
+        self._bad_pages.difference_update(whole)
+        return self.readable_bytes(size, position) < size
+
     def write(self, data: bytes | bytearray | memoryview, position: int) -> None:
         """Change live bytes."""
         piece = bytes(data)
@@ -99,6 +123,7 @@ class SimulatedFile:
             return
         self._live.resize(size)
         self._pending.append((size, None))
+        self._bad_pages = {page for page in self._bad_pages if page * PAGE_BYTES < size}
         self._reserved_bytes = min(self._reserved_bytes, _whole_pages(size))
         if self._used_pages:
             self._used_pages = {page for page in self._used_pages if page * mmap.PAGESIZE < size}
@@ -115,10 +140,6 @@ class SimulatedFile:
     def room_to_reserve(self, size: int) -> int:
         """Return how many more bytes of the volume `reserve` would take."""
         return max(0, _whole_pages(size) - self.allocated_bytes)
-
-    def map(self, size: int) -> memoryview:
-        """Return the first `size` live bytes; they follow later writes."""
-        return self._live.map(size)
 
     def sync(self) -> None:
         """Make the live bytes and size durable."""
@@ -190,6 +211,7 @@ class SimulatedFile:
     def _from_image(self, image: _Image) -> "SimulatedFile":
         file = SimulatedFile()
         file._durable = image
+        file._bad_pages = set(self._bad_pages)
         file._live = _Live(bytearray(image.data), image.size)
         # Reserved room stays reserved up to the size that survived.
         file._reserved_bytes = min(self._reserved_bytes, _whole_pages(image.size))
@@ -198,13 +220,12 @@ class SimulatedFile:
 
 
 class _Live:
-    """Live bytes, which grow as they are written until somebody maps them in full."""
+    """Live bytes, which grow as they are written."""
 
-    __slots__ = ("_buffer", "_view", "size")
+    __slots__ = ("_buffer", "size")
 
     def __init__(self, data: bytearray | None = None, size: int = 0) -> None:
         self._buffer: bytearray | mmap.mmap = bytearray() if data is None else data
-        self._view: memoryview | None = None
         self.size = size
 
     def read(self, size: int, position: int) -> bytes:
@@ -222,30 +243,17 @@ class _Live:
     def resize(self, size: int) -> None:
         stale = min(len(self._buffer), self.size) - size
         if stale > 0:
-            if self._view is None and isinstance(self._buffer, bytearray):
+            if isinstance(self._buffer, bytearray):
                 del self._buffer[size:]
             else:
                 self._buffer[size : size + stale] = bytes(stale)
         self.size = size
 
-    def map(self, size: int) -> memoryview:
-        if self._view is None or len(self._view) < size:
-            self._grow(max(size, self.size))
-            self._view = memoryview(self._buffer)
-        return self._view[:size].toreadonly()
-
     def _grow(self, size: int) -> None:
-        """Make room for `size` bytes.
-
-        Raises:
-            BufferError: a map is in use, which could not follow to another place.
-        """
+        """Make room for `size` bytes."""
         buffer = self._buffer
         if len(buffer) >= size:
             return
-        if self._view is not None:
-            self._view.release()
-            self._view = None
         if isinstance(buffer, bytearray) and size < _LARGE_BYTES:
             buffer.extend(bytes(size - len(buffer)))
             return

@@ -28,8 +28,6 @@ def read_queue(store: MessageStore, key: QueueKey) -> QueueView:
         if result.status != GetStatus.FOUND:
             raise HistoryViolation("gap", f"{key} at {at}: status {result.status}, to {high}")
         messages += _decode(key, at, b"".join(result.slices))
-        for piece in result.slices:
-            piece.release()
         if result.next_offset <= at:
             raise HistoryViolation("no way on", f"{key} at {at} continues at {result.next_offset}")
         at = result.next_offset
@@ -104,7 +102,7 @@ def _records_of_log(store: MessageStore) -> dict[int, tuple[int, int]]:
         # Less than a record's fixed part can only be a filler.
         while position + FIXED_BYTES <= end:
             size, magic, queue_id, queue_offset, physical_offset = _PLACE.unpack_from(
-                segment.view, position
+                segment.read(position, FIXED_BYTES), 0
             )
             if magic == BLANK_MAGIC:
                 break

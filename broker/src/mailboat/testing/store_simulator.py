@@ -14,10 +14,11 @@ from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk
 from mailboat.errors import StoreError
 from mailboat.model.properties import encode_properties
+from mailboat.model.sys_flag import TRANSACTION_PREPARED
 from mailboat.model.tags import tags_code
 from mailboat.store.client_batch import ClientBatch
 from mailboat.store.flush import FlushJob
-from mailboat.store.message_inner import MessageInner, PutStatus
+from mailboat.store.message_inner import MessageInner, PutStatus, run_inline
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.history import Crash, History, HistoryViolation, Sent
@@ -61,7 +62,7 @@ def make_message(sent: Sent, unique_key: str) -> MessageInner:
         unique_key=unique_key,
         keys=keys,
         flag=sent.number,
-        sys_flag=0,
+        sys_flag=1 << sent.number % 31 & ~TRANSACTION_PREPARED,
         born_timestamp_ms=1_700_000_000_000,
         born_host=HOST,
     )
@@ -158,9 +159,11 @@ class StoreSimulator:
 
     def _new_store(self, disk: SimulatedDisk, *, inline: bool = False) -> MessageStore:
         self._faulty = FaultyDisk(disk)
-        run_blocking = {} if inline else {"run_blocking": self._run_blocking}
         return self._store_class(
-            self._config, self._wrap(self._faulty), store_host=HOST, **run_blocking
+            self._config,
+            self._wrap(self._faulty),
+            store_host=HOST,
+            run_blocking=run_inline if inline else self._run_blocking,
         )
 
     def _run_blocking(

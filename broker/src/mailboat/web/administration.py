@@ -5,7 +5,8 @@ GET    /api/v1/broker            identity, phase, name servers
 GET    /api/v1/config            effective settings, and which of them are live
 PATCH  /api/v1/config            change live settings, all that are named or none
 PUT    /api/v1/topics/{topic}    make or change a topic
-DELETE /api/v1/topics/{topic}    remove a topic; one that is not there is no error
+DELETE /api/v1/topics/{topic}    remove a topic; one that is not there is no error; with `If-Match:
+                                 "<incarnation>"` only the topic that a GET showed so, else 412
 DELETE /api/v1/groups/{group}/offsets/{topic}
                                  forget what a group has read of a topic; nothing is no error
 """
@@ -18,11 +19,12 @@ from aiohttp import web
 
 from mailboat import __version__
 from mailboat.broker import administration
-from mailboat.broker.topics import MAX_QUEUE_NUMS
 from mailboat.config import live_keys, properties_of
 from mailboat.errors import ConfigError
+from mailboat.model.stored_numbers import MAX_QUEUE_NUMS
 from mailboat.model.topic import TopicConfig
-from mailboat.web.api import serving_broker, topic_body
+from mailboat.remoting.turns import in_turns
+from mailboat.web.api import serving_broker, topic_steps
 from mailboat.web.context import WebContext
 from mailboat.web.replies import read_json, reply
 
@@ -36,6 +38,8 @@ class NameServerBody(msgspec.Struct):
     registered: bool
     last_success_timestamp_ms: int | None
     error: str | None
+    held_by: str | None
+    """Address of another broker that has this one's name there."""
 
 
 class BrokerStateBody(msgspec.Struct):
@@ -115,12 +119,7 @@ class OperatorApi:
             phase=broker.phase,
             uptime_seconds=round(self._context.uptime_s, 3),
             start_timestamp_ms=broker.stats.boot_timestamp_ms,
-            name_servers=[
-                NameServerBody(
-                    state.address, state.registered, state.last_success_timestamp_ms, state.error
-                )
-                for state in broker.registration.states()
-            ],
+            name_servers=[NameServerBody(*state) for state in broker.registration.states()],
         )
         return reply(body)
 
@@ -152,13 +151,18 @@ class OperatorApi:
             perm=body.perm,
         )
         await administration.update_topic(broker, config)
-        return reply(topic_body(broker, config))
+        return reply(await in_turns(topic_steps(broker, config)))
 
     async def delete_topic(self, request: web.Request) -> web.Response:
         """Remove a topic with its messages and the offsets in it."""
         broker = serving_broker(self._context)
         name = request.match_info["topic"]
         is_there = broker.topics.select(name) is not None
+        wanted = request.headers.get("If-Match")
+        if is_there and wanted not in (None, "*", f'"{broker.topics.incarnation(name)}"'):
+            raise web.HTTPPreconditionFailed(
+                text=f"topic {name} is not the one that If-Match names; nothing was deleted"
+            )
         await administration.delete_topic(broker, name)
         return reply(TopicDeletedBody(name, is_there))
 

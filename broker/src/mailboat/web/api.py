@@ -1,6 +1,7 @@
 """The JSON API for administration: topics, groups with their lag, the store, the cluster.
 
-Lists come in name order and in pages: `limit` names at most, the next page starts behind `next`.
+Lists come in name order and in pages: `limit` names at most, fewer where they have very many
+queues; the next page starts behind `next`.
 """
 
 import heapq
@@ -14,13 +15,25 @@ from aiohttp import web
 from mailboat.broker.controller import BrokerController
 from mailboat.config import MessageStoreConfig
 from mailboat.model.topic import TopicConfig
-from mailboat.store.message_store import StoreState
+from mailboat.remoting.turns import in_turns
+from mailboat.store.store_state import StoreState
 from mailboat.web.context import WebContext
+from mailboat.web.lag import (
+    LagCounter,
+    QueueBounds,
+    Steps,
+    TopicLagBody,
+    group_topics,
+    queue_bounds,
+)
 from mailboat.web.replies import reply
 
 PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1_000
 """Most entries of one page."""
+
+QUEUES_MAX: Final = 20_000
+"""A page that has looked at more queues ends, and a group shows no more of them."""
 
 
 class QueueBody(msgspec.Struct):
@@ -32,7 +45,8 @@ class QueueBody(msgspec.Struct):
 
 
 class TopicBody(msgspec.Struct, omit_defaults=True):
-    """One topic on this broker; `queues` and `groups` only where one topic was asked for."""
+    """One topic on this broker; `queues`, `groups` and `incarnation` (for If-Match of a DELETE)
+    only where one topic was asked for."""
 
     topic: str
     perm: int
@@ -43,6 +57,7 @@ class TopicBody(msgspec.Struct, omit_defaults=True):
     attributes: dict[str, str] = {}
     queues: list[QueueBody] | None = None
     groups: list[str] | None = None
+    incarnation: str | None = None
 
 
 class TopicsBody(msgspec.Struct):
@@ -50,23 +65,6 @@ class TopicsBody(msgspec.Struct):
 
     topics: list[TopicBody]
     next: str | None
-
-
-class QueueLagBody(msgspec.Struct):
-    """One queue as a group sees it; `committed_offset` is null where the group has none."""
-
-    queue_id: int
-    committed_offset: int | None
-    max_offset: int
-    lag: int
-
-
-class TopicLagBody(msgspec.Struct):
-    """What a group has not consumed of one topic."""
-
-    topic: str
-    lag: int
-    queues: list[QueueLagBody]
 
 
 class MemberBody(msgspec.Struct):
@@ -157,8 +155,7 @@ class AdminApi:
         """List topics."""
         broker = serving_broker(self._context)
         names, following = page_of(broker.topics.table, request)
-        bodies = [_topic(broker, broker.topics.table[name]) for name in names]
-        return reply(TopicsBody(bodies, following))
+        return reply(await in_turns(_topics(broker, names, following)))
 
     async def topic(self, request: web.Request) -> web.Response:
         """Show one topic with its queues and the groups that consume it."""
@@ -167,13 +164,13 @@ class AdminApi:
         config = broker.topics.select(name)
         if config is None:
             raise web.HTTPNotFound(text=f"there is no topic {name}")
-        return reply(topic_body(broker, config))
+        return reply(await in_turns(topic_steps(broker, config)))
 
     async def groups(self, request: web.Request) -> web.Response:
         """List consumer groups with their lag in every queue."""
         broker = serving_broker(self._context)
         names, following = page_of(_group_names(broker), request)
-        return reply(GroupsBody([_group(broker, name) for name in names], following))
+        return reply(await in_turns(_groups(broker, names, following)))
 
     async def group(self, request: web.Request) -> web.Response:
         """Show one consumer group with its lag in every queue."""
@@ -181,7 +178,7 @@ class AdminApi:
         name = request.match_info["group"]
         if name not in _group_names(broker):
             raise web.HTTPNotFound(text=f"there is no consumer group {name}")
-        return reply(_group(broker, name))
+        return reply(await in_turns(_group(broker, LagCounter(broker), name)))
 
     async def store(self, _: web.Request) -> web.Response:
         """Show the store's condition."""
@@ -241,62 +238,58 @@ def page_of(names: Iterable[str], request: web.Request) -> tuple[list[str], str 
     return page[:limit], page[limit - 1] if len(page) > limit else None
 
 
-def queue_ids(broker: BrokerController, topic: str) -> list[int]:
-    """Return the ids of a topic's queues: those that are configured and those that hold
-    messages."""
-    config = broker.topics.select(topic)
-    configured = 0
-    if config is not None:
-        configured = max(config.read_queue_nums, config.write_queue_nums)
-    return sorted({*range(configured), *broker.store.queue_ids(topic)})
-
-
-def topic_lag(broker: BrokerController, group: str, topic: str) -> TopicLagBody:
-    """Count what a group has not consumed of a topic; without an offset that is all there is."""
-    store, committed = broker.store, broker.offsets.queues(group, topic)
-    queues = []
-    for queue_id in queue_ids(broker, topic):
-        max_offset = store.max_offset(topic, queue_id)
-        offset = committed.get(queue_id)
-        unread_from = max(store.min_offset(topic, queue_id), offset or 0)
-        queues.append(QueueLagBody(queue_id, offset, max_offset, max(max_offset - unread_from, 0)))
-    return TopicLagBody(topic, sum(queue.lag for queue in queues), queues)
-
-
-def group_topics(broker: BrokerController, group: str) -> set[str]:
-    """Return the topics that a group consumes: by its offsets, and by what its members
-    subscribe."""
-    info = broker.consumers.groups.get(group)
-    topics = broker.offsets.topics_of(group)
-    return topics if info is None else topics.union(info.subscriptions)
-
-
-def topic_body(broker: BrokerController, config: TopicConfig) -> TopicBody:
+def topic_steps(broker: BrokerController, config: TopicConfig) -> Steps[TopicBody]:
     """Describe one topic with its queues and the groups that consume it."""
-    name, store = config.topic_name, broker.store
-    body = _topic(broker, config)
-    body.queues = [
-        QueueBody(queue_id, store.min_offset(name, queue_id), store.max_offset(name, queue_id))
-        for queue_id in queue_ids(broker, name)
-    ]
+    name = config.topic_name
+    bounds = yield from queue_bounds(broker, name)
+    body = _topic(broker, config, bounds)
+    body.queues = [QueueBody(*each) for each in bounds]
+    body.incarnation = broker.topics.incarnation(name)
     online = broker.consumers.groups_on_topic(name)
     body.groups = sorted(broker.offsets.groups_of(name).union(online))
     return body
 
 
-def _topic(broker: BrokerController, config: TopicConfig) -> TopicBody:
-    name, store = config.topic_name, broker.store
-    count = sum(
-        store.max_offset(name, queue_id) - store.min_offset(name, queue_id)
-        for queue_id in store.queue_ids(name)
-    )
+def _topics(broker: BrokerController, names: list[str], following: str | None) -> Steps[TopicsBody]:
+    """Describe a page of topics; it ends early where they have very many queues."""
+    bodies: list[TopicBody] = []
+    looked_at = 0
+    for name in names:
+        config = broker.topics.select(name)
+        if config is None:
+            continue
+        if looked_at > QUEUES_MAX:
+            return TopicsBody(bodies, bodies[-1].topic)
+        bounds = yield from queue_bounds(broker, name)
+        looked_at += len(bounds)
+        bodies.append(_topic(broker, config, bounds))
+        yield
+    return TopicsBody(bodies, following)
+
+
+def _groups(broker: BrokerController, names: list[str], following: str | None) -> Steps[GroupsBody]:
+    """Describe a page of groups; it ends early where they have very many queues."""
+    counter = LagCounter(broker)
+    bodies: list[GroupBody] = []
+    shown = 0
+    for name in names:
+        if shown > QUEUES_MAX:
+            return GroupsBody(bodies, bodies[-1].group)
+        body = yield from _group(broker, counter, name)
+        shown += sum(len(topic.queues) or topic.queues_omitted for topic in body.topics)
+        bodies.append(body)
+    return GroupsBody(bodies, following)
+
+
+def _topic(broker: BrokerController, config: TopicConfig, bounds: list[QueueBounds]) -> TopicBody:
+    name = config.topic_name
     return TopicBody(
         topic=name,
         perm=config.perm,
         read_queue_nums=config.read_queue_nums,
         write_queue_nums=config.write_queue_nums,
         is_system=broker.topics.is_system(name),
-        message_count=count,
+        message_count=sum([each.max_offset - each.min_offset for each in bounds]),
         attributes=config.attributes,
     )
 
@@ -305,9 +298,14 @@ def _group_names(broker: BrokerController) -> set[str]:
     return {*broker.groups.table, *broker.offsets.groups(), *broker.consumers.groups}
 
 
-def _group(broker: BrokerController, group: str) -> GroupBody:
+def _group(broker: BrokerController, counter: LagCounter, group: str) -> Steps[GroupBody]:
+    topics: list[TopicLagBody] = []
+    left = QUEUES_MAX
+    for topic in sorted(group_topics(broker, group)):
+        body = yield from counter.body(group, topic, left)
+        left -= len(body.queues)
+        topics.append(body)
     info = broker.consumers.groups.get(group)
-    topics = [topic_lag(broker, group, topic) for topic in sorted(group_topics(broker, group))]
     return GroupBody(
         group=group,
         message_model=None if info is None else info.message_model,

@@ -1,10 +1,12 @@
 """`/metrics`: what the process counts, in Prometheus' text format.
 
-One page is made at most once a second, however often it is asked for. Names that users choose
+One page is made at most once a second, however often it is asked for, some milliseconds at a time;
+it changes as a whole. Names that users choose
 (topics, groups) become labels of a bounded number of series, so a million topics are not a million
 series; no label holds a client id, an address or a key.
 """
 
+import asyncio
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -20,9 +22,10 @@ from mailboat import __version__
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.stats import FlowCounter
 from mailboat.namesrv.controller import NamesrvController
-from mailboat.web.api import group_topics, topic_lag
+from mailboat.remoting.turns import in_turns
 from mailboat.web.context import WebContext
 from mailboat.web.delay_metrics import delay_metrics
+from mailboat.web.lag import Steps, largest_lags
 from mailboat.web.store_metrics import store_metrics
 from mailboat.web.transaction_metrics import transaction_metrics
 
@@ -33,6 +36,7 @@ LAG_SERIES_MAX: Final = 200
 CACHE_S: Final = 1.0
 
 _LAG_CANDIDATES: Final = 2_000  # Each costs a look at every queue of a topic.
+_LAG_REST: Final = 10
 
 _STORE_GAUGES: Final = (
     (
@@ -76,21 +80,25 @@ class MetricsPage:
         """Show one process; `clock` counts seconds."""
         self._clock = clock
         self._registry = CollectorRegistry()
-        self._registry.register(ProcessMetrics(context))
+        self._metrics = ProcessMetrics(context)
+        self._registry.register(self._metrics)
         ProcessCollector(registry=self._registry)
+        self._making = asyncio.Lock()
         self._page = b""
         self._made_s = float("-inf")
 
     async def answer(self, _: web.Request) -> web.Response:
-        """Answer with a page that is a second old at most."""
-        return web.Response(body=self.render(), headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
+        """Answer with a page that is a second old at most, but for the lags of groups."""
+        page = await self.render()
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_PLAIN_0_0_4})
 
-    def render(self) -> bytes:
-        """Return the page, made anew when it is too old."""
-        now = self._clock()
-        if now - self._made_s >= CACHE_S:
-            self._page = generate_latest(self._registry)
-            self._made_s = now
+    async def render(self) -> bytes:
+        """Return the page, made anew when it is too old; all who wait for it get the same one."""
+        async with self._making:
+            if self._clock() - self._made_s >= CACHE_S:
+                await in_turns(self._metrics.look())
+                self._page = generate_latest(self._registry)
+                self._made_s = self._clock()
         return self._page
 
 
@@ -98,16 +106,32 @@ class ProcessMetrics(Collector):
     """Reads the parts of one process when a page is made."""
 
     def __init__(self, context: WebContext) -> None:
-        """Look at one process."""
+        """Look at one process, with `look`."""
         self._context = context
         self._topics = BoundedFlows(TOPIC_SERIES_MAX)
+        self._metrics: list[Metric] = []
+        self._lags = GroupLags()
 
     def describe(self) -> list[Metric]:
         """Name no metric beforehand: the parts are not there yet."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every metric with its present value."""
+        """Yield every metric with the value that the last look found."""
+        return iter(self._metrics)
+
+    def look(self) -> Steps[None]:
+        """Find every metric's value anew, a few at a time; then they change all at once."""
+        broker = self._context.broker
+        if broker is not None and broker.store.is_open:
+            yield from self._lags.look(broker)
+        metrics = []
+        for metric in self._present():
+            metrics.append(metric)
+            yield
+        self._metrics = metrics
+
+    def _present(self) -> Iterator[Metric]:
         context = self._context
         yield InfoMetricFamily(
             "mailboat_build",
@@ -126,7 +150,42 @@ class ProcessMetrics(Collector):
             yield from store_metrics(broker, context.settings)
             yield from delay_metrics(broker.schedule, broker.retry)
             yield from transaction_metrics(broker.transactions)
-            yield _lag_metric(broker)
+            yield self._lags.metric()
+
+
+class GroupLags:
+    """The largest lags; behind a bounded number of groups nobody looks.
+
+    They are counted anew for each page, but never for more than a tenth of the time: with very many
+    queues they are some seconds old.
+    """
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._lags: list[tuple[int, str, str]] = []
+        self._due_s = float("-inf")
+
+    def look(self, broker: BrokerController) -> Steps[None]:
+        """Count the lags if it is time to."""
+        begin_s = time.monotonic()
+        if begin_s < self._due_s:
+            return
+        self._lags = yield from largest_lags(
+            broker, pairs_max=_LAG_CANDIDATES, count=LAG_SERIES_MAX
+        )
+        end_s = time.monotonic()
+        self._due_s = end_s + _LAG_REST * (end_s - begin_s)
+
+    def metric(self) -> Metric:
+        """Show what was counted last."""
+        metric = GaugeMetricFamily(
+            "mailboat_group_lag_messages",
+            "Messages that a group has not consumed.",
+            labels=["group", "topic"],
+        )
+        for lag, group, topic in self._lags:
+            metric.add_metric([group, topic], lag)
+        return metric
 
 
 class BoundedFlows:
@@ -240,29 +299,13 @@ def _store_metrics(broker: BrokerController) -> Iterator[Metric]:
         "Reads of records that fail their checks.",
         state.corrupt_records,
     )
+    yield _counter(
+        "mailboat_unreadable_records",
+        "Reads of records that the disk does not give (bad blocks, files cut short).",
+        state.unreadable_records,
+    )
     for name, text, attribute in _STORE_GAUGES:
         yield _gauge(name, text, getattr(state, attribute))
-
-
-def _lag_metric(broker: BrokerController) -> Metric:
-    """Show the largest lags; behind a bounded number of groups nobody looks."""
-    pairs = (
-        (group, topic)
-        for group in broker.offsets.groups().union(broker.consumers.groups)
-        for topic in group_topics(broker, group)
-    )
-    lags = [
-        (topic_lag(broker, group, topic).lag, group, topic)
-        for group, topic in islice(pairs, _LAG_CANDIDATES)
-    ]
-    metric = GaugeMetricFamily(
-        "mailboat_group_lag_messages",
-        "Messages that a group has not consumed.",
-        labels=["group", "topic"],
-    )
-    for lag, group, topic in sorted(lags, reverse=True)[:LAG_SERIES_MAX]:
-        metric.add_metric([group, topic], lag)
-    return metric
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

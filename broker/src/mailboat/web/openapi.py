@@ -7,7 +7,7 @@ from aiohttp import web
 
 from mailboat import __version__
 from mailboat.broker.pressure_watch import MAX_WAIT_S
-from mailboat.web import administration, api, probes, produce, replies, retention
+from mailboat.web import administration, api, declarations, probes, produce, replies, retention
 
 _JSON: Final = "application/json"
 _PAGE: Final = [
@@ -116,7 +116,19 @@ _OPERATIONS: Final = [
         "/api/v1/topics/{topic}",
         "Remove a topic, its messages and the offsets in it; an unknown one is no error.",
         administration.TopicDeletedBody,
-        {400: "It is one of the broker's own.", **_NOT_STARTED},
+        {
+            400: "It is one of the broker's own.",
+            412: "It is not the one that If-Match names.",
+            **_NOT_STARTED,
+        },
+        [
+            {
+                "name": "If-Match",
+                "in": "header",
+                "description": "The topic's `incarnation` in quotes: only that one is removed.",
+                "schema": {"type": "string"},
+            }
+        ],
         method="delete",
     ),
     _Operation(
@@ -176,6 +188,28 @@ _OPERATIONS: Final = [
         administration.OffsetsDeletedBody,
         {400: "Connected members subscribe to the topic.", **_NOT_STARTED},
         method="delete",
+    ),
+    _Operation(
+        "/api/v1/declarations/topics",
+        "Topics that somebody made, with all their settings, in name order.",
+        declarations.DeclaredTopicsBody,
+        {400: "The page is not one.", **_NOT_STARTED},
+        _PAGE,
+    ),
+    _Operation(
+        "/api/v1/declarations/groups",
+        "Consumer groups with all their settings, in name order.",
+        declarations.DeclaredGroupsBody,
+        {400: "The page is not one.", **_NOT_STARTED},
+        _PAGE,
+    ),
+    _Operation(
+        "/api/v1/declarations",
+        "Make topics and consumer groups that are not there; what is there stays as it is.",
+        declarations.DeclaredBody,
+        {400: "One of them is not legal, or there are too many.", **_NOT_STARTED},
+        body=declarations.DeclarationsBody,
+        method="post",
     ),
     _Operation("/api/v1/store", "The store's condition.", api.StoreBody, _NOT_STARTED),
 ]

@@ -1,7 +1,8 @@
 """Probes for Kubernetes: is the process alive, does it serve, has it started.
 
     /livez     503 once a background task died or stalled: only a restart helps
-    /readyz    503 while clients are not served, or when the store has failed
+    /readyz    503 while clients are not served, when the store has failed, or while no client finds
+               the broker because another one has its name
     /startupz  503 until the start is finished; the body says how far it is
 
 A full disk is *not* unready: consumers go on reading, and only then is there room again.
@@ -30,12 +31,13 @@ class RecoveryBody(msgspec.Struct):
 
 
 class StartupBody(msgspec.Struct, omit_defaults=True):
-    """How far the start is."""
+    """How far the start is; `recovered_physical_offset` moves while a broker's store recovers."""
 
     status: str
     phase: str
     uptime_seconds: float
     recovery: RecoveryBody | None = None
+    recovered_physical_offset: int | None = None
 
 
 def add_routes(app: web.Application, context: WebContext) -> None:
@@ -81,6 +83,11 @@ class Probes:
             phase=broker.phase if broker is not None and not started else context.phase,
             uptime_seconds=round(context.uptime_s, 3),
             recovery=recovery,
+            recovered_physical_offset=(
+                broker.store.dispatch.dispatched_offset
+                if broker is not None and not started
+                else None
+            ),
         )
         return reply(body, status=200 if started else 503)
 
@@ -97,4 +104,5 @@ class Probes:
         failure = self._failure()
         if failure is not None or context.broker is None:
             return failure
-        return context.broker.store.commit_log.failure
+        broker = context.broker
+        return broker.store.commit_log.failure or broker.registration.displacement()

@@ -77,6 +77,9 @@ async def answer_errors(
         return refuse(504, f"{exc}; the outcome is unknown")
     except MailboatError as exc:
         return refuse(503, str(exc))
+    except ConnectionError:
+        # Nobody reads it any more.
+        return refuse(400, "the connection ended before the request did")
     except Exception as exc:
         logger.exception("request failed: %s %s", request.method, request.path)
         return refuse(500, f"internal error: {type(exc).__name__}")

@@ -13,14 +13,19 @@ from aiohttp import web
 
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.pressure_watch import MAX_WAIT_S, MAX_WAITING
+from mailboat.remoting.turns import in_turns
 from mailboat.store.cleaner import READS_MAX, Cleaner
 from mailboat.store.retention import REASONS, Retention, Threshold, used_percent
 from mailboat.web.api import serving_broker
 from mailboat.web.context import WebContext
+from mailboat.web.lag import Steps
 from mailboat.web.replies import reply
 
 GROUPS_MAX: Final = 200
 """Groups with unread messages that the document shows, those with the oldest ones first."""
+
+
+_SEGMENTS_A_STEP: Final = 200
 
 
 class VolumeBody(msgspec.Struct):
@@ -149,7 +154,7 @@ def add_routes(app: web.Application, context: WebContext) -> None:
     """Serve the document, and who waits for it to change."""
 
     async def answer(_: web.Request) -> web.Response:
-        return reply(retention_document(serving_broker(context)))
+        return reply(await in_turns(retention_steps(serving_broker(context))))
 
     async def wait(request: web.Request) -> web.Response:
         broker = serving_broker(context)
@@ -182,13 +187,14 @@ def _number(request: web.Request, name: str, lowest: int, highest: int) -> int:
     return int(text)
 
 
-def retention_document(broker: BrokerController) -> RetentionDocument:
-    """Put the document together."""
+def retention_steps(broker: BrokerController) -> Steps[RetentionDocument]:
+    """Put the document together; a large log has thousands of segments."""
     store, cleaner, reading = broker.store, broker.store.cleaner, broker.reading
     retention, log = store.retention, store.commit_log
     cleaner.refresh()
-    segments = _segments(cleaner, broker)
+    segments = yield from _segments(cleaner, broker)
     reclaimable = cleaner.reclaimable_bytes()
+    yield
     groups = reading.groups
     return RetentionDocument(
         broker_name=broker.settings.broker.broker_name,
@@ -207,7 +213,7 @@ def retention_document(broker: BrokerController) -> RetentionDocument:
         refusal=store.refusal() or log.no_room,
         retention=_rules(broker),
         reclaimable=ReclaimableBody(reclaimable["expired"], reclaimable["consumed"]),
-        unread_bytes=max(log.end - max(reading.known_position(), log.start), 0),
+        unread_bytes=max(log.end - max(reading.position(), log.start), 0),
         deleted=DeletedBody(
             {reason: cleaner.files[reason] for reason in REASONS},
             {reason: cleaner.size_bytes[reason] for reason in REASONS},
@@ -272,12 +278,15 @@ def _rules(broker: BrokerController) -> RetentionRulesBody:
     )
 
 
-def _segments(cleaner: Cleaner, broker: BrokerController) -> list[SegmentBody]:
+def _segments(cleaner: Cleaner, broker: BrokerController) -> Steps[list[SegmentBody]]:
     log, position = broker.store.commit_log, broker.reading.known_position()
     first_times = cleaner.times.some_first_ms(READS_MAX)
     bodies = []
-    for index, segment in enumerate(log.segments):
-        later = log.segments[index + 1 : index + 2]
+    present = list(log.segments)
+    for index, segment in enumerate(present):
+        if index % _SEGMENTS_A_STEP == 0:
+            yield
+        later = present[index + 1 : index + 2]
         # Nothing in a segment is newer than the first record behind it.
         newest_ms = segment.last_store_timestamp_ms or (
             first_times.get(later[0].start, -1) if later else log.last_store_timestamp_ms or -1

@@ -1,5 +1,6 @@
 """The HTTP server of one process: which application it serves, and its start and end."""
 
+import asyncio
 import logging
 import socket
 from typing import Final
@@ -7,12 +8,26 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from mailboat.web import administration, api, metrics, openapi, probes, produce, retention
+from mailboat.remoting.limits import http_connection_capacity
+from mailboat.web import (
+    administration,
+    api,
+    declarations,
+    metrics,
+    openapi,
+    probes,
+    produce,
+    retention,
+)
+from mailboat.web.connections import HttpConnections
 from mailboat.web.context import WebContext
 from mailboat.web.replies import answer_errors
 
 _SHUTDOWN_TIMEOUT_S: Final = 2.0
 _KEEPALIVE_S: Final = 75.0
+_BACKLOG: Final = 128
+# So many requests of the largest size may come in at a time.
+_BODIES: Final = 16
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +37,7 @@ def build_app(context: WebContext) -> web.Application:
     has_broker = context.settings.role != "namesrv"
     app = web.Application(
         middlewares=[answer_errors],
-        client_max_size=context.settings.broker.http_max_request_bytes if has_broker else 65_536,
+        client_max_size=_most_request_bytes(context),
     )
     probes.add_routes(app, context)
     metrics.add_routes(app, context)
@@ -30,6 +45,7 @@ def build_app(context: WebContext) -> web.Application:
     if has_broker:
         produce.add_routes(app, context)
         administration.add_routes(app, context)
+        declarations.add_routes(app, context)
         retention.add_routes(app, context)
     openapi.add_routes(app)
     return app
@@ -40,9 +56,15 @@ class WebServer:
 
     def __init__(self, context: WebContext) -> None:
         """Prepare the application of `context`."""
+        app = build_app(context)
+        self._connections = HttpConnections(
+            http_connection_capacity(), _BODIES * _most_request_bytes(context)
+        )
+        app.middlewares.insert(0, self._connections.middleware)
+        self._listening: asyncio.Server | None = None
         # An access log line per scrape and probe would be most of the log.
         self._runner = web.AppRunner(
-            build_app(context),
+            app,
             access_log=None,
             logger=_request_logger(),
             keepalive_timeout=_KEEPALIVE_S,
@@ -52,12 +74,23 @@ class WebServer:
     async def start(self, listening: socket.socket) -> None:
         """Answer what comes in on a socket that listens already."""
         await self._runner.setup()
-        await web.SockSite(self._runner, listening).start()
+        server = self._runner.server
+        assert server is not None
+        self._listening = await asyncio.get_running_loop().create_server(
+            lambda: self._connections.protocol(server()), sock=listening, backlog=_BACKLOG
+        )
         logger.info("serving http port=%d", listening.getsockname()[1])
 
     async def close(self) -> None:
         """Stop listening and let requests that are being answered finish."""
+        if self._listening is not None:
+            self._listening.close()
         await self._runner.cleanup()
+
+
+def _most_request_bytes(context: WebContext) -> int:
+    settings = context.settings
+    return settings.broker.http_max_request_bytes if settings.role != "namesrv" else 65_536
 
 
 def _request_logger() -> logging.Logger:

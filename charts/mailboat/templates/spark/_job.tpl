@@ -4,7 +4,13 @@
 {{- end -}}
 
 {{- define "mailboat.sparkJobName" -}}
-{{- printf "%s-%s" .root.Release.Name .job.name | trunc 50 | trimSuffix "-" -}}
+{{- $name := printf "%s-%s" .root.Release.Name .job.name -}}
+{{- /* Spark and Kubernetes append to it. A name that is cut ends with a digest: the rest may be another job's too. */ -}}
+{{- if gt (len $name) 50 -}}
+{{- printf "%s-%s" ($name | trunc 41 | trimSuffix "-" | trimSuffix ".") (sha256sum $name | trunc 8) -}}
+{{- else -}}
+{{- $name -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Labels of a job's objects; with "more", those of its pods. */}}
@@ -25,12 +31,12 @@ metadata:
   labels:
     {{- include "mailboat.sparkJobLabels" (merge (dict "more" $job.podLabels) .) | nindent 4 }}
   annotations:
-    checksum/executor: {{ include "mailboat.executorTemplate" . | sha256sum }}
+    checksum/executor: {{ include "mailboat.executorTemplate" . | sha256sum | quote }}
     {{- with $job.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  serviceAccountName: {{ include "mailboat.sparkJobName" . }}
+  serviceAccountName: {{ include "mailboat.sparkJobName" . | quote }}
   automountServiceAccountToken: {{ $kubernetes }}
   enableServiceLinks: false
   restartPolicy: {{ .restartPolicy }}
@@ -45,8 +51,8 @@ spec:
     {{- include "mailboat.podSecurityContext" . | nindent 4 }}
   containers:
     - name: job
-      image: {{ include "mailboat.image" (dict "root" .root "image" .root.Values.sparkImage) }}
-      imagePullPolicy: {{ .root.Values.sparkImage.pullPolicy }}
+      image: {{ include "mailboat.image" (dict "root" .root "image" .root.Values.sparkImage) | quote }}
+      imagePullPolicy: {{ .root.Values.sparkImage.pullPolicy | quote }}
       args:
         - job
         - {{ printf "--name=%v" $job.name | quote }}
@@ -69,7 +75,7 @@ spec:
         - --mode=available-now
         {{- else }}
         - --mode=streaming
-        - {{ printf "--trigger=%vs" $job.triggerSeconds | quote }}
+        - {{ printf "--trigger=%vs" (regexReplaceAll "\\.?0+$" (printf "%f" (float64 $job.triggerSeconds)) "") | quote }}
         {{- end }}
         {{- if $kubernetes }}
         - --master=k8s://https://kubernetes.default.svc
@@ -115,7 +121,6 @@ spec:
         - name: blocks
           containerPort: 7079
         {{- end }}
-      {{- if not $job.schedule }}
       # Whether the first batch is done says /readyz; that it takes long is no reason to begin anew.
       startupProbe:
         httpGet:
@@ -130,6 +135,7 @@ spec:
         periodSeconds: 20
         timeoutSeconds: 5
         failureThreshold: 3
+      {{- if not $job.schedule }}
       readinessProbe:
         httpGet:
           path: /readyz
@@ -154,13 +160,13 @@ spec:
   volumes:
     - name: data
       persistentVolumeClaim:
-        claimName: {{ include "mailboat.sparkJobClaim" . }}
+        claimName: {{ include "mailboat.sparkJobClaim" . | quote }}
     - name: tmp
       emptyDir: {}
     {{- if $kubernetes }}
     - name: executor
       configMap:
-        name: {{ include "mailboat.sparkJobName" . }}
+        name: {{ include "mailboat.sparkJobName" . | quote }}
     {{- end }}
   {{- with $job.nodeSelector }}
   nodeSelector:
@@ -209,7 +215,7 @@ spec:
   volumes:
     - name: data
       persistentVolumeClaim:
-        claimName: {{ include "mailboat.sparkJobClaim" . }}
+        claimName: {{ include "mailboat.sparkJobClaim" . | quote }}
     - name: tmp
       emptyDir: {}
   {{- with .job.nodeSelector }}

@@ -18,6 +18,7 @@ from mailboat_operator.crds.common import (
     check_child_name,
     parse_object,
 )
+from mailboat_operator.crds.network_policy import NetworkPolicySpec
 from mailboat_operator.crds.pod_template import PodTemplateSpec, Resources
 from mailboat_operator.crds.retention import (
     ExpireLevel,
@@ -42,9 +43,11 @@ __all__ = [
     "PvcRetentionSpec",
     "RejectWritesLevel",
     "RetentionSpec",
+    "ScaleDownSpec",
     "ShutdownSpec",
     "StorageSpec",
     "ThresholdsSpec",
+    "broker_name_of",
     "cluster_name_of",
     "parse_broker",
 ]
@@ -56,7 +59,7 @@ SHUTDOWN_RESERVE_S: Final = 15
 ImagePullPolicy = Literal["Always", "IfNotPresent", "Never"]
 
 OWNED_CONFIG: Final[Mapping[str, str]] = {
-    "brokerName": "the operator names each broker after the Broker and the group",
+    "brokerName": "use spec.brokerNamePrefix",
     "brokerClusterName": "use spec.clusterName",
     "brokerId": "the operator sets it",
     "brokerIP1": "the operator sets it to the address of the group's Service",
@@ -183,6 +186,20 @@ class PvcRetentionSpec(msgspec.Struct, frozen=True, rename="camel"):
     ] = "Retain"
 
 
+class ScaleDownSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """How groups go when `groups` is lowered: one at a time, the last first."""
+
+    when_unread: Annotated[
+        Literal["Wait", "Proceed"],
+        Meta(
+            description="What becomes of a group that holds messages which a consumer group has"
+            " not read. Wait: it takes no more messages, and goes when all that it holds are read"
+            " or expired. Proceed: it goes at once; with pvcRetention.whenScaled Delete its unread"
+            " messages are lost."
+        ),
+    ] = "Wait"
+
+
 class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
     """What a Broker should be."""
 
@@ -193,6 +210,14 @@ class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
             message="spec.clusterName cannot be changed, added or removed: clients and routes"
             " know the cluster by it",
             field=".clusterName",
+        ),
+        Rule(
+            cel="has(self.brokerNamePrefix) == has(oldSelf.brokerNamePrefix)"
+            " && (!has(self.brokerNamePrefix)"
+            " || self.brokerNamePrefix == oldSelf.brokerNamePrefix)",
+            message="spec.brokerNamePrefix cannot be changed, added or removed: a store belongs to"
+            " the name of its broker",
+            field=".brokerNamePrefix",
         ),
         Rule(
             cel="!self.storage.autoGrow.enabled || self.storage.autoGrow.whenUsedPercent"
@@ -224,6 +249,14 @@ class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
         Meta(
             description="Name of the RocketMQ cluster. Default: the Broker's name. Cannot be"
             " changed."
+        ),
+    ] = None
+    broker_name_prefix: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=100, pattern=TOPIC_NAME_PATTERN)] | None,
+        Meta(
+            description="What the brokers' names begin with: <brokerNamePrefix>-g0, -g1 and so on."
+            " No two brokers at the same name servers may have one name, whatever namespace or"
+            " Kubernetes cluster they are in. Default: the Broker's name. Cannot be changed."
         ),
     ] = None
     groups: Annotated[
@@ -265,10 +298,16 @@ class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
     pod_template: Annotated[
         PodTemplateSpec | None, Meta(description="What is added to each pod.")
     ] = None
+    network_policy: Annotated[
+        NetworkPolicySpec, Meta(description="Who may connect to the pods.")
+    ] = NetworkPolicySpec()
     shutdown: Annotated[ShutdownSpec, Meta(description="How a broker ends.")] = ShutdownSpec()
     pvc_retention: Annotated[
         PvcRetentionSpec, Meta(description="What becomes of volumes that are no longer used.")
     ] = PvcRetentionSpec()
+    scale_down: Annotated[
+        ScaleDownSpec, Meta(description="How groups go when `groups` is lowered.")
+    ] = ScaleDownSpec()
 
     def __post_init__(self) -> None:
         """Check what the API server checks, for manifests that did not come through it."""
@@ -309,6 +348,11 @@ def parse_broker(manifest: Mapping[str, Any]) -> Broker:
     broker = parse_object(Broker, BrokerSpec, manifest)
     check_child_name(broker)
     return broker
+
+
+def broker_name_of(broker: Broker, group: int) -> str:
+    """Return the RocketMQ name of a group's broker."""
+    return f"{broker.spec.broker_name_prefix or broker.metadata.name}-g{group}"
 
 
 def cluster_name_of(broker: Broker) -> str:

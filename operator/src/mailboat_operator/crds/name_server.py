@@ -9,12 +9,47 @@ from msgspec import Meta
 from mailboat_operator.crds.broker import CHILD_NAME_RULES, ImagePullPolicy
 from mailboat_operator.crds.common import (
     IMAGE_PATTERN,
+    RESOURCE_NAME_PATTERN,
     Object,
     Rule,
     check_child_name,
     parse_object,
 )
+from mailboat_operator.crds.network_policy import NetworkPolicySpec
 from mailboat_operator.crds.pod_template import PodTemplateSpec, Resources
+from mailboat_operator.crds.quantity import QUANTITY_PATTERN
+
+
+class NameServerStorageSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """The volume of each name server, for its key-value table."""
+
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.size == oldSelf.size && has(self.className) == has(oldSelf.className)"
+            " && (!has(self.className) || self.className == oldSelf.className)",
+            message="storage.size and storage.className cannot be changed: the table needs no more"
+            " room, and a volume stays in its class",
+        ),
+    )
+
+    enabled: Annotated[
+        bool,
+        Meta(
+            description="Whether there is one. Without it the table is gone when a pod is replaced."
+        ),
+    ] = True
+    size: Annotated[
+        str,
+        Meta(
+            description="Size of the volume. Cannot be changed.",
+            max_length=24,
+            pattern=QUANTITY_PATTERN,
+        ),
+    ] = "1Gi"
+    class_name: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=253, pattern=RESOURCE_NAME_PATTERN)] | None,
+        Meta(description="StorageClass. Default: the cluster's. Cannot be changed."),
+    ] = None
 
 
 class NameServerSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -37,10 +72,21 @@ class NameServerSpec(msgspec.Struct, frozen=True, rename="camel"):
         ImagePullPolicy | None,
         Meta(description="When a node pulls the image. Default: Kubernetes' rule."),
     ] = None
+    storage: Annotated[
+        NameServerStorageSpec | None,
+        Meta(
+            description="The volume of each name server, for its key-value table (the queues of"
+            " ordered topics). Default: as if it were {}; only a NameServer whose pods were made"
+            " without volumes stays so until this is set."
+        ),
+    ] = None
     resources: Resources | None = None
     pod_template: Annotated[
         PodTemplateSpec | None, Meta(description="What is added to each pod.")
     ] = None
+    network_policy: Annotated[
+        NetworkPolicySpec, Meta(description="Who may connect to the pods.")
+    ] = NetworkPolicySpec()
 
 
 class NameServer(Object[NameServerSpec], frozen=True):

@@ -37,6 +37,46 @@ def _amounts(description: str) -> dict[str, Any]:
     }
 
 
+def _selector(description: str) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": {
+            "matchLabels": {
+                "type": "object",
+                "description": "Labels that must be so.",
+                "maxProperties": 32,
+                "additionalProperties": {"type": "string", "maxLength": 63},
+            },
+            "matchExpressions": {
+                "type": "array",
+                "x-kubernetes-list-type": "atomic",
+                "description": "What else must be so of the labels.",
+                "maxItems": 32,
+                "items": {
+                    "type": "object",
+                    "required": ["key", "operator"],
+                    "properties": {
+                        "key": _text("Label that is compared.", _KEY),
+                        "operator": {
+                            "type": "string",
+                            "description": "How it is compared with the values.",
+                            "enum": ["In", "NotIn", "Exists", "DoesNotExist"],
+                        },
+                        "values": {
+                            "type": "array",
+                            "x-kubernetes-list-type": "atomic",
+                            "description": "Values of In and NotIn.",
+                            "maxItems": 64,
+                            "items": {"type": "string", "maxLength": 63},
+                        },
+                    },
+                },
+            },
+        },
+    }
+
+
 RESOURCES: Final[dict[str, Any]] = {
     "type": "object",
     "properties": {
@@ -131,3 +171,32 @@ IMAGE_PULL_SECRETS: Final[dict[str, Any]] = {
         "properties": {"name": _text("Name of the Secret.", _NAME, minLength=1)},
     },
 }
+
+NETWORK_POLICY_PEERS: Final[dict[str, Any]] = {
+    "type": "array",
+    "x-kubernetes-list-type": "atomic",
+    "items": {
+        "type": "object",
+        "minProperties": 1,
+        "properties": {
+            "podSelector": _selector("Labels of the pods. Default, with namespaceSelector: all."),
+            "namespaceSelector": _selector("Labels of the namespaces. Default: this one."),
+            "ipBlock": {
+                "type": "object",
+                "description": "Addresses, instead of pods.",
+                "required": ["cidr"],
+                "properties": {
+                    "cidr": _text("Such as 10.0.0.0/8.", 64),
+                    "except": {
+                        "type": "array",
+                        "x-kubernetes-list-type": "atomic",
+                        "description": "Parts of it that are not meant.",
+                        "maxItems": 64,
+                        "items": {"type": "string", "maxLength": 64},
+                    },
+                },
+            },
+        },
+    },
+}
+"""NetworkPolicyPeers of Kubernetes."""

@@ -11,7 +11,8 @@ from mailboat_operator.crds.common import RESOURCE_NAME_PATTERN, Rule
 Resources = Annotated[
     dict[str, Any],
     Meta(
-        description="Processor time and memory of the container: what is reserved, and the limit.",
+        description="Processor time and memory of the container: what is reserved, and the limit."
+        " Default: see docs/operator.md; {} is none of either.",
         extra={"schema": pod_schema.RESOURCES},
     ),
 ]

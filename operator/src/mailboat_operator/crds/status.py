@@ -71,8 +71,9 @@ class BrokerStatusEntry(
 
     name: Annotated[
         str,
-        Meta(description="Name of the group's StatefulSet, Service and broker.", max_length=253),
+        Meta(description="Name of the group's StatefulSet and Service.", max_length=253),
     ]
+    broker_name: Annotated[_Name | None, Meta(description="RocketMQ's name of its broker.")] = None
     pod: Annotated[_Name | None, Meta(description="Name of its pod.")] = None
     address: Annotated[
         _Name | None, Meta(description="host:port that clients are told to use.")
@@ -91,6 +92,13 @@ class BrokerStatusEntry(
         bool | None, Meta(description="Whether it is registered at every name server.")
     ] = None
     version: Annotated[_Name | None, Meta(description="Version of mailboat that it runs.")] = None
+    topics: Annotated[
+        Literal["Pending"] | None,
+        Meta(
+            description="Pending: it is new, and the topics and consumer groups of the other"
+            " groups are yet to be copied to it."
+        ),
+    ] = None
     message: Annotated[
         _Text | None, Meta(description="What is wrong with it, if something is.")
     ] = None

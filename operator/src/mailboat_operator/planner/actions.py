@@ -25,6 +25,16 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Evict:
+    """Take down a pod that serves, if its disruption budget allows that now (policy/v1)."""
+
+    name: str
+    uid: str
+    reason: str
+    """For the log: why."""
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
     """Server-side apply of a child; creates it if it is missing."""
 
@@ -84,10 +94,21 @@ class PutTopic:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTopic:
-    """Remove a topic from one broker."""
+    """Remove from one broker exactly the topic that the plan saw."""
 
     url: str
     topic: str
+    incarnation: str | None = None
+    """Tells it from a later topic of its name; None: the broker does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDeclarations:
+    """Make on one broker the topics and consumer groups that others have and it has not."""
+
+    pod: str
+    sources: tuple[str, ...]
+    """The pods of the brokers that have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +132,11 @@ class Notify:
 Action: TypeAlias = (
     Apply
     | Delete
+    | Evict
     | Patch
     | ResizeClaim
     | ConfigureBroker
+    | CopyDeclarations
     | PutTopic
     | DeleteTopic
     | SetFinalizers
@@ -126,9 +149,11 @@ class Step:
     """Actions that belong together: the first that fails ends this step, never another one."""
 
     name: str
-    """For logs and metrics: `services`, `volumes`, `rollout` and so on."""
+    """For logs and metrics, from a short list: `services`, `volume`, `rollout` and so on."""
 
     actions: tuple[Action, ...]
+    subject: str = ""
+    """For logs: which of several of that name, such as a group."""
 
 
 @dataclass(frozen=True, slots=True)

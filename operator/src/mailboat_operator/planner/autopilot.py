@@ -71,6 +71,9 @@ class GrowthCase:
     infeasible_bytes: int | None = None
     """The smallest size that the storage driver lately said it cannot make."""
 
+    settle_s: float = SETTLE_S
+    """So long the numbers may be those of the volume before it last grew."""
+
     is_second_try: bool = False
     """A larger size was just refused: the cooldown has not begun anew."""
 
@@ -302,7 +305,7 @@ def _settle_s(case: GrowthCase) -> float:
     """
     grown_from_bytes = case.grown_from_bytes
     is_shown = grown_from_bytes is not None and case.numbers.capacity_bytes > grown_from_bytes
-    return 0.0 if is_shown else SETTLE_S
+    return 0.0 if is_shown else case.settle_s
 
 
 def _wait_s(last_s: float | None, pause_s: float, now_s: float) -> float:

@@ -16,27 +16,47 @@ from mailboat_operator.planner.broker_status import (
     ready_finding,
     retained_entries,
 )
-from mailboat_operator.planner.children import ChildPlan, plan_child
+from mailboat_operator.planner.children import ChildPlan, plan_child, plan_unwanted
 from mailboat_operator.planner.claim_owners import plan_claim_owners
 from mailboat_operator.planner.claims import claim_of
 from mailboat_operator.planner.conditions import (
+    DRAINING,
     PROGRESSING,
     RESIZING,
     SETTLED,
+    UPDATING,
     Finding,
 )
-from mailboat_operator.planner.fitness import fresh_observation, unfit
-from mailboat_operator.planner.groups import Group, plan_groups, plan_leftovers
-from mailboat_operator.planner.progress import progress_finding, roll_notices, rollout_step
+from mailboat_operator.planner.fitness import fresh_observation, registered, start_idle_s, unfit
+from mailboat_operator.planner.groups import (
+    Group,
+    Leftovers,
+    image_keys_of,
+    plan_groups,
+    plan_leftovers,
+)
+from mailboat_operator.planner.new_groups import NewGroups, plan_new_groups
+from mailboat_operator.planner.progress import (
+    progress_finding,
+    roll_notices,
+    rollout_step,
+    waits_since_s,
+)
 from mailboat_operator.planner.rollout import Member, Roll, plan_roll
 from mailboat_operator.planner.snapshot import BrokerSnapshot
 from mailboat_operator.planner.volumes import VolumePlan, plan_volumes
 from mailboat_operator.resources.config_map import user_config
 from mailboat_operator.resources.disruption_budget import disruption_budget
 from mailboat_operator.resources.labels import broker_labels
-from mailboat_operator.resources.names import broker_nodes_name, claim_name, name_server_addresses
+from mailboat_operator.resources.names import (
+    broker_network_policy_name,
+    broker_nodes_name,
+    claim_name,
+    name_server_addresses,
+)
+from mailboat_operator.resources.network_policy import network_policy
 from mailboat_operator.resources.service_account import service_account
-from mailboat_operator.resources.services import broker_nodes_service
+from mailboat_operator.resources.services import BROKER_PORTS, broker_nodes_service
 
 SETTLE_S: Final = 30.0
 """How long each other broker must have been ready before the next one goes: clients ask for routes
@@ -45,6 +65,9 @@ every 30 s, and until then some still know one that was about to end."""
 CONFLICT_RETRY_S: Final = 30.0
 """When to look again whether a name that someone else has is free: no event tells."""
 
+DRAIN_RETRY_S: Final = 15.0
+"""When to look again whether what a group holds that is to go has been read."""
+
 
 def plan_broker(snapshot: BrokerSnapshot) -> Plan:
     """Decide what has to be done for a Broker, and what its status is."""
@@ -52,29 +75,37 @@ def plan_broker(snapshot: BrokerSnapshot) -> Plan:
     if broker.metadata.deletion_timestamp is not None:
         return Plan((), broker.status)
     name_servers = name_servers_of(snapshot)
-    user = user_config(broker.spec)
+    keys = image_keys_of(snapshot)
+    user = user_config(broker.spec, keys)
     volumes = plan_volumes(snapshot)
-    groups = plan_groups(snapshot, name_servers, volumes.template_size_bytes)
+    groups = plan_groups(snapshot, name_servers, volumes.template_size_bytes, keys, user)
     config = plan_config(snapshot, groups, user, volumes.live_values)
     leftovers = plan_leftovers(snapshot)
     members = _members(snapshot, groups, volumes)
-    roll = plan_roll(members, now_s=snapshot.now_s, settle_s=SETTLE_S)
+    new = plan_new_groups(snapshot, [group.name for group in groups], members)
+    roll = plan_roll(
+        members,
+        now_s=snapshot.now_s,
+        settle_s=SETTLE_S,
+        waits_since_s=waits_since_s(broker.status),
+    )
     shared, problems = _shared_steps(snapshot)
     problems += [plan.problem for group in groups for plan in _plans(group) if plan.problem]
-    progress = _progress(members, roll, snapshot, volumes, len(leftovers))
+    progress = _progress(members, roll, snapshot, volumes, leftovers, new)
     steps = [
         *_set_steps(groups, restored=True),
         *shared,
         *_group_steps(groups),
         *_set_steps(groups, restored=False),
         *plan_claim_owners(snapshot, _resized(volumes)),
-        *[Step("leftovers", actions) for actions in leftovers],
+        *[Step("leftovers", actions) for actions in leftovers.actions],
         *volumes.steps,
         *config.steps,
+        *new.steps,
         *rollout_step(roll, broker.status),
         *roll_notices(progress, broker.status),
     ]
-    entries = _entries(snapshot, groups, members)
+    entries = _entries(snapshot, groups, members, new)
     ready = ready_finding(snapshot, members, problems, name_servers is not None)
     status = broker_status(
         snapshot,
@@ -85,7 +116,10 @@ def plan_broker(snapshot: BrokerSnapshot) -> Plan:
         retention=volumes.retention,
     )
     failures = (*problems, *(item.sentence for item in user.problems))
-    return Plan(tuple(steps), status, _again(roll, volumes, config, problems), failures)
+    retry_s = (
+        CONFLICT_RETRY_S if problems else DRAIN_RETRY_S if leftovers.waits or new.pending else None
+    )
+    return Plan(tuple(steps), status, _again(roll, volumes, config, retry_s), failures)
 
 
 def name_servers_of(snapshot: BrokerSnapshot) -> tuple[str, ...] | None:
@@ -118,8 +152,20 @@ def _shared_steps(snapshot: BrokerSnapshot) -> tuple[list[Step], list[str]]:
             broker_nodes_service(broker), live.services.get(nodes), broker.metadata.uid
         ),
     }
+    plans["network policy"] = _network_policy_plan(snapshot)
     steps = [Step(name, plan.actions) for name, plan in plans.items() if plan.actions]
     return steps, [plan.problem for plan in plans.values() if plan.problem]
+
+
+def _network_policy_plan(snapshot: BrokerSnapshot) -> ChildPlan:
+    broker, uid = snapshot.resource, snapshot.resource.metadata.uid
+    name = broker_network_policy_name(broker.name)
+    live = snapshot.children.network_policies.get(name)
+    spec, peers = broker.spec.network_policy, snapshot.http_peers
+    if peers is None or not spec.enabled:
+        return plan_unwanted(live, uid, "no NetworkPolicy is wanted")
+    labels = broker_labels(broker.name)
+    return plan_child(network_policy(broker, name, labels, BROKER_PORTS, spec, peers), live, uid)
 
 
 def _group_steps(groups: tuple[Group, ...]) -> list[Step]:
@@ -151,18 +197,24 @@ def _plans(group: Group) -> tuple[ChildPlan, ...]:
 def _members(
     snapshot: BrokerSnapshot, groups: tuple[Group, ...], volumes: VolumePlan
 ) -> list[Member]:
-    return [
-        Member(
-            name=group.pod_name,
-            pod=group.pod,
-            stateful_set=group.stateful_set,
-            is_steady=group.set_plan.is_settled and group.config_plan.is_settled,
-            restart_reason=volumes.restarts.get(group.pod_name),
-            unfit=unfit(fresh_observation(snapshot, group.pod_name, group.pod)),
-            hold=_hold(snapshot, group),
-        )
-        for group in groups
-    ]
+    return [_member(snapshot, group, volumes) for group in groups]
+
+
+def _member(snapshot: BrokerSnapshot, group: Group, volumes: VolumePlan) -> Member:
+    said = fresh_observation(snapshot, group.pod_name, group.pod)
+    return Member(
+        name=group.pod_name,
+        pod=group.pod,
+        stateful_set=group.stateful_set,
+        is_steady=group.set_plan.is_settled and group.config_plan.is_settled,
+        restart_reason=volumes.restarts.get(group.pod_name),
+        unfit=unfit(said),
+        registered=registered(said),
+        hold=_hold(snapshot, group),
+        is_urgent=group.pod_name in volumes.urgent_restarts,
+        start_idle_s=start_idle_s(snapshot, group.pod_name, group.pod),
+        refusal=snapshot.refused_evictions.get(group.pod_name),
+    )
 
 
 def _resized(volumes: VolumePlan) -> set[str]:
@@ -178,25 +230,32 @@ def _hold(snapshot: BrokerSnapshot, group: Group) -> str | None:
 
 
 def _progress(
-    members: list[Member], roll: Roll, snapshot: BrokerSnapshot, volumes: VolumePlan, removed: int
+    members: list[Member],
+    roll: Roll,
+    snapshot: BrokerSnapshot,
+    volumes: VolumePlan,
+    leftovers: Leftovers,
+    new: NewGroups,
 ) -> Finding:
-    removing = f"{removed} groups are being removed" if removed else ""
-    finding = progress_finding(members, roll, snapshot.resource.status, removing=removing)
+    finding = progress_finding(members, roll, snapshot.resource.status, removing=leftovers.going)
+    if finding.reason == SETTLED and new.pending:
+        return Finding(PROGRESSING, True, UPDATING, new.text)
+    if finding.reason == SETTLED and leftovers.waits:
+        return Finding(PROGRESSING, True, DRAINING, leftovers.waits)
     if finding.reason == SETTLED and volumes.storage_ready.reason == RESIZING:
         return Finding(PROGRESSING, True, RESIZING, volumes.storage_ready.message)
     return finding
 
 
 def _entries(
-    snapshot: BrokerSnapshot, groups: tuple[Group, ...], members: list[Member]
+    snapshot: BrokerSnapshot, groups: tuple[Group, ...], members: list[Member], new: NewGroups
 ) -> tuple[BrokerStatusEntry, ...]:
     return tuple(
-        broker_entry(snapshot, group.name, group.address, member)
+        broker_entry(snapshot, group.name, group.address, member, is_new=group.name in new.pending)
         for group, member in zip(groups, members, strict=True)
     )
 
 
-def _again(roll: Roll, volumes: VolumePlan, config: ConfigPlan, problems: list[str]) -> float:
-    retry_s = CONFLICT_RETRY_S if problems else None
+def _again(roll: Roll, volumes: VolumePlan, config: ConfigPlan, retry_s: float | None) -> float:
     times = [roll.again_after_s, volumes.again_after_s, config.again_after_s, retry_s]
     return min(time for time in times if time is not None)

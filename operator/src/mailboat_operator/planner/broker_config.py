@@ -12,11 +12,13 @@ from mailboat_operator.planner.conditions import (
     PENDING,
     REFUSED,
     UNKNOWN_KEY,
+    UNREACHABLE,
     Finding,
+    previous_condition,
 )
 from mailboat_operator.planner.fitness import fresh_observation
 from mailboat_operator.planner.groups import Group
-from mailboat_operator.planner.pods import is_ending
+from mailboat_operator.planner.pods import changed_s, is_ending, is_ready
 from mailboat_operator.planner.progress import join_names
 from mailboat_operator.planner.snapshot import BrokerSnapshot, ConfigRefusal, Manifest
 from mailboat_operator.resources.config_map import (
@@ -29,6 +31,9 @@ from mailboat_operator.resources.labels import CONFIG_HASH_ANNOTATION
 
 ASK_AGAIN_S: Final = 60.0
 """How long values that a broker has refused are not sent to it again."""
+
+UNREACHABLE_S: Final = 120.0
+"""How long the broker of a pod that is ready may be silent before that is told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +61,7 @@ def plan_config(
         elsewhere: By group's name, live settings that are decided and sent elsewhere, because they
             follow the disk.
     """
-    steps, behind, silent, refused, waits_s = [], [], [], [], []
+    steps, behind, silent, refused, unreachable, waits_s = [], [], [], [], [], []
     for group in groups:
         handled = elsewhere.get(group.name, {})
         changes = _changes(snapshot, group, handled)
@@ -68,6 +73,8 @@ def plan_config(
             behind.append(f"{group.pod_name} has yet to be restarted for a setting")
         elif changes:
             behind.append(f"{group.pod_name} has yet to take over {', '.join(changes)}")
+        elif (why := _unreachable(snapshot, group)) is not None:
+            unreachable.append(why)
         elif changes is None:
             silent.append(f"{group.pod_name} has not said what it works with")
         wait_s = _wait_s(snapshot, group, changes or {})
@@ -75,7 +82,11 @@ def plan_config(
             waits_s.append(wait_s)
         elif changes and _answers(snapshot, group):
             steps.append(_step(group, changes))
-    finding = _finding(user, refused, behind, silent)
+    finding = _finding(user, refused, behind, unreachable, silent)
+    before = previous_condition(snapshot.resource.status, CONFIG_APPLIED)
+    if finding.reason == UNREACHABLE and before.get("reason") != UNREACHABLE:
+        notice = Notify("Warning", "BrokerUnreachable", finding.message)
+        steps.append(Step("events", (notice,)))
     return ConfigPlan(tuple(steps), finding, min(waits_s, default=None))
 
 
@@ -124,6 +135,23 @@ def _changes(
     }
 
 
+def _unreachable(snapshot: BrokerSnapshot, group: Group) -> str | None:
+    """Return how it shows that the operator cannot reach a broker that serves, if it cannot."""
+    pod, observation = group.pod, snapshot.observations.get(group.pod_name)
+    if pod is None or not is_ready(pod) or observation is None:
+        return None
+    if fresh_observation(snapshot, group.pod_name, pod) is not None:
+        return None
+    if observation.stranger is not None:
+        return f"broker {observation.stranger} answers at the address of {group.pod_name}"
+    silent_s, ready_s = observation.silent_since_monotonic_s, changed_s(pod)
+    if silent_s is None or snapshot.monotonic_s - silent_s < UNREACHABLE_S:
+        return None
+    if ready_s is not None and 0.0 <= snapshot.now_s - ready_s < UNREACHABLE_S:
+        return None
+    return f"{group.pod_name} is ready and does not answer the operator at its HTTP port"
+
+
 def _answers(snapshot: BrokerSnapshot, group: Group) -> bool:
     return snapshot.observations[group.pod_name].error is None
 
@@ -132,7 +160,7 @@ def _needs_restart(group: Group) -> bool:
     """Return whether a pod was made for other settings than the spec has now."""
     if group.pod is None or not group.settings:
         return False
-    return _config_hash(group.pod) != restart_hash(group.settings)
+    return _config_hash(group.pod) != restart_hash(group.file_settings)
 
 
 def _config_hash(pod: Manifest) -> str | None:
@@ -156,7 +184,13 @@ def _spelled(values: Mapping[str, str]) -> str:
     return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
-def _finding(user: UserConfig, refused: list[str], behind: list[str], silent: list[str]) -> Finding:
+def _finding(
+    user: UserConfig,
+    refused: list[str],
+    behind: list[str],
+    unreachable: list[str],
+    silent: list[str],
+) -> Finding:
     if user.problems:
         is_unknown = any(problem.unknown for problem in user.problems)
         message = "; ".join(problem.sentence for problem in user.problems)
@@ -166,6 +200,8 @@ def _finding(user: UserConfig, refused: list[str], behind: list[str], silent: li
         return Finding(CONFIG_APPLIED, False, REFUSED, join_names(refused))
     if behind:
         return Finding(CONFIG_APPLIED, False, PENDING, join_names(behind))
+    if unreachable:
+        return Finding(CONFIG_APPLIED, None, UNREACHABLE, join_names(unreachable))
     if silent:
         return Finding(CONFIG_APPLIED, None, PENDING, join_names(silent))
     message = "every broker works with the settings of the spec"

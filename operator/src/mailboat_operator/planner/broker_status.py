@@ -12,6 +12,7 @@ from mailboat_operator.crds.status import (
 from mailboat_operator.errors import InvalidResourceError
 from mailboat_operator.planner.conditions import (
     ALL_GROUPS_SERVING,
+    BROKER_NAME_TAKEN,
     INVALID_SPEC,
     NAME_TAKEN,
     PODS_NOT_READY,
@@ -47,6 +48,10 @@ def ready_finding(
         name = snapshot.resource.spec.name_servers.ref
         message = f"there is no NameServer {name} in this namespace"
         return Finding(READY, False, WAITING_FOR_NAME_SERVERS, message)
+    taken = [text for item in members if (text := _taken(snapshot, item)) is not None]
+    if taken:
+        message = f"{join_names(taken)}; no two brokers at the same name servers may have one name:"
+        return Finding(READY, False, BROKER_NAME_TAKEN, f"{message} see spec.brokerNamePrefix")
     unready = [describe_pod(item) for item in members if item.pod is None or not is_ready(item.pod)]
     if unready:
         return Finding(READY, False, PODS_NOT_READY, join_names(unready))
@@ -58,7 +63,7 @@ def ready_finding(
 
 
 def broker_entry(
-    snapshot: BrokerSnapshot, name: str, address: str | None, member: Member
+    snapshot: BrokerSnapshot, name: str, address: str | None, member: Member, *, is_new: bool
 ) -> BrokerStatusEntry:
     """Return what is shown of one group."""
     pod = member.pod
@@ -69,12 +74,14 @@ def broker_entry(
         up_to_date = not is_outdated(pod, member.stateful_set)
     return BrokerStatusEntry(
         name=name,
+        broker_name=said.get("broker_name") if said is not None else None,
         pod=member.name,
         address=f"{address}:{BROKER_PORT}" if address else None,
         ready=pod is not None and is_ready(pod),
         up_to_date=up_to_date,
         registered=not unregistered(said) if said is not None else None,
         version=said.get("version") if said is not None else None,
+        topics="Pending" if is_new else None,
         message=trouble(pod) if pod is not None else None,
     )
 
@@ -134,6 +141,17 @@ def invalid_status(
         "observedGeneration": generation,
         "conditions": [*document["conditions"], *others],
     }
+
+
+def _taken(snapshot: BrokerSnapshot, member: Member) -> str | None:
+    """Return who else has a broker's name at a name server; None if nobody has."""
+    observation = fresh_observation(snapshot, member.name, member.pod)
+    said = observation.broker if observation is not None else None
+    for server in (said or {}).get("name_servers") or ():
+        if server.get("held_by") and not server.get("registered"):
+            place = f"the name of {member.name} at name server {server.get('address')}"
+            return f"{server['held_by']} has {place}"
+    return None
 
 
 def _is_unknown(snapshot: BrokerSnapshot, member: Member) -> bool:

@@ -91,6 +91,15 @@ def plan_child(
     return ChildPlan((Apply(wanted, fallback),))
 
 
+def plan_unwanted(live: Manifest | None, owner_uid: str, reason: str) -> ChildPlan:
+    """Decide what takes away an object that there should not be; another one's stays."""
+    if live is None or foreign(live, owner_uid) is not None:
+        return ChildPlan()
+    if live["metadata"].get("deletionTimestamp"):
+        return ChildPlan(is_ending=True)
+    return ChildPlan((_removal(live, reason),))
+
+
 def foreign(live: Manifest, owner_uid: str) -> str | None:
     """Return why an object is not ours to change; None if it is ours.
 

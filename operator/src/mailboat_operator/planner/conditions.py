@@ -22,6 +22,7 @@ ALL_NAME_SERVERS_SERVING: Final = "AllNameServersServing"
 PODS_NOT_READY: Final = "PodsNotReady"
 WAITING_FOR_NAME_SERVERS: Final = "WaitingForNameServers"
 NAME_TAKEN: Final = "NameTaken"
+BROKER_NAME_TAKEN: Final = "BrokerNameTaken"
 APPLY_REFUSED: Final = "ApplyRefused"
 INVALID_SPEC: Final = "InvalidSpec"
 SETTLED: Final = "Settled"
@@ -31,11 +32,13 @@ ROLL_BLOCKED: Final = "RollBlocked"
 RESIZING: Final = "Resizing"
 CLAIM_DELETED: Final = "ClaimDeleted"
 UPDATING: Final = "Updating"
+DRAINING: Final = "Draining"
 APPLIED: Final = "Applied"
 PENDING: Final = "Pending"
 UNKNOWN_KEY: Final = "UnknownKey"
 INVALID_VALUE: Final = "InvalidValue"
 REFUSED: Final = "Refused"
+UNREACHABLE: Final = "Unreachable"
 BROKER_MISSING: Final = "BrokerMissing"
 TOPIC_PENDING: Final = "TopicPending"
 TOPIC_READY: Final = "TopicReady"
@@ -50,6 +53,8 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         WAITING_FOR_NAME_SERVERS: "The NameServer that nameServers.ref names does not exist, or a"
         " broker is registered at no name server.",
         NAME_TAKEN: "An object that the operator would make exists and belongs to someone else.",
+        BROKER_NAME_TAKEN: "A name server knows another broker of the same name, which lives, and"
+        " refuses this one; the message has its address.",
         APPLY_REFUSED: "The API server (for a Topic also: a broker) refuses what the spec asks"
         " for, or has not taken it for a minute; the message has its words.",
         INVALID_SPEC: "The spec cannot be acted on; what it said before stays in force.",
@@ -65,9 +70,12 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         CREATING: "Pods are being made for the first time.",
         UPDATING: "Objects are being changed or removed; no pod is replaced for it so far.",
         ROLLING: "Pods are being replaced, one at a time.",
-        ROLL_BLOCKED: "A pod of the present template cannot start, so no other one is replaced;"
-        " the message names it and says why.",
+        ROLL_BLOCKED: "A pod of the present template cannot start, so nothing is replaced that"
+        " ever ran; or what has to come first has not come for ten minutes. The message names it"
+        " and says why.",
         RESIZING: "A volume is being made larger.",
+        DRAINING: "A group that was scaled away takes no more messages; it goes when those that it"
+        " holds are read, or expired. spec.scaleDown says whether that is waited for.",
         APPLY_REFUSED: "The API server refuses an object, or has not taken it for a minute; the"
         " message has its words. It is tried again; all else goes on.",
     },
@@ -75,10 +83,13 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         APPLIED: "Every broker works with the settings of the spec.",
         PENDING: "A broker has yet to take over or to be restarted for a setting, or has not said"
         " what it works with.",
-        UNKNOWN_KEY: "spec.config holds a key that no broker knows; it is left out.",
+        UNKNOWN_KEY: "spec.config holds a key that the brokers do not know; it is left out.",
         INVALID_VALUE: "spec.config holds a value that no broker takes; it is left out.",
         REFUSED: "A running broker refused a live setting; the message has its words. It is asked"
         " again once a minute.",
+        UNREACHABLE: "A broker whose pod is ready does not answer the operator over HTTP for two"
+        " minutes, or another broker answers at its address; the operator needs port 8080 of the"
+        " pods.",
     },
     STORAGE_READY: {
         "VolumesReady": "Every volume has its size.",

@@ -4,9 +4,6 @@ from typing import Any, Final
 
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest, Observation
 
-FRESH_S: Final = 60.0
-"""Older words of a broker count as no words."""
-
 SERVING: Final = "serving"
 
 
@@ -23,7 +20,7 @@ def fresh_observation(
     seen_s = observation.seen_monotonic_s
     if seen_s is None:
         return None
-    return observation if snapshot.monotonic_s - seen_s <= FRESH_S else None
+    return observation if snapshot.monotonic_s - seen_s <= snapshot.fresh_s else None
 
 
 def unfit(observation: Observation | None) -> str | None:
@@ -35,10 +32,26 @@ def unfit(observation: Observation | None) -> str | None:
     phase = observation.broker.get("phase")
     if phase != SERVING:
         return f"is {phase}"
-    missing = unregistered(observation.broker)
-    if missing:
-        return f"is not registered at {missing[0]}"
+    if is_unknown_everywhere(observation.broker):
+        return f"is registered at no name server ({', '.join(unregistered(observation.broker))})"
     return None
+
+
+def registered(observation: Observation | None) -> frozenset[str]:
+    """Return the name servers that know the broker, by its own word."""
+    if observation is None or observation.broker is None:
+        return frozenset()
+    servers = _name_servers(observation.broker)
+    return frozenset(str(item.get("address")) for item in servers if item["registered"])
+
+
+def start_idle_s(snapshot: BrokerSnapshot, pod_name: str, pod: Manifest | None) -> float | None:
+    """Return for how long a pod's start has not got on; None if it says nothing of that."""
+    observation = snapshot.observations.get(pod_name)
+    if observation is None or pod is None or observation.pod_uid != pod["metadata"]["uid"]:
+        return None
+    moved_s = observation.start_moved_monotonic_s
+    return None if moved_s is None else max(0.0, snapshot.monotonic_s - moved_s)
 
 
 def unregistered(broker: Manifest) -> list[str]:

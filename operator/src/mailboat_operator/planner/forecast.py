@@ -12,13 +12,16 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal, NamedTuple
 
-from mailboat_operator.planner.snapshot import Manifest, Observation, UseSample, VolumeNumbers
-
-FRESH_S: Final = 60.0
-"""Numbers that are older are no longer shown as if they were true."""
+from mailboat_operator.planner.snapshot import (
+    FRESH_S,
+    Manifest,
+    Observation,
+    UseSample,
+    VolumeNumbers,
+)
 
 FORECAST_S: Final = 600.0
-"""So long the last numbers may be carried forward at the last rate."""
+"""So long the last numbers may be carried forward at the last rate; beyond `fresh_s` at least."""
 
 SHORT_WINDOW_S: Final = 300.0
 LONG_WINDOW_S: Final = 3600.0
@@ -91,7 +94,7 @@ class Reading:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the broker itself said so within the last minute."""
+        """Whether the broker itself said so lately (`fresh_s`)."""
         return self.source == "broker"
 
 
@@ -178,18 +181,26 @@ def level_bytes(numbers: VolumeNumbers, percent: int, free_bytes: int) -> int:
     return min(by_percent, fillable - free_bytes) if free_bytes else by_percent
 
 
-def read_volume(observation: Observation | None, monotonic_s: float) -> Reading:
-    """Return what can be said about a volume: by the broker, by its forecast, by the kubelet."""
+def read_volume(
+    observation: Observation | None, monotonic_s: float, fresh_s: float = FRESH_S
+) -> Reading:
+    """Return what can be said about a volume: by the broker, by its forecast, by the kubelet.
+
+    Args:
+        observation: What the broker said; None if it never did.
+        monotonic_s: The operator's clock.
+        fresh_s: Numbers that are older are no longer shown as if they were true.
+    """
     if observation is None:
         return NO_READING
     seen_s, retention = observation.seen_monotonic_s, observation.retention
     age_s = None if seen_s is None else max(0.0, monotonic_s - seen_s)
     rates = rates_of(observation.samples)
     numbers = _broker_numbers(retention)
-    if numbers is not None and age_s is not None and age_s <= FRESH_S:
+    if numbers is not None and age_s is not None and age_s <= fresh_s:
         return Reading(numbers, "broker", age_s, rates, retention)
     kubelet = observation.kubelet
-    if numbers is not None and age_s is not None and age_s <= FORECAST_S:
+    if numbers is not None and age_s is not None and age_s <= max(FORECAST_S, 2 * fresh_s):
         ahead = _carried_forward(numbers, rates.fill, age_s)
         if kubelet is None or kubelet.used_percent <= ahead.used_percent:
             return Reading(ahead, "stale", age_s, rates, retention)

@@ -9,8 +9,19 @@ from mailboat_operator.crds.quantity import parse_quantity
 from mailboat_operator.planner.actions import Action, Delete
 from mailboat_operator.planner.children import ChildPlan, foreign, patch_of, plan_child
 from mailboat_operator.planner.claim_owners import is_owned
+from mailboat_operator.planner.scale_down import wait_of
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
+from mailboat_operator.resources.broker_keys import (
+    ImageKeys,
+    config_file,
+    file_head,
+    keys_of_image,
+    listed_keys,
+    settings_that_fit,
+)
 from mailboat_operator.resources.config_map import (
+    BROKER_CONF,
+    UserConfig,
     address_in,
     broker_config_map,
     broker_settings,
@@ -33,7 +44,10 @@ class Group:
     """What its broker announces; None until its Service has an address."""
 
     settings: Mapping[str, str]
-    """Its broker.conf; empty without an address."""
+    """What its broker should work with; empty without an address."""
+
+    file_settings: Mapping[str, str]
+    """What of that its broker.conf says: the keys that its brokers are known to take."""
 
     service_plan: ChildPlan
     config_plan: ChildPlan
@@ -46,6 +60,8 @@ def plan_groups(
     snapshot: BrokerSnapshot,
     name_servers: tuple[str, ...] | None,
     volume_bytes: Mapping[str, int],
+    image_keys: ImageKeys,
+    user: UserConfig,
 ) -> tuple[Group, ...]:
     """Compare every group with what is there of it.
 
@@ -53,30 +69,77 @@ def plan_groups(
         snapshot: The Broker.
         name_servers: Where its brokers register; None while that is not known.
         volume_bytes: By group's name, the size that a new volume gets.
+        image_keys: What is known of the keys that its brokers take.
+        user: Its `spec.config`.
     """
     return tuple(
-        _plan_group(snapshot, index, name_servers, volume_bytes)
+        _plan_group(snapshot, index, name_servers, volume_bytes, image_keys, user)
         for index in range(snapshot.resource.spec.groups)
     )
 
 
-def plan_leftovers(snapshot: BrokerSnapshot) -> list[tuple[Action, ...]]:
-    """Return what takes away each group that the spec has no more.
+def image_keys_of(snapshot: BrokerSnapshot) -> ImageKeys:
+    """Return what is known of the keys that brokers of the wanted image take."""
+    spec, live = snapshot.resource.spec, snapshot.children
+    listed = []
+    for name, pod in live.pods.items():
+        keys = _running_keys(snapshot, name)
+        if keys is not None:
+            listed.append((_image_of(pod), keys))
+    files = [
+        config_file(config_map, BROKER_CONF)
+        for config_map in live.config_maps.values()
+        if not foreign(config_map, snapshot.resource.metadata.uid)
+    ]
+    image = spec.image or snapshot.default_image
+    return keys_of_image(image, image == snapshot.default_image, listed, files)
 
-    The StatefulSet goes first and leaves all behind; then its pod, then the rest. On `whenScaled:
-    Delete` the StatefulSet takes pod and claim away before it goes itself; that waits until the
-    claim no longer belongs to the Broker (`claim_owners.py`). It can do that to the claim of a
-    running pod only: one whose pod is missing stays, and so does one that was kept in an earlier
-    life of the Broker.
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """What takes away the groups that the spec has no more."""
+
+    actions: tuple[tuple[Action, ...], ...] = ()
+    """One step for each group."""
+
+    going: str = ""
+    """Which group is on its way out; empty if none is."""
+
+    waits: str = ""
+    """Why a group does not go yet; empty if none waits."""
+
+
+def plan_leftovers(snapshot: BrokerSnapshot) -> Leftovers:
+    """Return what takes away each group that the spec has no more: one at a time, the last first.
+
+    A group waits until what it holds is read (`scale_down`). Then the StatefulSet goes first and
+    leaves all behind; then its pod, then the rest. On `whenScaled: Delete` the StatefulSet takes
+    pod and claim away before it goes itself; that waits until the claim no longer belongs to the
+    Broker (`claim_owners.py`). It can do that to the claim of a running pod only: one whose pod is
+    missing stays, and so does one that was kept in an earlier life of the Broker.
     """
     broker, live = snapshot.resource, snapshot.children
     names = {*live.stateful_sets, *live.services, *live.config_maps}
     names |= {name.rpartition("-")[0] for name in live.pods}
-    found = []
-    for name in sorted(names):
-        if _is_leftover(broker, name) and (actions := _remove_group(snapshot, name)):
+    found: list[tuple[Action, ...]] = []
+    for name in sorted(names, key=lambda name: group_index(broker.name, name) or 0, reverse=True):
+        if not _is_leftover(broker, name):
+            continue
+        stateful_set = live.stateful_sets.get(name)
+        if stateful_set is not None and foreign(stateful_set, broker.metadata.uid) is not None:
+            continue
+        if not _is_going(stateful_set, live.pods.get(pod_name(name))):
+            wait = wait_of(snapshot, name)
+            if wait is not None:
+                steps = (*found, wait.actions) if wait.actions else tuple(found)
+                return Leftovers(steps, waits=wait.why)
+        if actions := _remove_group(snapshot, name):
             found.append(actions)
-    return found
+        if stateful_set is not None or pod_name(name) in live.pods:
+            return Leftovers(tuple(found), going=f"{name} is being removed")
+    return Leftovers(
+        tuple(found), going="what is left of a group is being removed" if found else ""
+    )
 
 
 def kept_claims(snapshot: BrokerSnapshot) -> list[Manifest]:
@@ -114,6 +177,8 @@ def _plan_group(
     index: int,
     name_servers: tuple[str, ...] | None,
     volume_bytes: Mapping[str, int],
+    image_keys: ImageKeys,
+    user: UserConfig,
 ) -> Group:
     broker, live = snapshot.resource, snapshot.children
     name, uid = group_name(broker.name, index), broker.metadata.uid
@@ -131,14 +196,21 @@ def _plan_group(
         fallback=group_service(broker, index, None) if current is None and address else None,
     )
     settings: Mapping[str, str] = {}
+    file_settings: Mapping[str, str] = {}
     config_plan = set_plan = ChildPlan(is_ending=True)
     if address is not None:
-        settings = broker_settings(broker, index, address=address, name_servers=name_servers)
-        config_plan = plan_child(broker_config_map(broker, index, settings), config_map, uid)
+        settings = broker_settings(
+            broker, index, address=address, name_servers=name_servers, user=user
+        )
+        running = _running_keys(snapshot, pod_name(name))
+        file_settings = settings_that_fit(settings, user.accepted, image_keys, running)
+        head = file_head(image_keys, {*settings, *user.lacking})
+        wanted = broker_config_map(broker, index, file_settings, head)
+        config_plan = plan_child(wanted, config_map, uid)
         wanted = broker_stateful_set(
             broker,
             index,
-            settings=settings,
+            settings=file_settings,
             volume_bytes=_template_bytes(stateful_set, pod) or volume_bytes[name],
             default_image=snapshot.default_image,
         )
@@ -151,11 +223,24 @@ def _plan_group(
         stateful_set=stateful_set,
         address=address,
         settings=settings,
+        file_settings=file_settings,
         service_plan=service_plan,
         config_plan=config_plan,
         set_plan=set_plan,
         has_config=config_map is not None,
     )
+
+
+def _running_keys(snapshot: BrokerSnapshot, pod_name: str) -> frozenset[str] | None:
+    """Return the keys that a pod's broker listed last, however long ago: its image stays."""
+    pod, observation = snapshot.children.pods.get(pod_name), snapshot.observations.get(pod_name)
+    if pod is None or observation is None or observation.pod_uid != pod["metadata"]["uid"]:
+        return None
+    return listed_keys(observation.config)
+
+
+def _image_of(pod: Manifest) -> str:
+    return str((pod["spec"].get("containers") or [{}])[0].get("image", ""))
 
 
 def _template_bytes(stateful_set: Manifest | None, pod: Manifest | None) -> int | None:
@@ -214,6 +299,16 @@ def _remove_group(snapshot: BrokerSnapshot, name: str) -> tuple[Action, ...]:
         if child is not None and _is_there(child) and not foreign(child, broker.metadata.uid):
             actions.append(removal(child, reason))
     return tuple(actions)
+
+
+def _is_going(stateful_set: Manifest | None, pod: Manifest | None) -> bool:
+    """Whether a group's end has begun: what its pod held is on its way out.
+
+    A pod whose StatefulSet is missing is looked at once more: that may be for another reason.
+    """
+    if stateful_set is None:
+        return not _is_there(pod)
+    return not _is_there(stateful_set) or stateful_set["spec"].get("replicas") == 0
 
 
 def _scale_away(stateful_set: Manifest, reason: str) -> tuple[Action, ...]:

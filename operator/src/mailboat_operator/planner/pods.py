@@ -10,9 +10,10 @@ from typing import Any, Final
 
 from mailboat_operator.planner.snapshot import Manifest
 
+_CRASHING: Final = "CrashLoopBackOff"
 _BROKEN_WAITS: Final = frozenset(
     {
-        "CrashLoopBackOff",
+        _CRASHING,
         "CreateContainerConfigError",
         "CreateContainerError",
         "ErrImageNeverPull",
@@ -29,6 +30,8 @@ _IMAGE_WAITS: Final = frozenset(
     {"ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff", "InvalidImageName"}
 )
 _MESSAGE_LENGTH: Final = 300
+_SAME_MOMENT_S: Final = 5.0
+"""A pod begins and becomes unready in one report of the kubelet, whose times are whole seconds."""
 
 
 def is_ending(pod: Manifest) -> bool:
@@ -54,9 +57,66 @@ def runs_nothing(pod: Manifest) -> bool:
     return not any("running" in (status.get("state") or {}) for status in _containers(pod))
 
 
+def has_run(pod: Manifest) -> bool:
+    """Return whether a container of the pod ever ran: its image and its settings were to be had."""
+    return any(
+        status.get("started")
+        or int(status.get("restartCount") or 0) > 0
+        or {"running", "terminated"} & {*(status.get("state") or {})}
+        or "terminated" in (status.get("lastState") or {})
+        for status in _containers(pod)
+    )
+
+
+def has_been_ready(pod: Manifest) -> bool:
+    """Return whether the pod ever served, as far as can be told: else it did."""
+    if is_ready(pod):
+        return True
+    began_s = seconds((pod.get("status") or {}).get("startTime"))
+    since_s = changed_s(pod)
+    return began_s is None or since_s is None or since_s > began_s + _SAME_MOMENT_S
+
+
+def lacks_needs(pod: Manifest) -> bool:
+    """Return whether a container's image, or what it is made of, is not to be had."""
+    reasons = {
+        ((status.get("state") or {}).get("waiting") or {}).get("reason")
+        for status in _containers(pod)
+    }
+    return bool(reasons & (_BROKEN_WAITS - {_CRASHING}))
+
+
+def has_failed(pod: Manifest) -> bool:
+    """Return whether the pod is over: nobody runs its containers again."""
+    return (pod.get("status") or {}).get("phase") == "Failed"
+
+
+def restarts(pod: Manifest) -> int:
+    """Return how often the kubelet has started the pod's containers again; the most of any."""
+    return max((int(status.get("restartCount") or 0) for status in _containers(pod)), default=0)
+
+
+def running_since_s(pod: Manifest) -> float | None:
+    """Return since when its container runs that has not finished its start; None if none does."""
+    times = [
+        seconds((status.get("state") or {}).get("running", {}).get("startedAt"))
+        for status in _containers(pod)
+        if "running" in (status.get("state") or {}) and not status.get("started")
+    ]
+    return min((time for time in times if time is not None), default=None)
+
+
 def changed_s(pod: Manifest) -> float | None:
     """Return when the pod became ready or stopped being so, in seconds since 1970."""
     return seconds(_condition(pod, "Ready").get("lastTransitionTime"))
+
+
+def unready_since_s(pod: Manifest) -> float | None:
+    """Return since when the pod is not ready; None if it is, or was until it was told to end."""
+    if _condition(pod, "Ready").get("status") == "True":
+        return None
+    since_s = changed_s(pod)
+    return seconds(pod["metadata"].get("creationTimestamp")) if since_s is None else since_s
 
 
 def revision(pod: Manifest) -> str | None:

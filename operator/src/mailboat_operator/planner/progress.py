@@ -7,7 +7,9 @@ from mailboat_operator.planner.actions import Action, Notify, Step
 from mailboat_operator.planner.conditions import (
     APPLY_REFUSED,
     CREATING,
+    DRAINING,
     PROGRESSING,
+    RESIZING,
     ROLL_BLOCKED,
     ROLLING,
     SETTLED,
@@ -15,7 +17,14 @@ from mailboat_operator.planner.conditions import (
     Finding,
     previous_condition,
 )
-from mailboat_operator.planner.pods import is_ending, is_ready, is_starting, trouble
+from mailboat_operator.planner.pods import (
+    has_been_ready,
+    is_ending,
+    is_ready,
+    is_starting,
+    seconds,
+    trouble,
+)
 from mailboat_operator.planner.rollout import Member, Roll, is_fresh
 from mailboat_operator.resources.labels import selector_of
 
@@ -23,6 +32,7 @@ NAMED: Final = 5
 """So many pods are named in one message; the rest is counted."""
 
 _UNDER_WAY: Final = frozenset({CREATING, ROLLING})
+_AT_REST: Final = frozenset({SETTLED, DRAINING, RESIZING})
 
 
 def progress_finding(
@@ -36,14 +46,14 @@ def progress_finding(
         previous: The status that was written last.
         removing: What is still being taken away; empty if nothing is.
     """
-    if roll.blocked is not None:
+    before = previous_condition(previous, PROGRESSING).get("reason")
+    if roll.blocked is not None and (roll.outdated or before not in _AT_REST or _is_new(members)):
         return Finding(PROGRESSING, False, ROLL_BLOCKED, roll.blocked)
     if roll.outdated:
         names = join_names(roll.outdated)
         going = ", ".join(deletion.name for deletion in roll.deletions)
-        now = f"; restarting {going}" if going else f"; {roll.waiting}" if roll.waiting else ""
+        now = f"; {roll.waiting}" if roll.waiting else f"; restarting {going}" if going else ""
         return Finding(PROGRESSING, True, ROLLING, f"to be replaced: {names}{now}")
-    before = previous_condition(previous, PROGRESSING).get("reason")
     unready = [describe_pod(item) for item in members if item.pod is None or not is_ready(item.pod)]
     unsteady = [item.name for item in members if not _is_steady(item)]
     if unready and (before is None or any(item.stateful_set is None for item in members)):
@@ -57,6 +67,15 @@ def progress_finding(
     if removing:
         return Finding(PROGRESSING, True, UPDATING, removing)
     return Finding(PROGRESSING, False, SETTLED, "nothing is being changed")
+
+
+def waits_since_s(previous: Mapping[str, Any]) -> float | None:
+    """Return since when the status says that a roll is under way; 0 if it is blocked, None if the
+    status speaks of no roll."""
+    before = previous_condition(previous, PROGRESSING)
+    if before.get("reason") == ROLL_BLOCKED:
+        return 0.0
+    return seconds(before.get("lastTransitionTime")) if before.get("reason") == ROLLING else None
 
 
 def rollout_step(roll: Roll, previous: Mapping[str, Any]) -> list[Step]:
@@ -109,6 +128,12 @@ def join_names(names: Sequence[str]) -> str:
 def selector_text(labels: Mapping[str, str]) -> str:
     """Spell the selector of the pods as the scale subresource wants it."""
     return ",".join(f"{key}={value}" for key, value in sorted(selector_of(labels).items()))
+
+
+def _is_new(members: Sequence[Member]) -> bool:
+    """Whether a pod has yet to show that it can start; one that was ready has lost its container
+    for another reason than its template, and no roll is told for that."""
+    return any(item.pod is not None and not has_been_ready(item.pod) for item in members)
 
 
 def _is_steady(member: Member) -> bool:

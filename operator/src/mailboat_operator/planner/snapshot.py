@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from mailboat_operator.crds.broker import Broker
 from mailboat_operator.crds.name_server import NameServer
@@ -10,6 +10,18 @@ from mailboat_operator.crds.topic import Topic
 
 Manifest: TypeAlias = dict[str, Any]
 """A Kubernetes object as the API server's JSON has it."""
+
+
+FRESH_S: Final = 60.0
+"""Older words of a broker count as no words, where brokers are asked often enough for that."""
+
+_LOOKS: Final = 3
+"""So many looks at a broker may fail before its words are old."""
+
+
+def fresh_for_s(collect_s: float) -> float:
+    """Return how old a broker's words may be where it is asked every `collect_s` seconds."""
+    return max(FRESH_S, _LOOKS * collect_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +35,7 @@ class Children:
     config_maps: Mapping[str, Manifest] = field(default_factory=dict)
     disruption_budgets: Mapping[str, Manifest] = field(default_factory=dict)
     service_accounts: Mapping[str, Manifest] = field(default_factory=dict)
+    network_policies: Mapping[str, Manifest] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +104,19 @@ class Observation:
     config_refusals: tuple[ConfigRefusal, ...] = ()
     """What this pod refused last, each key at most once; it may have been settled since."""
 
+    silent_since_monotonic_s: float | None = None
+    """Since when every try failed; None while the broker answers."""
+
+    stranger: str | None = None
+    """The name of another broker that answered at the pod's address; None if none did."""
+
+    is_retention_older: bool = False
+    """Whether settings were changed since `retention` was read."""
+
+    start_moved_monotonic_s: float | None = None
+    """When the broker's start was last seen to get on; None if it is not starting, or does not say
+    how far it is."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerSnapshot:
@@ -117,6 +143,18 @@ class BrokerSnapshot:
     refused_sizes: Mapping[str, str] = field(default_factory=dict)
     """Claim's name -> the API server's words when it last refused a size."""
 
+    refused_evictions: Mapping[str, str] = field(default_factory=dict)
+    """Pod's name -> the API server's words when it last did not let the pod go."""
+
+    copied: frozenset[str] = frozenset()
+    """The groups that got the others' topics although the status does not say so yet."""
+
+    fresh_s: float = FRESH_S
+    """How old the words of a broker may be; longer where brokers are asked seldom."""
+
+    http_peers: tuple[Manifest, ...] | None = None
+    """Who may reach every broker's HTTP, as NetworkPolicyPeers; None: no NetworkPolicy is made."""
+
 
 @dataclass(frozen=True, slots=True)
 class NameServerSnapshot:
@@ -126,6 +164,11 @@ class NameServerSnapshot:
     children: Children
     default_image: str
     now_s: float
+    refused_evictions: Mapping[str, str] = field(default_factory=dict)
+    """As a Broker's."""
+
+    http_peers: tuple[Manifest, ...] | None = None
+    """Who may reach every name server's HTTP; None: no NetworkPolicy is made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,5 +187,8 @@ class TopicSnapshot:
     group that did not answer is missing."""
 
     now_s: float
+    volumes: Mapping[str, str] = field(default_factory=dict)
+    """Group's StatefulSet name -> its claim, of the Broker's groups that are no more too."""
+
     rivals: tuple[Manifest, ...] = ()
     """The Topics that stand for the same topic of the same Broker (`topic.is_same_topic`)."""

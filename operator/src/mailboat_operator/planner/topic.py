@@ -5,7 +5,8 @@ nobody reads any more would take its messages with it, so a queue that holds som
 the condition says so.
 
 A Topic has a finalizer only while it is to take the topic with it (`reclaimPolicy: Delete`), and it
-is given back as soon as there is no Broker to remove anything from.
+is given back as soon as there is no Broker to remove anything from. A volume that was kept of a
+group that was scaled away has the topic too, so it is waited for.
 
 Two Topics may stand for the same topic of one Broker. It belongs to the older one, as nobody could
 follow both; the other one does nothing, and takes nothing along when it goes.
@@ -157,13 +158,21 @@ def _plan_deletion(snapshot: TopicSnapshot, is_gone: bool) -> Plan:
     groups = _groups(snapshot)
     name = topic_name_of(topic)
     removals: list[Action] = [
-        DeleteTopic(group.url, name) for group in groups if group.url and group.live is not None
+        DeleteTopic(group.url, name, group.live.get("incarnation"))
+        for group in groups
+        if group.url and group.live is not None
     ]
     silent = [group.name for group in groups if not group.has_answered]
+    kept = _kept_volumes(snapshot, groups)
     steps = [Step("topic", tuple(removals))] if removals else []
-    if not silent and not removals:
+    if not (silent or removals or kept):
         steps += _finalizer_step(topic, False)
     waits = f"; {', '.join(silent)} does not answer" if silent else ""
+    if kept:
+        waits += (
+            f"; it may be on {', '.join(kept)}, kept of groups that were scaled away: delete the"
+            " claims, raise spec.groups of the Broker, or set reclaimPolicy to Retain"
+        )
     finding = Finding(READY, False, DELETING, f"topic {name} is being removed{waits}")
     return Plan(tuple(steps), _status(snapshot, groups, finding), again_after_s=RETRY_S)
 
@@ -199,6 +208,12 @@ def _groups(snapshot: TopicSnapshot) -> list[_OnGroup]:
             )
         )
     return found
+
+
+def _kept_volumes(snapshot: TopicSnapshot, groups: list[_OnGroup]) -> list[str]:
+    """Return the claims of groups that are no more: the topic would come back with them."""
+    wanted = {group.name for group in groups}
+    return sorted(claim for group, claim in snapshot.volumes.items() if group not in wanted)
 
 
 def _queues_in_use(live: Manifest | None) -> int:

@@ -25,6 +25,7 @@ from mailboat_operator.crds.status import StorageStatusEntry
 from mailboat_operator.planner.actions import Action, ConfigureBroker, Notify, ResizeClaim, Step
 from mailboat_operator.planner.autopilot import (
     MEBIBYTE,
+    SETTLE_S,
     Blocked,
     Growth,
     GrowthCase,
@@ -122,6 +123,9 @@ class VolumePlan:
     restarts: Mapping[str, str]
     """Pods that have to be restarted so that their file system grows -> why."""
 
+    urgent_restarts: frozenset[str]
+    """Those of them whose broker refuses messages until then."""
+
     template_size_bytes: Mapping[str, int]
     """Group's name -> the size that belongs into the StatefulSet's volumeClaimTemplates: never
     below the live template's, and following a claim only once that has grown."""
@@ -177,7 +181,7 @@ class _Group:
         self.claim = claim_of(snapshot.children.claims.get(self.claim_name))
         observed = snapshot.observations.get(self.pod_name) if self.pod is not None else None
         self.observation = observed
-        self.reading = read_volume(observed, snapshot.monotonic_s)
+        self.reading = read_volume(observed, snapshot.monotonic_s, snapshot.fresh_s)
         self.before = _Before(_previous_entry(snapshot.resource.status, self.pod_name))
         self.template_live = template_bytes_of(snapshot.children.stateful_sets.get(self.name))
         self.found = _Found(
@@ -366,6 +370,7 @@ class _Group:
             grown_from_bytes=found.grown_from_bytes,
             last_emergency_s=found.last_emergency_s,
             infeasible_bytes=found.infeasible_bytes,
+            settle_s=max(SETTLE_S, self.snapshot.fresh_s + _OFTEN_S),
         )
 
     def _releases(self, read_hours: int) -> tuple[Release, ...]:
@@ -581,7 +586,7 @@ class _Group:
             self.pod_name,
         )
         values = {READ_HOURS_KEY: self.read_hours_text()}
-        return Step(f"retention {self.name}", (ConfigureBroker(self.pod_name, values), notice))
+        return Step("retention", (ConfigureBroker(self.pod_name, values), notice), self.name)
 
     def read_hours_text(self) -> str:
         """Spell the retention as the setting has it: -1 while nothing is shortened."""
@@ -592,18 +597,18 @@ class _Group:
     def steps(self) -> Iterable[Step]:
         """Return what to do, the volume's size first."""
         actions: tuple[Action, ...] = self.found.notices
-        claim, name = self.claim, f"volume {self.name}"
+        claim = self.claim
         if self.found.resize_bytes is not None and claim is not None:
             resize = ResizeClaim(
                 claim.name, claim.uid, claim.resource_version, self.found.resize_bytes
             )
             if self.found.reason == "ResizeRefused":
                 # That it was refused is told, however the next attempt ends.
-                yield Step(name, (resize,))
+                yield Step("volume", (resize,), self.name)
             else:
                 actions = (resize, *actions)
         if actions:
-            yield Step(name, actions)
+            yield Step("volume", actions, self.name)
         if self.retention_step is not None:
             yield self.retention_step
 
@@ -623,6 +628,10 @@ class _Group:
             if self._restart_wait_s() != 0.0
             else (f"the file system of {self.claim_name} grows at a start only")
         )
+
+    def is_refusing(self) -> bool:
+        """Return whether the broker takes no messages because its volume is full."""
+        return self.reading.is_fresh and _is_emergency(self.reading, self.spec.retention.thresholds)
 
     def _restart_wait_s(self) -> float | None:
         """Return in how many seconds a restart is due; None if none is foreseen."""
@@ -704,6 +713,9 @@ def plan_volumes(snapshot: BrokerSnapshot) -> VolumePlan:
         retention=f"{min(group.kept_hours for group in groups)}h" if groups else None,
         live_values={group.name: {READ_HOURS_KEY: group.read_hours_text()} for group in groups},
         restarts={group.pod_name: why for group in groups if (why := group.restart_reason())},
+        urgent_restarts=frozenset(
+            group.pod_name for group in groups if group.restart_reason() and group.is_refusing()
+        ),
         template_size_bytes={group.name: group.template_bytes() for group in groups},
         again_after_s=min((group.again_after_s() for group in groups), default=_SELDOM_S),
     )

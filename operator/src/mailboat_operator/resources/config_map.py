@@ -2,7 +2,8 @@
 
 A *live* setting is sent to the running broker and stands in the file for its next start; any other
 takes effect at a start only, so those go into the digest that makes a pod outdated. A setting that
-the broker would not take is left out and reported: it must not keep a broker from starting.
+the broker would not take is left out and reported: it must not keep a broker from starting. Which
+keys a broker of another version takes is the matter of `broker_keys`.
 """
 
 import re
@@ -15,8 +16,14 @@ from mailboat.config.fields import to_text
 from mailboat.config.properties import parse_properties
 from mailboat.config.unsupported import UNSUPPORTED_KEYS
 from mailboat.errors import ConfigError
-from mailboat_operator.crds.broker import Broker, BrokerSpec, cluster_name_of
+from mailboat_operator.crds.broker import (
+    Broker,
+    BrokerSpec,
+    broker_name_of,
+    cluster_name_of,
+)
 from mailboat_operator.crds.common import Object
+from mailboat_operator.resources.broker_keys import ImageKeys, config_file
 from mailboat_operator.resources.labels import child, digest, group_labels
 from mailboat_operator.resources.names import (
     BROKER_HTTP_PORT,
@@ -51,7 +58,7 @@ _SPECIAL: Final = re.compile(r"^[ \t\f]|[\\]")
 
 @dataclass(frozen=True, slots=True)
 class ConfigProblem:
-    """One entry of `spec.config` that no broker would take."""
+    """One entry of `spec.config` that the Broker's brokers would not take."""
 
     key: str
     unknown: bool
@@ -69,13 +76,28 @@ class UserConfig:
     without_effect: tuple[str, ...]
     """RocketMQ's keys that mean nothing here."""
 
+    lacking: tuple[str, ...] = ()
+    """Keys of `problems` that brokers of the image are known not to take."""
 
-def user_config(spec: BrokerSpec) -> UserConfig:
-    """Sort the user's settings into those that are taken, those that are wrong and the rest."""
-    accepted, problems, without_effect = {}, [], []
+
+def user_config(spec: BrokerSpec, keys: ImageKeys | None = None) -> UserConfig:
+    """Sort the user's settings into those that are taken, those that are wrong and the rest.
+
+    Args:
+        spec: The Broker's.
+        keys: What is known of the keys that its brokers take: they may be of another version.
+    """
+    accepted, problems, without_effect, lacking = {}, [], [], []
     for key, text in sorted(spec.config.items()):
-        if key in UNSUPPORTED_KEYS and key not in _KNOWN:
+        taken = keys.takes(key) if keys is not None else None
+        if key in UNSUPPORTED_KEYS and key not in _KNOWN and not taken:
             without_effect.append(key)
+        elif keys is not None and taken is False and (key in _KNOWN or not keys.is_own):
+            sentence = f"config.{key} is not a setting that a broker of {keys.image} knows"
+            problems.append(ConfigProblem(key, True, sentence))
+            lacking.append(key)
+        elif keys is not None and key not in _KNOWN and keys.may_take(key):
+            accepted[key] = text
         elif key not in _KNOWN:
             nearest = nearest_key(key)
             sentence = f"config.{key} is not a setting; the nearest one is {nearest}"
@@ -88,7 +110,7 @@ def user_config(spec: BrokerSpec) -> UserConfig:
                 problems.append(ConfigProblem(key, False, sentence))
             else:
                 accepted[key] = text
-    return UserConfig(accepted, tuple(problems), tuple(without_effect))
+    return UserConfig(accepted, tuple(problems), tuple(without_effect), tuple(lacking))
 
 
 def broker_settings(
@@ -97,24 +119,26 @@ def broker_settings(
     *,
     address: str,
     name_servers: tuple[str, ...] | None,
+    user: UserConfig | None = None,
 ) -> dict[str, str]:
-    """Return everything that a group's broker.conf says.
+    """Return everything that a group's broker should work with.
 
     Args:
         broker: The resource.
         group: Which group.
         address: What the broker tells its clients to connect to.
         name_servers: Where it registers; None while that is not known.
+        user: Its `spec.config`, sorted; None sorts it as for a broker of this version.
     """
     settings = _derived_file_sizes(broker.spec.storage.segment_size_bytes)
     settings["routeKeptSeconds"] = str(_ROUTE_KEPT_S)
-    settings |= user_config(broker.spec).accepted
+    settings |= (user or user_config(broker.spec)).accepted
     settings |= _retention_settings(broker.spec)
     settings |= {
         ADDRESS_KEY: address,
         "brokerClusterName": cluster_name_of(broker),
         "brokerId": "0",
-        "brokerName": group_name(broker.name, group),
+        "brokerName": broker_name_of(broker, group),
         "httpPort": str(BROKER_HTTP_PORT),
         "listenPort": str(BROKER_PORT),
         "mappedFileSizeCommitLog": str(broker.spec.storage.segment_size_bytes),
@@ -169,10 +193,12 @@ def restart_hash(settings: Mapping[str, str]) -> str:
     return digest({key: value for key, value in settings.items() if key not in LIVE_KEYS})
 
 
-def broker_config_map(broker: Broker, group: int, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return the ConfigMap of a group."""
+def broker_config_map(
+    broker: Broker, group: int, settings: Mapping[str, str], head: str = ""
+) -> dict[str, Any]:
+    """Return the ConfigMap of a group; `head` are the comments that its file begins with."""
     name, labels = group_name(broker.name, group), group_labels(broker.name, group)
-    return config_map(broker, name, labels, {BROKER_CONF: properties(settings)})
+    return config_map(broker, name, labels, {BROKER_CONF: head + properties(settings)})
 
 
 def config_map(
@@ -189,7 +215,7 @@ def properties(settings: Mapping[str, str]) -> str:
 
 def address_in(config_map: Mapping[str, Any]) -> str | None:
     """Return the address that a group's ConfigMap tells its broker to announce."""
-    text = (config_map.get("data") or {}).get(BROKER_CONF, "")
+    text = config_file(config_map, BROKER_CONF)
     try:
         found = {item.key: item.value for item in parse_properties(text)}
     except ConfigError:

@@ -1,8 +1,14 @@
-"""The objects of a NameServer: pods with stable names, and no data to keep."""
+"""The objects of a NameServer: pods with stable names, and a volume for the key-value table.
 
+Routes are in memory alone, since the brokers bring them. What people store in the key-value table
+(the queues of ordered topics) nobody brings again.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mailboat_operator.crds.name_server import NameServer
+from mailboat.config import OPERATOR_MARK
+from mailboat_operator.crds.name_server import NameServer, NameServerStorageSpec
 from mailboat_operator.resources.config_map import NAMESRV_CONF, config_map, properties
 from mailboat_operator.resources.disruption_budget import disruption_budget
 from mailboat_operator.resources.labels import (
@@ -17,21 +23,43 @@ from mailboat_operator.resources.names import (
     NAME_SERVER_HTTP_PORT,
     NAME_SERVER_PORT,
     REMOTING,
+    VOLUME,
+    name_server_network_policy_name,
     name_server_nodes_name,
 )
+from mailboat_operator.resources.network_policy import Peer, network_policy
 from mailboat_operator.resources.pod import Process, pod_template
 from mailboat_operator.resources.service_account import service_account
 from mailboat_operator.resources.services import headless_service, service_ports
-from mailboat_operator.resources.stateful_set import stateful_set
+from mailboat_operator.resources.stateful_set import (
+    DATA_FOLDER,
+    claim_template,
+    stateful_set,
+)
 
 GRACE_SECONDS: Final = 30
 
+NAME_SERVER_RESOURCES: Final[Mapping[str, Any]] = {
+    "requests": {"cpu": "20m", "memory": "64Mi"},
+    "limits": {"memory": "1Gi"},
+}
+"""What a name server gets whose resource says nothing."""
+
 _PORTS: Final = {REMOTING: NAME_SERVER_PORT, HTTP: NAME_SERVER_HTTP_PORT}
 _SETTINGS: Final = {"httpPort": str(NAME_SERVER_HTTP_PORT), "listenPort": str(NAME_SERVER_PORT)}
+_KV_CONFIG: Final = {"kvConfigPath": f"{DATA_FOLDER}/namesrv/kvConfig.json"}
 
 
-def name_server_stateful_set(name_server: NameServer, default_image: str) -> dict[str, Any]:
-    """Return the StatefulSet of a NameServer."""
+def name_server_stateful_set(
+    name_server: NameServer, default_image: str, *, has_volume: bool
+) -> dict[str, Any]:
+    """Return the StatefulSet of a NameServer.
+
+    Args:
+        name_server: The resource.
+        default_image: The image of one that names none.
+        has_volume: Whether its pods have volumes.
+    """
     spec, name = name_server.spec, name_server.name
     nodes, labels = name_server_nodes_name(name), name_server_labels(name)
     process = Process(
@@ -41,11 +69,12 @@ def name_server_stateful_set(name_server: NameServer, default_image: str) -> dic
         ports=_PORTS,
         image=spec.image or default_image,
         image_pull_policy=spec.image_pull_policy,
-        resources=spec.resources,
+        resources=NAME_SERVER_RESOURCES if spec.resources is None else spec.resources,
         service_account=nodes,
         grace_seconds=GRACE_SECONDS,
+        volumes={VOLUME: DATA_FOLDER} if has_volume else {},
     )
-    annotations = {CONFIG_HASH_ANNOTATION: digest(_SETTINGS)}
+    annotations = {CONFIG_HASH_ANNOTATION: digest(_settings(has_volume))}
     return stateful_set(
         name_server,
         name,
@@ -53,8 +82,22 @@ def name_server_stateful_set(name_server: NameServer, default_image: str) -> dic
         service=nodes,
         replicas=spec.replicas,
         template=pod_template(process, labels, annotations, spec.pod_template),
-        more={},
+        more=_claims(name_server) if has_volume else {},
     )
+
+
+def _settings(has_volume: bool) -> dict[str, str]:
+    return _SETTINGS | (_KV_CONFIG if has_volume else {})
+
+
+def _claims(name_server: NameServer) -> dict[str, Any]:
+    storage = name_server.spec.storage or NameServerStorageSpec()
+    labels = name_server_labels(name_server.name)
+    return {
+        # One that comes back after a while must not bring a table of long ago.
+        "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Delete"},
+        "volumeClaimTemplates": [claim_template(labels, storage.size, storage.class_name)],
+    }
 
 
 def name_server_service(name_server: NameServer) -> dict[str, Any]:
@@ -79,13 +122,13 @@ def name_server_nodes_service(name_server: NameServer) -> dict[str, Any]:
     return headless_service(name_server, name, name_server_labels(name_server.name), _PORTS)
 
 
-def name_server_config_map(name_server: NameServer) -> dict[str, Any]:
+def name_server_config_map(name_server: NameServer, *, has_volume: bool) -> dict[str, Any]:
     """Return the ConfigMap with namesrv.conf."""
     return config_map(
         name_server,
         name_server_nodes_name(name_server.name),
         name_server_labels(name_server.name),
-        {NAMESRV_CONF: properties(_SETTINGS)},
+        {NAMESRV_CONF: f"{OPERATOR_MARK}\n{properties(_settings(has_volume))}"},
     )
 
 
@@ -93,6 +136,20 @@ def name_server_service_account(name_server: NameServer) -> dict[str, Any]:
     """Return the ServiceAccount of the name servers."""
     name = name_server_nodes_name(name_server.name)
     return service_account(name_server, name, name_server_labels(name_server.name))
+
+
+def name_server_network_policy(
+    name_server: NameServer, http_peers: Sequence[Peer]
+) -> dict[str, Any]:
+    """Return the NetworkPolicy of the name servers."""
+    return network_policy(
+        name_server,
+        name_server_network_policy_name(name_server.name),
+        name_server_labels(name_server.name),
+        _PORTS,
+        name_server.spec.network_policy,
+        http_peers,
+    )
 
 
 def name_server_disruption_budget(name_server: NameServer) -> dict[str, Any]:

@@ -30,7 +30,10 @@ _GROUP: Final = re.compile(r"(?P<broker>.+)-g(?P<group>0|[1-9][0-9]{0,3})", re.A
 
 
 def group_name(broker: str, group: int) -> str:
-    """Return the name of a group's StatefulSet, Service and ConfigMap, and of its broker."""
+    """Return the name of a group's StatefulSet, Service and ConfigMap.
+
+    Its broker is called so too, unless `spec.brokerNamePrefix` says otherwise.
+    """
     return f"{broker}-g{group}"
 
 
@@ -43,6 +46,11 @@ def group_index(broker: str, name: str) -> int | None:
 def pod_name(stateful_set: str, ordinal: int = 0) -> str:
     """Return the name of a StatefulSet's pod."""
     return f"{stateful_set}-{ordinal}"
+
+
+def group_of(pod: str) -> str:
+    """Return the name of the StatefulSet that made a pod: a broker's is also the broker's name."""
+    return pod.rpartition("-")[0]
 
 
 def claim_name(stateful_set: str) -> str:
@@ -62,6 +70,16 @@ def name_server_nodes_name(name_server: str) -> str:
     may bear the NameServer's own name, are in the way otherwise.
     """
     return f"{name_server}-nodes"
+
+
+def broker_network_policy_name(broker: str) -> str:
+    """Return the name of the NetworkPolicy of a Broker's pods: not one that people would take."""
+    return f"mailboat-broker-{broker}"
+
+
+def name_server_network_policy_name(name_server: str) -> str:
+    """Return the name of the NetworkPolicy of a NameServer's pods."""
+    return f"mailboat-name-server-{name_server}"
 
 
 def name_server_addresses(name_server: str, namespace: str, replicas: int) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def pod_template(
 
 
 def _container(process: Process, added: PodTemplateSpec) -> dict[str, Any]:
-    mounts = {CONFIG_FOLDER: CONFIG_VOLUME, "/tmp": _TMP_VOLUME}
+    mounts = {CONFIG_FOLDER: CONFIG_VOLUME, "/tmp": _TMP_VOLUME}  # noqa: S108 - a volume of the pod
     mounts |= {path: name for name, path in process.volumes.items()}
     container: dict[str, Any] = {
         "name": process.name,

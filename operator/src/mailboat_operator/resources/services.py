@@ -4,7 +4,7 @@ Each group has one of its own, because clients are told its address: it outlives
 broker that is started again is found where it was. The headless one gives the pods their names.
 """
 
-from typing import Any
+from typing import Any, Final
 
 from mailboat_operator.crds.broker import Broker
 from mailboat_operator.resources.labels import broker_labels, child, group_labels, selector_of
@@ -19,7 +19,7 @@ from mailboat_operator.resources.names import (
     group_name,
 )
 
-_BROKER_PORTS = {REMOTING: BROKER_PORT, FAST: BROKER_FAST_PORT, HTTP: BROKER_HTTP_PORT}
+BROKER_PORTS: Final = {REMOTING: BROKER_PORT, FAST: BROKER_FAST_PORT, HTTP: BROKER_HTTP_PORT}
 
 
 def group_service(broker: Broker, group: int, address: str | None) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def group_service(broker: Broker, group: int, address: str | None) -> dict[str, 
     spec: dict[str, Any] = {
         "type": "ClusterIP",
         "selector": selector_of(labels),
-        "ports": service_ports(_BROKER_PORTS),
+        "ports": service_ports(BROKER_PORTS),
         "publishNotReadyAddresses": True,
     }
     service = child("v1/Service", broker, group_name(broker.name, group), labels, spec=spec)
@@ -50,7 +50,7 @@ def group_service(broker: Broker, group: int, address: str | None) -> dict[str, 
 def broker_nodes_service(broker: Broker) -> dict[str, Any]:
     """Return the headless Service that gives a Broker's pods their names."""
     return headless_service(
-        broker, broker_nodes_name(broker.name), broker_labels(broker.name), _BROKER_PORTS
+        broker, broker_nodes_name(broker.name), broker_labels(broker.name), BROKER_PORTS
     )
 
 

@@ -35,6 +35,12 @@ from mailboat_operator.resources.pod import Process, pod_template
 
 DATA_FOLDER: Final = "/var/lib/mailboat"
 REVISION_HISTORY_LIMIT: Final = 5
+BROKER_RESOURCES: Final[Mapping[str, Any]] = {
+    "requests": {"cpu": "100m", "memory": "256Mi"},
+    "limits": {"memory": "2Gi"},
+}
+"""What a broker gets whose resource says nothing: one without requests is the first that a node in
+need evicts. What it reads of its log counts for the limit as well, and is given back at need."""
 
 
 def broker_stateful_set(
@@ -63,7 +69,7 @@ def broker_stateful_set(
         ports={REMOTING: BROKER_PORT, FAST: BROKER_FAST_PORT, HTTP: BROKER_HTTP_PORT},
         image=spec.image or default_image,
         image_pull_policy=spec.image_pull_policy,
-        resources=spec.resources,
+        resources=BROKER_RESOURCES if spec.resources is None else spec.resources,
         service_account=broker.name,
         grace_seconds=spec.shutdown.grace_seconds,
         volumes={VOLUME: DATA_FOLDER},
@@ -85,7 +91,11 @@ def broker_stateful_set(
                 "whenDeleted": "Retain",
                 "whenScaled": "Retain",
             },
-            "volumeClaimTemplates": [_claim_template(broker, labels, volume_bytes)],
+            "volumeClaimTemplates": [
+                claim_template(
+                    labels, format_quantity(volume_bytes), broker.spec.storage.class_name
+                )
+            ],
         },
     )
 
@@ -119,13 +129,14 @@ def stateful_set(
     )
 
 
-def _claim_template(broker: Broker, labels: Mapping[str, str], size_bytes: int) -> dict[str, Any]:
+def claim_template(labels: Mapping[str, str], size: str, class_name: str | None) -> dict[str, Any]:
+    """Return the template of the claims for the volume `data`."""
     spec: dict[str, Any] = {
         "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": format_quantity(size_bytes)}},
+        "resources": {"requests": {"storage": size}},
     }
-    if broker.spec.storage.class_name is not None:
-        spec["storageClassName"] = broker.spec.storage.class_name
+    if class_name is not None:
+        spec["storageClassName"] = class_name
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",

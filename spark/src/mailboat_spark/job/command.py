@@ -10,6 +10,7 @@ import click
 
 from mailboat import __version__
 from mailboat.errors import MailboatError
+from mailboat.model.printable import PrintableFormatter, printable
 from mailboat_spark.job.options import (
     COMPRESSIONS,
     PARTITION_COLUMNS,
@@ -251,10 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code; `arguments` default to those of the process."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in words
-    logging.basicConfig(
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        level=logging.DEBUG if debug else logging.INFO,
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler])
     # py4j tells of every call.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
@@ -271,5 +271,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (MailboatError, OSError) as exc:
         if debug:
             logging.getLogger(__name__).exception("the job failed")
-        sys.stderr.write(f"{PROGRAM}: {exc}\n")
+        sys.stderr.write(f"{PROGRAM}: {printable(str(exc))}\n")
         return exc.exit_code if isinstance(exc, MailboatError) else 1

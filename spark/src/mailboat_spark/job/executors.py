@@ -52,6 +52,9 @@ def executor_settings(options: KubernetesOptions, job: str) -> dict[str, str]:
         "spark.executor.cores": str(options.executor_cores),
         "spark.executor.memory": options.executor_memory,
         "spark.executor.memoryOverhead": options.executor_memory_overhead,
+        # Without it any pod may speak to driver and executors. Spark makes the secret at each start
+        # and gives it to the executors.
+        "spark.authenticate": "true",
         # A stream runs for months; Spark would end it after a few lost executors in all.
         "spark.executor.failuresValidityInterval": "1h",
     }
@@ -115,7 +118,9 @@ class PodClient:
         return [item["metadata"]["name"] for item in self._call("GET", selector)["items"]]
 
     def _call(self, method: str, query: str) -> Any:
-        request = urllib.request.Request(f"{self._pods}?{query}", method=method)
+        address = f"{self._pods}?{query}"
+        # The address is the API server's, from the pod's environment or its own defaults.
+        request = urllib.request.Request(address, method=method)  # noqa: S310
         token = self._account_dir / "token"
         if token.is_file():
             request.add_header("Authorization", f"Bearer {token.read_text('utf-8').strip()}")
@@ -126,7 +131,7 @@ class PodClient:
             else None
         )
         try:
-            with urllib.request.urlopen(
+            with urllib.request.urlopen(  # noqa: S310
                 request, timeout=_HTTP_TIMEOUT_S, context=context
             ) as answer:
                 return json.loads(answer.read())

@@ -133,3 +133,42 @@ def test_a_group_can_be_deleted() -> None:
     assert groups.data_version.counter == version + 1
     assert not groups.delete("G")
     assert groups.data_version.counter == version + 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"retry_queue_nums": 10_001}, "retryQueueNums=10001; 0 to 10000"),
+        ({"retry_queue_nums": -1}, "retryQueueNums=-1; 0 to 10000"),
+        ({"retry_queue_nums": 10**25}, "retryQueueNums=1e25 or so"),
+        ({"retry_max_times": 1 << 31}, "retryMaxTimes=2147483648"),
+        ({"broker_id": -1}, "brokerId=-1; 0 to 9223372036854775807"),
+        ({"which_broker_when_consume_slowly": 1 << 63}, "whichBrokerWhenConsumeSlowly="),
+        ({"group_sys_flag": 1 << 31}, "groupSysFlag=2147483648"),
+        ({"consume_timeout_minute": -(10**4000)}, "consumeTimeoutMinute=-1e4000 or so"),
+    ],
+)
+def test_a_number_out_of_its_limits_is_refused(changed: dict[str, int], words: str) -> None:
+    """A Java broker could not read it back, and no page could list so many queues."""
+    groups = manager()
+    with pytest.raises(IllegalMessageError, match=words):
+        groups.update(SubscriptionGroupConfig("G", **changed))  # type: ignore[arg-type]
+    assert groups.select("G") is None
+
+
+async def test_a_file_of_an_earlier_version_is_made_to_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It took any number; the broker starts, says what it changed, and saves what fits."""
+    disk = SimulatedDisk()
+    bad = JAVA_FILE.replace(b'"retryQueueNums":2', b'"retryQueueNums":1' + b"0" * 25)
+    JsonFile(disk, PATH).save(bad.replace(b'"brokerId":0', b'"brokerId":-7'))
+    groups = manager(disk)
+    config = groups.select("please-retry")
+    assert config is not None
+    assert (config.retry_queue_nums, config.broker_id, config.retry_max_times) == (10_000, 0, 3)
+    assert "retryQueueNums=10000 instead of 1e25 or so" in caplog.text
+    assert "brokerId=0 instead of -7" in caplog.text
+    await groups.persist()
+    saved = json.loads(read_file(disk, PATH))["subscriptionGroupTable"]["please-retry"]
+    assert saved["retryQueueNums"] == 10_000

@@ -25,10 +25,12 @@ def disk() -> SimulatedDisk:
 def test_a_new_directory_is_adopted_and_remembered(disk: SimulatedDisk) -> None:
     """The file says who and since when; the second start changes nothing."""
     check_identity(disk, PATH, ORDERS)
-    write_identity(disk, PATH, ORDERS)
+    identity = write_identity(disk, PATH, ORDERS)
     content = read_file(disk, PATH)
     found = json.loads(content)
     assert found.pop("created").endswith("+00:00")
+    assert found.pop("id") == identity
+    assert len(identity) == 32
     assert found == {
         "format_version": 1,
         "clusterName": "orders",
@@ -36,8 +38,17 @@ def test_a_new_directory_is_adopted_and_remembered(disk: SimulatedDisk) -> None:
         "brokerId": 0,
     }
     check_identity(disk, PATH, ORDERS)
-    write_identity(disk, PATH, ORDERS)
+    assert write_identity(disk, PATH, ORDERS) == identity
     assert read_file(disk, PATH) == content
+
+
+def test_a_directory_of_an_earlier_version_is_known_by_its_time(disk: SimulatedDisk) -> None:
+    """Nothing is written: a full disk keeps no broker from starting."""
+    known = {"clusterName": "orders", "brokerName": "orders-g0", "brokerId": 0}
+    known |= {"format_version": 1, "created": "2026-11-21T10:00:00+00:00"}
+    replace_file(disk, PATH, json.dumps(known).encode())
+    assert write_identity(disk, PATH, ORDERS) == "2026-11-21T10:00:00+00:00"
+    assert json.loads(read_file(disk, PATH)) == known
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Promises of mailboat.broker.offsets."""
 
+import asyncio
 import json
 
 import pytest
@@ -200,6 +201,70 @@ def test_the_version_moves_on_with_commits() -> None:
     assert offsets.data_version.counter == 2
 
 
+# -- ends of queues -------------------------------------------------------------------------------
+
+
+async def test_what_lies_beyond_a_queue_is_set_back_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A log that lost its end makes offsets point behind it; they go to the ends, resets too."""
+    disk = SimulatedDisk()
+    offsets = manager(disk)
+    offsets.commit("G", "T", 0, 50)
+    offsets.commit("G", "T", 1, 5)
+    offsets.commit("H", "gone", 0, (1 << 63) - 1)
+    offsets.reset("H", "T", 0, 40)
+    await offsets.persist()
+    again = manager(disk)
+    ends = {("T", 0): 10, ("T", 1): 5}
+    lowered = again.lowered
+    assert again.set_back(lambda topic, queue_id: ends.get((topic, queue_id), 0)) == 4
+    assert again.queues("G", "T") == {0: 10, 1: 5}
+    assert (again.query("H", "gone", 0), again.query("H", "T", 0)) == (0, 10)
+    assert again.take_reset("H", "T", 0, 40, None) == 10
+    assert again.lowered > lowered
+    (record,) = caplog.records
+    assert "count=4" in record.message
+    assert "group=G topic=T queue=0 50->10" in record.message
+    await again.persist()
+    assert manager(disk).queues("G", "T") == {0: 10, 1: 5}
+
+
+def test_the_line_about_offsets_that_are_set_back_is_short(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A thousand groups make one line that names ten, and a table in order makes none."""
+    offsets = manager()
+    for number in range(1000):
+        offsets.commit(f"G{number}", "T", 0, 2)
+    assert offsets.set_back(lambda topic, queue_id: 2) == 0
+    assert offsets.set_back(lambda topic, queue_id: 1) == 1000
+    (record,) = caplog.records
+    assert record.message.count("2->1") == 10
+    assert "and 990 more" in record.message
+
+
+async def test_offsets_wait_for_the_messages_that_they_count() -> None:
+    """They are written once the log is durable; where that is not in time, nothing is written."""
+    disk = SimulatedDisk()
+    offsets = manager(disk)
+    flushed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    offsets.save_behind(lambda: flushed)
+    offsets.commit("G", "T", 0, 5)
+    saving = asyncio.create_task(offsets.persist())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not disk.exists(PATH)
+    flushed.set_exception(OSError("the log is not flushed in time"))
+    with pytest.raises(OSError, match="not flushed in time"):
+        await saving
+    assert not disk.exists(PATH)
+    flushed = asyncio.get_running_loop().create_future()
+    flushed.set_result(None)
+    await offsets.persist()
+    assert manager(disk).queues("G", "T") == {0: 5}
+
+
 # -- resets ---------------------------------------------------------------------------------------
 
 
@@ -268,8 +333,8 @@ def test_other_brokers_are_not_told_of_resets() -> None:
     """The answer to GET_ALL_CONSUMER_OFFSET is RocketMQ's table and nothing else."""
     offsets = manager()
     offsets.reset("G", "T", 0, 20)
-    assert json.loads(offsets.encode())["offsetTable"] == {"T@G": {"0": 20}}
-    assert "resetOffsetTable" not in json.loads(offsets.encode())
+    assert json.loads(b"".join(offsets.encode()))["offsetTable"] == {"T@G": {"0": 20}}
+    assert "resetOffsetTable" not in json.loads(b"".join(offsets.encode()))
 
 
 def test_a_reset_back_is_noticed_by_retention() -> None:

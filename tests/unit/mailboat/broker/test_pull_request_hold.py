@@ -1,10 +1,16 @@
 """Waiting pulls: woken by a message, by their time, or forgotten with their connection."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import cast
 
+import pytest
+
+from mailboat.broker import pull_request_hold
 from mailboat.broker.pull_request_hold import SLOT_S, PullRequestHoldService
+from mailboat.errors import BrokerError
+from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.connection import Connection
 from mailboat.store.consume_queue import ConsumeQueue
 
@@ -18,7 +24,24 @@ class _Queue:
 
 
 class _Waiters:
-    """Pulls that note when they were tried."""
+    """Pulls that note when they were tried, and the connection of most of them."""
+
+    is_write_paused = False
+    is_roomy = True
+    awaited_bytes = 0
+    peer_host = b"\x0a\0\0\1\0\0\0\1"
+
+    def keep(self, size: int) -> None:
+        """Count bytes."""
+        self.awaited_bytes += size
+
+    def release(self, size: int) -> None:
+        """Count them no more."""
+        self.awaited_bytes -= size
+
+    def has_room(self) -> bool:
+        """Tell whether the peer reads and there is memory."""
+        return self.is_roomy and not self.is_write_paused
 
     def __init__(self) -> None:
         self.holds = PullRequestHoldService()
@@ -138,7 +161,7 @@ async def test_a_pull_that_was_answered_is_not_answered_again_at_its_time() -> N
 async def test_the_pulls_of_a_connection_go_with_it() -> None:
     """Those of others stay, and nobody writes to the one that is gone."""
     waiters = _Waiters()
-    gone = object()
+    gone = _Waiters()
     waiters.hold("gone", connection=gone)
     waiters.hold("gone too", queue_id=1, connection=gone)
     waiters.hold("stays")
@@ -157,3 +180,162 @@ async def test_closing_answers_all_as_if_their_time_were_up() -> None:
     waiters.holds.close()
     assert waiters.tried == [("first", True), ("other", True)]
     assert len(waiters.holds) == 0
+
+
+async def test_a_peer_that_does_not_read_is_answered_when_it_does() -> None:
+    """One by one, as long as it reads; a time that is up meanwhile is no reason to write."""
+    waiters, peer = _Waiters(), _Waiters()
+    for name in ("first", "second", "third"):
+        waiters.hold(name, suspend_s=0.05, connection=peer)
+    waiters.hold("other")
+    peer.is_write_paused = True
+    waiters.arrive(0)
+    await asyncio.sleep(0.05 + 2 * SLOT_S)
+    assert waiters.tried == [("other", False)]
+    waiters.tried.clear()
+    peer.is_write_paused = False
+    waiters.holds.writing_resumed(cast(Connection, peer))
+    assert waiters.tried == [(name, True) for name in ("first", "second", "third")]
+    assert len(waiters.holds) == 0
+
+
+async def test_a_peer_that_stops_reading_again_keeps_the_rest_waiting() -> None:
+    """What its answers fill is seen between two of them."""
+    waiters = _Waiters()
+    tried: list[int] = []
+
+    def fill(number: int) -> Callable[[bool], bool]:
+        def retry(_: bool) -> bool:
+            tried.append(number)
+            waiters.is_write_paused = True
+            return True
+
+        return retry
+
+    peer = cast(Connection, waiters)
+    for number in range(3):
+        waiters.holds.hold(peer, "orders", 0, 60.0, fill(number))
+    with waiters.holds:
+        waiters.arrive(0)
+    for expected in ([0], [0, 1], [0, 1, 2]):
+        assert tried == expected
+        waiters.is_write_paused = False
+        waiters.holds.writing_resumed(peer)
+    assert len(waiters.holds) == 0
+
+
+async def test_short_memory_lets_pulls_wait_until_there_is_room() -> None:
+    """Nobody has to say so: it is looked for."""
+    waiters = _Waiters()
+    waiters.is_roomy = False
+    waiters.hold("first")
+    answered = asyncio.Event()
+    waiters.holds.keep(cast(Connection, waiters), lambda _: answered.set() or True)()
+    with waiters.holds:
+        waiters.arrive(0)
+    await asyncio.sleep(0.03)
+    assert (waiters.tried, answered.is_set()) == ([], False)
+    waiters.is_roomy = True
+    await answered.wait()
+    await _next_round()
+    assert waiters.tried == [("first", False)]
+
+
+async def test_a_message_that_wakes_many_does_not_hold_the_loop() -> None:
+    """They are answered in slices, in the order in which they came, each once."""
+    waiters = _Waiters()
+    tried: list[int] = []
+
+    def slow(number: int) -> Callable[[bool], bool]:
+        def retry(_: bool) -> bool:
+            began_s = time.monotonic()
+            while time.monotonic() < began_s + 0.001:
+                pass
+            tried.append(number)
+            return True
+
+        return retry
+
+    for number in range(60):
+        waiters.holds.hold(cast(Connection, waiters), "orders", 0, 60.0, slow(number))
+    waiters.arrive(0)
+    rounds = 0
+    while len(tried) < 60:
+        before = len(tried)
+        await _next_round()
+        assert len(tried) - before <= 24  # two slices
+        rounds += 1
+    assert rounds >= 3
+    assert tried == list(range(60))
+
+
+async def test_what_waits_for_something_else_is_tried_when_it_is_there() -> None:
+    """Unless its connection has ended; what went on to wait for a message does so."""
+    waiters = _Waiters()
+    gone = _Waiters()
+    tried: list[str] = []
+
+    def retry(name: str) -> Callable[[bool], bool]:
+        return lambda _: tried.append(name) is None
+
+    calls = [
+        waiters.holds.keep(cast(Connection, peer), retry(name))
+        for name, peer in (("gone", gone), ("here", waiters))
+    ]
+    waiters.holds.connection_closed(cast(Connection, gone))
+    for call in calls:
+        call()
+        call()
+    assert tried == ["here"]
+
+
+async def test_waiting_pulls_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Per connection and in all; who goes makes room."""
+    monkeypatch.setattr(pull_request_hold, "MAX_PER_CONNECTION", 2)
+    monkeypatch.setattr(pull_request_hold, "MAX_HELD", 3)
+    waiters, other, third = _Waiters(), _Waiters(), _Waiters()
+    waiters.hold("a")
+    waiters.hold("b", queue_id=1)
+    with pytest.raises(BrokerError, match="2 pulls of this connection and 2 in all wait") as error:
+        waiters.hold("c", queue_id=2)
+    assert error.value.code == ResponseCode.SYSTEM_BUSY
+    waiters.hold("d", connection=other)
+    with pytest.raises(BrokerError, match="0 pulls of this connection and 3 in all"):
+        waiters.holds.keep(cast(Connection, third), lambda _: True)
+    waiters.holds.connection_closed(cast(Connection, other))
+    waiters.hold("e", connection=third)
+    assert len(waiters.holds) == 3
+
+
+async def test_one_address_leaves_places_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many connections it opens; who goes makes room."""
+    monkeypatch.setattr(pull_request_hold, "MAX_PER_ADDRESS", 2)
+    waiters, same, other = _Waiters(), _Waiters(), _Waiters()
+    same.peer_host = b"\x0a\0\0\1\0\0\0\2"
+    other.peer_host = b"\x0a\0\0\2\0\0\0\1"
+    waiters.hold("a")
+    waiters.hold("b", connection=same)
+    with pytest.raises(BrokerError, match="half of them for one address"):
+        waiters.hold("c", connection=same)
+    waiters.hold("d", connection=other)
+    waiters.holds.connection_closed(cast(Connection, same))
+    waiters.hold("e")
+    assert len(waiters.holds) == 3
+
+
+async def test_the_texts_of_waiting_pulls_are_kept_for_their_peer() -> None:
+    """They are counted while they wait, and a connection has no more than a share of them."""
+    waiters = _Waiters()
+    peer = cast(Connection, waiters)
+    half = pull_request_hold.MAX_BYTES_PER_CONNECTION // 2
+    waiters.holds.hold(peer, "orders", 0, 60.0, lambda _: True, half)
+    ready = waiters.holds.keep(peer, lambda _: True, half)
+    with pytest.raises(BrokerError, match="bytes of subscriptions") as error:
+        waiters.holds.hold(peer, "orders", 1, 60.0, lambda _: True, 1)
+    assert error.value.code == ResponseCode.SYSTEM_BUSY
+    waiters.holds.hold(peer, "orders", 1, 60.0, lambda _: True)
+    assert waiters.awaited_bytes == 2 * half
+    ready()
+    assert waiters.awaited_bytes == half
+    waiters.holds.connection_closed(peer)
+    assert waiters.awaited_bytes == 0

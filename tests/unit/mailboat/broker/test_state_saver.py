@@ -22,7 +22,7 @@ class Counter:
     def __init__(self, file: JsonFile) -> None:
         """Save to `file`."""
         self.value = 0
-        self.saver = StateSaver(file, lambda: str(self.value).encode())
+        self.saver = StateSaver(file, lambda: iter([str(self.value).encode()]))
 
     def increment(self) -> None:
         """Change the table."""

@@ -2,10 +2,12 @@
 
 import errno
 import json
+import threading
 from random import Random
 
 import pytest
 
+from mailboat.broker.topic_creation import TopicCreation
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.config import BrokerConfig
 from mailboat.disk import Disk, read_file
@@ -13,6 +15,7 @@ from mailboat.disk.json_file import JsonFile
 from mailboat.errors import BrokerError, DamagedStoreError, IllegalMessageError
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import ResponseCode
+from mailboat.testing.disk_wrapper import DiskWrapper
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
 
@@ -40,6 +43,26 @@ def manager(disk: Disk | None = None, config: BrokerConfig | None = None) -> Top
     topics = TopicConfigManager(config or BrokerConfig(), disk or SimulatedDisk(), CONFIG)
     topics.load()
     return topics
+
+
+async def made(creation: TopicCreation | None) -> TopicConfig:
+    """Wait until a topic is made."""
+    assert creation is not None
+    return await creation.wait()
+
+
+class HangingDisk(DiskWrapper):
+    """A disk whose syncs wait for `go`."""
+
+    def __init__(self, disk: Disk) -> None:
+        """Hang from the start."""
+        super().__init__(disk)
+        self.go = threading.Event()
+
+    def fdatasync(self, fd: int) -> None:
+        """Wait, then sync."""
+        assert self.go.wait(10)
+        super().fdatasync(fd)
 
 
 def shape(topics: TopicConfigManager) -> dict[str, tuple[int, int]]:
@@ -85,21 +108,67 @@ def test_settings_shape_the_brokers_own_topics() -> None:
 
 
 @pytest.mark.parametrize(("asked", "given"), [(4, 4), (16, 8), (8, 8), (0, 1), (-3, 1)])
-def test_a_first_message_makes_its_topic(asked: int, given: int) -> None:
+async def test_a_first_message_makes_its_topic(asked: int, given: int) -> None:
     """The client's wish counts up to TBW102's 8 queues; the new topic does not pass INHERIT on."""
     topics = manager()
-    topic = topics.create_in_send("T", "TBW102", asked)
+    topic = await made(topics.create_in_send("T", "TBW102", asked))
     assert topic == TopicConfig("T", read_queue_nums=given, write_queue_nums=given, perm=6)
     assert topics.select("T") is topic
 
 
-def test_a_known_topic_is_left_as_it_is() -> None:
-    """A second first message, of another producer, changes nothing."""
+async def test_a_topic_that_is_being_made_is_made_once() -> None:
+    """First messages of several producers wait for the same topic; it looks as the first one asked,
+    and it is not there before it is durable."""
+    disk = SimulatedDisk()
+    topics = manager(disk)
+    creation = topics.create_in_send("T", "TBW102", 4)
+    assert topics.create_in_send("T", "TBW102", 8) is creation
+    assert topics.select("T") is None
+    topic = await made(creation)
+    assert topic.read_queue_nums == 4
+    assert topics.select("T") is topic
+    assert manager(disk).select("T") == topic
+
+
+async def test_topics_that_are_made_at_the_same_time_share_a_write() -> None:
+    """A thousand new topics do not cost a thousand files."""
+    disk = SimulatedDisk()
+    topics = manager(disk)
+    first = topics.create_in_send("T", "TBW102", 4)
+    await made(first)
+    changes = disk.changes
+    await made(topics.create_in_send("U", "TBW102", 4))
+    one_write = disk.changes - changes
+    changes = disk.changes
+    creations = [topics.create_in_send(f"T{number}", "TBW102", 4) for number in range(1000)]
+    for creation in creations:
+        await made(creation)
+    assert disk.changes - changes <= 2 * one_write
+    assert manager(disk).select("T999") is not None
+
+
+async def test_an_administrator_decides_over_a_topic_that_is_being_made() -> None:
+    """What was configured meanwhile stays."""
     topics = manager()
-    topic = topics.create_in_send("T", "TBW102", 4)
-    version = topics.data_version.counter
-    assert topics.create_in_send("T", "TBW102", 8) is topic
-    assert topics.data_version.counter == version
+    creation = topics.create_in_send("T", "TBW102", 4)
+    topics.update(TopicConfig("T", 16, 16))
+    await made(creation)
+    assert shape(topics)["T"] == (16, 6)
+
+
+async def test_a_stop_ends_what_is_being_made() -> None:
+    """A disk that hangs makes nobody wait: the topic counts as not made."""
+    disk = HangingDisk(SimulatedDisk())
+    topics = manager(disk)
+    creation = topics.create_in_send("T", "TBW102", 4)
+    assert creation is not None
+    try:
+        await topics.settle(0.05)
+        with pytest.raises(BrokerError, match="the broker is stopping"):
+            await creation.wait()
+        assert topics.select("T") is None
+    finally:
+        disk.go.set()
 
 
 @pytest.mark.parametrize("model", ["BenchmarkTest", "unknown", ""])
@@ -120,15 +189,15 @@ def test_without_auto_creation_no_message_makes_a_topic() -> None:
     assert topics.create_in_send("U", "TBW102", 4) is None
 
 
-def test_a_topic_made_by_a_message_survives_a_power_cut() -> None:
+async def test_a_topic_made_by_a_message_survives_a_power_cut() -> None:
     """The message is acknowledged next, so its topic must be durable before."""
     disk = SimulatedDisk()
-    manager(disk).create_in_send("T", "TBW102", 4)
+    await made(manager(disk).create_in_send("T", "TBW102", 4))
     for seed in range(20):
         assert manager(disk.crash(Random(seed))).select("T") is not None
 
 
-def test_a_topic_that_cannot_be_saved_is_not_made() -> None:
+async def test_a_topic_that_cannot_be_saved_is_not_made() -> None:
     """On a full disk the first message is refused with the reason, and nothing stays behind."""
     disk = FaultyDisk(SimulatedDisk())
     topics = manager(disk)
@@ -136,34 +205,38 @@ def test_a_topic_that_cannot_be_saved_is_not_made() -> None:
     topics.on_change.append(lambda: changes.append("changed"))
     disk.inject(Fault(("pwrite",), 1, errno.ENOSPC, sticky=True))
     with pytest.raises(BrokerError, match=r"topic T was not made because .*No space left") as info:
-        topics.create_in_send("T", "TBW102", 4)
+        await made(topics.create_in_send("T", "TBW102", 4))
     assert info.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert topics.select("T") is None
     assert changes == []
     disk.heal()
-    assert topics.create_in_send("T", "TBW102", 4) is not None
+    await made(topics.create_in_send("T", "TBW102", 4))
 
 
-def test_changes_are_told() -> None:
+async def test_changes_are_told() -> None:
     """Every change moves the version on and tells the listeners, who register it."""
     topics = manager()
     versions: list[int] = []
     topics.on_change.append(lambda: versions.append(topics.data_version.counter))
-    topics.create_in_send("T", "TBW102", 4)
+    await made(topics.create_in_send("T", "TBW102", 4))
     topics.create_retry_topic("G")
     topics.create_retry_topic("G")
-    topics.create_dlq_topic("G")
+    await made(topics.create_dlq_topic("G"))
     topics.update(TopicConfig("U"))
     topics.delete("U")
     topics.delete("U")
-    assert versions == [1, 2, 3, 4, 5]
+    assert len(versions) == 5
+    assert versions == sorted(set(versions))
 
 
-def test_a_group_gets_its_retry_and_dead_letter_topic() -> None:
+async def test_a_group_gets_its_retry_and_dead_letter_topic() -> None:
     """Both have RocketMQ's names, one queue and read-write permission."""
     topics = manager()
     assert topics.create_retry_topic("G")
-    assert topics.create_dlq_topic("G") is topics.create_dlq_topic("G")
+    creation = topics.create_dlq_topic("G")
+    assert topics.create_dlq_topic("G") is creation
+    await made(creation)
+    assert topics.create_dlq_topic("G") is None
     assert shape(topics)["%RETRY%G"] == (1, 6)
     assert shape(topics)["%DLQ%G"] == (1, 6)
 
@@ -282,7 +355,7 @@ def test_name_servers_see_no_more_than_the_broker_allows() -> None:
     """With brokerPermission 4 no topic is offered for sending, while the table stays as it is."""
     topics = manager(config=BrokerConfig(broker_permission=4))
     topics.update(TopicConfig("T", perm=6))
-    assert topics.registered_table()["T"].perm == 4
+    assert {config.topic_name: config.perm for config in topics.registered()}["T"] == 4
     config = topics.select("T")
     assert config is not None
     assert config.perm == 6
@@ -299,3 +372,47 @@ def test_ordered_topics_of_the_name_server_are_taken_over() -> None:
     assert config is not None
     assert config.order
     assert topics.data_version.counter == version + 1
+
+
+def test_a_retry_topic_has_no_more_queues_than_any_other() -> None:
+    """Whatever a group asks for: every queue is listed somewhere."""
+    topics = manager()
+    for group, asked, queues in (("many", 10**25, 10_000), ("none", -5, 0), ("some", 3, 3)):
+        topics.create_retry_topic(group, queue_nums=asked)
+        config = topics.select(f"%RETRY%{group}")
+        assert config is not None
+        assert (config.read_queue_nums, config.write_queue_nums) == (queues, queues)
+
+
+def test_a_file_with_what_nobody_may_ask_for_is_made_to_fit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Numbers go to the nearest that is allowed; a name that is no folder is left out."""
+    disk = SimulatedDisk()
+    content = JAVA_FILE.replace(b'"readQueueNums":4', b'"readQueueNums":4' + b"0" * 30)
+    content = content.replace(b'"perm":6', b'"perm":-1').replace(b'"TBW102"', b'"../x"')
+    content = content.replace(b'Flag":0,"writeQueueNums":5', b'Flag":4294967296,"writeQueueNums":5')
+    JsonFile(disk, PATH).save(content)
+    topics = manager(disk)
+    config = topics.select("T")
+    assert config is not None
+    assert (config.read_queue_nums, config.write_queue_nums, config.perm) == (10_000, 5, 0)
+    assert config.topic_sys_flag == (1 << 31) - 1
+    assert "../x" not in topics.table
+    assert "readQueueNums=10000 instead of 1e30 or so" in caplog.text
+    assert "'../x'" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"topic_sys_flag": 1 << 31}, "topicSysFlag=2147483648"),
+        ({"topic_filter_type": "BOTH"}, "topicFilterType 'BOTH'; use SINGLE_TAG or MULTI_TAG"),
+    ],
+)
+def test_what_a_java_broker_could_not_read_back_is_refused(
+    changed: dict[str, object], words: str
+) -> None:
+    """The file is RocketMQ's too."""
+    with pytest.raises(IllegalMessageError, match=words):
+        manager().update(TopicConfig("T", **changed))  # type: ignore[arg-type]

@@ -109,3 +109,26 @@ def test_hex_shows_offset_bytes_and_text():
 def test_bodies_that_a_terminal_bears_are_text(payload: bytes, expected: str):
     """Bytes that are no text, or would steer the terminal, are shown in hex."""
     assert body_text(payload).startswith(expected)
+
+
+HOSTILE = "g\nforged  9\x1b[2J\x9b\u202e"
+
+
+def test_a_name_from_outside_stays_in_its_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    """It makes no row of its own, moves no cursor and turns no text around."""
+    print_rows([{"group": HOSTILE, "lag": 1}], ("group", "lag"), as_json=False)
+    print_record({"client_id": HOSTILE})
+    print_section(HOSTILE, [], ())
+    shown = capsys.readouterr().out
+    assert "g\\nforged  9\\x1b[2J\\x9b\\u202e" in shown
+    assert all(line.isprintable() for line in shown.split("\n"))
+
+
+def test_json_from_outside_is_the_same_value_in_plain_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A script gets the text as it is; a terminal gets no control of any kind."""
+    print_rows([{"group": HOSTILE}], ("group",), as_json=True)
+    shown = capsys.readouterr().out
+    assert json.loads(shown) == [{"group": HOSTILE}]
+    assert all(line.isprintable() for line in shown.split("\n"))

@@ -9,7 +9,7 @@ import pytest
 from mailboat.cli import main as package_main
 from mailboat.cli.lazy import LazyGroup
 from mailboat.cli.main import SUB_COMMANDS, cli, main
-from mailboat.cli.promises import ASYNC_FLUSH, REFUSED, SYNC_FLUSH, UNKNOWN
+from mailboat.cli.promises import ASYNC_FLUSH, ONE_BAD_PEER, REFUSED, SYNC_FLUSH, UNKNOWN
 
 HEAVY = ["aiohttp", "prometheus_client", "pyarrow", "pyspark", "rich", "lark"]
 
@@ -36,7 +36,7 @@ def test_help_quotes_the_promises(name: str, capsys: pytest.CaptureFixture[str])
     """What SEND_OK means stands word for word in the help of what runs a broker."""
     main([name, "--help"])
     text = " ".join(capsys.readouterr().out.split())
-    for promise in (ASYNC_FLUSH, SYNC_FLUSH, UNKNOWN, REFUSED):
+    for promise in (ASYNC_FLUSH, SYNC_FLUSH, UNKNOWN, REFUSED, ONE_BAD_PEER):
         assert promise in text
 
 

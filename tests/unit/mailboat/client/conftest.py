@@ -79,6 +79,10 @@ class NameServer(Peer):
         """Begin without routes."""
         super().__init__()
         self.routes: dict[str, TopicRouteData] = {}
+        self.damaged: set[str] = set()
+        """Topics whose route is answered with what is none."""
+        self.held: dict[str, asyncio.Event] = {}
+        """Topics whose route as it was when asked for is told once the event is set."""
         self.answer(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
 
     def set_route(
@@ -90,7 +94,15 @@ class NameServer(Peer):
             [BrokerData("C", name, {0: address}) for name, address in brokers.items()],
         )
 
-    def _route(self, command: RemotingCommand) -> RemotingCommand:
+    async def _route(self, command: RemotingCommand) -> RemotingCommand:
+        answer = self._answer(command)
+        if command.ext_fields["topic"] in self.held:
+            await self.held[command.ext_fields["topic"]].wait()
+        return answer
+
+    def _answer(self, command: RemotingCommand) -> RemotingCommand:
+        if command.ext_fields["topic"] in self.damaged:
+            return command.response(ResponseCode.SUCCESS, body=b"no route")
         route = self.routes.get(command.ext_fields["topic"])
         if route is None:
             return command.response(ResponseCode.TOPIC_NOT_EXIST, "no route")

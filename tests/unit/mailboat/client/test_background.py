@@ -1,34 +1,102 @@
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 
 import pytest
 
+from mailboat.client import background
 from mailboat.client.background import BackgroundTasks, repeat
-from mailboat.errors import ConnectError, MailboatError
+from mailboat.errors import ConnectError
 
 
-async def test_dead_task_is_raised_by_check(caplog):
-    """A defect in the background is logged and reaches the next caller."""
+@pytest.fixture
+async def tasks() -> AsyncIterator[BackgroundTasks]:
+    """Return tasks that are cancelled after the test."""
     tasks = BackgroundTasks()
+    yield tasks
+    await tasks.cancel_all()
+
+
+@pytest.mark.parametrize("failure", [KeyError("a defect"), asyncio.CancelledError("a future")])
+async def test_task_that_fails_is_reported_and_begun_anew(
+    tasks: BackgroundTasks, failure: BaseException, caplog, monkeypatch: pytest.MonkeyPatch
+):
+    """Neither a defect nor something cancelled that it waited for is the end of a task."""
+    monkeypatch.setattr(background, "RESTART_PAUSE_S", 0.001)
+    runs = 0
+    lives = asyncio.Event()
 
     async def defective() -> None:
-        raise KeyError("a defect")
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise failure
+        lives.set()
+        await asyncio.Event().wait()
 
-    task = tasks.spawn(defective(), "defective")
+    task = tasks.spawn(defective, "defective")
+    await asyncio.wait_for(lives.wait(), 5)
+    assert not task.done()
+    assert caplog.text.count("task defective died") == 2
+
+
+async def test_task_that_returns_is_not_begun_anew(tasks: BackgroundTasks):
+    """What was to be done once is done once."""
+    began = []
+
+    async def once() -> None:
+        began.append(None)
+
+    await tasks.spawn(once, "once")
+    assert began == [None]
+
+
+async def test_cancelled_tasks_are_no_failure(tasks: BackgroundTasks, caplog):
+    """Closing a client cancels its tasks, leaves nothing behind and nothing in the log."""
+    spawned = [tasks.spawn(asyncio.Event().wait, f"waiting {i}") for i in range(3)]
+    tasks.cancel(spawned[0])
+    await tasks.cancel_all()
+    assert all(task.cancelled() for task in spawned)
+    assert caplog.text == ""
+
+
+async def test_task_that_others_cancel_is_reported(tasks: BackgroundTasks, caplog):
+    """A task that somebody else ended is gone, and the log says so."""
+    task = tasks.spawn(asyncio.Event().wait, "waiting")
+    await asyncio.sleep(0)
+    task.cancel()
     await asyncio.wait([task])
     await asyncio.sleep(0)
-    with pytest.raises(MailboatError, match="a defect"):
-        tasks.check()
-    assert "task defective died" in caplog.text
+    assert "task waiting was cancelled from outside" in caplog.text
 
 
-async def test_cancelled_tasks_are_no_failure():
-    """Closing a client cancels its tasks and leaves nothing behind."""
-    tasks = BackgroundTasks()
-    task = tasks.spawn(asyncio.Event().wait(), "waiting")
-    await tasks.cancel_all()
-    assert task.cancelled()
-    tasks.check()
+async def test_cancel_all_from_one_of_the_tasks(tasks: BackgroundTasks):
+    """Who asks for the end of all tasks does not wait for itself."""
+    other = tasks.spawn(asyncio.Event().wait, "waiting")
+    await asyncio.wait_for(tasks.spawn(tasks.cancel_all, "ending"), 5)
+    assert other.cancelled()
+
+
+async def test_task_that_does_not_end_is_left_alone(
+    tasks: BackgroundTasks, caplog, monkeypatch: pytest.MonkeyPatch
+):
+    """A task that swallows its cancellation does not keep the client from closing."""
+    monkeypatch.setattr(background, "CANCEL_PATIENCE_S", 0.01)
+    may_end = asyncio.Event()
+
+    async def stubborn() -> None:
+        while not may_end.is_set():
+            try:
+                await may_end.wait()
+            except asyncio.CancelledError:
+                continue
+
+    tasks.spawn(stubborn, "stubborn")
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await tasks.cancel_all()
+    assert "left alone: stubborn" in caplog.text
+    may_end.set()
 
 
 async def test_repeat_goes_on_after_an_error(caplog):

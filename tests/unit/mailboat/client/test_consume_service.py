@@ -3,7 +3,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from mailboat.client import consume_service
+from mailboat.client import background, consume_service
 from mailboat.client.background import BackgroundTasks
 from mailboat.client.consume_service import ConsumeService, GiveBack
 from mailboat.client.handler_runner import ConsumeLater, ConsumeSettings, Handler
@@ -45,7 +45,6 @@ async def start() -> AsyncIterator[Start]:
 
     yield start_service
     await tasks.cancel_all()
-    tasks.check()
 
 
 class Recorder:
@@ -238,3 +237,69 @@ async def test_handler_chooses_when_a_message_comes_again(start: Start, error, d
 
     put(ProcessQueue(QUEUE, 0), start({"T": failing}, give_back), message_at(0))
     assert await asyncio.wait_for(given.get(), 5) == (QUEUE, 0, delay_level)
+
+
+async def test_handler_that_raises_cancelled_error_has_failed(start: Start, caplog):
+    """Something a handler waits for is cancelled: its message comes again, and workers go on."""
+    given: list[int] = []
+    handled: list[int] = []
+    done = asyncio.Event()
+
+    async def give_back(queue: MessageQueue, message: MessageExt, delay_level: int) -> None:
+        given.append(message.queue_offset)
+
+    async def handler(messages: list[MessageExt]) -> None:
+        (message,) = messages
+        if message.queue_offset < 8:
+            raise asyncio.CancelledError
+        handled.append(message.queue_offset)
+        if len(handled) == 52:
+            done.set()
+
+    process_queue = ProcessQueue(QUEUE, 0)
+    put(process_queue, start({"T": handler}, give_back), *(message_at(i) for i in range(60)))
+    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.sleep(0)
+    assert (given, process_queue.commit_offset) == (list(range(8)), 60)
+    assert caplog.text.count("handler failed topic=T") == 8
+
+
+@pytest.mark.parametrize("failure", [KeyError("a defect"), asyncio.CancelledError()])
+async def test_message_of_a_worker_that_fails_comes_again(
+    start: Start, failure: BaseException, caplog, monkeypatch: pytest.MonkeyPatch
+):
+    """Whatever giving back raises, neither the worker nor its message is gone."""
+    monkeypatch.setattr(consume_service, "RECONSUME_PAUSE_S", 0.01)
+    monkeypatch.setattr(background, "RESTART_PAUSE_S", 0.01)
+    handler = Recorder(failures=1)
+
+    async def give_back(queue: MessageQueue, message: MessageExt, delay_level: int) -> None:
+        raise failure
+
+    process_queue = ProcessQueue(QUEUE, 0)
+    settings = ConsumeSettings(1, 1, 60.0)
+    put(process_queue, start({"T": handler}, give_back, settings), message_at(0), message_at(1))
+    await handler.wait(3)
+    assert sorted(handler.calls) == [[0], [0], [1]]
+    assert process_queue.commit_offset == 2
+    assert "task consume 0 died" in caplog.text
+
+
+async def test_handler_that_swallows_its_cancellation_does_not_keep_its_worker():
+    """A service ends also where a handler takes its cancellation for something else."""
+    entered = asyncio.Event()
+
+    async def handler(messages: list[MessageExt]) -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return
+
+    tasks = BackgroundTasks()
+    service = ConsumeService({"T": handler}, ConsumeSettings(1, 1, 60.0), None)
+    service.start(tasks)
+    put(ProcessQueue(QUEUE, 0), service, message_at(0))
+    await entered.wait()
+    await service.stop(0.0)
+    await asyncio.wait_for(tasks.cancel_all(), 2)

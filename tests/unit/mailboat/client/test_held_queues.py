@@ -6,6 +6,7 @@ import pytest
 
 from mailboat.client import held_queues, queue_locks
 from mailboat.client.push_consumer import PushConsumer
+from mailboat.errors import BrokerError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.bodies import encode_consumer_id_list
@@ -41,7 +42,8 @@ class Broker:
         peer.answer(LOCK, self._lock)
         peer.answer(UNLOCK, lambda command: command.response(0))
         peer.answer(QUERY, lambda c: c.response(0, ext_fields={"offset": self.committed}))
-        peer.answer(COMMIT, self._commit)
+        self.commit = self._commit
+        peer.answer(COMMIT, lambda command: self.commit(command))
         peer.answer(PULL, self._pull)
 
     def _heartbeat(self, command: RemotingCommand) -> RemotingCommand:
@@ -257,3 +259,76 @@ async def test_offset_is_not_stored_without_the_lock(
         assert broker.codes(COMMIT) == []
     await consumer.save_offsets()
     assert broker.codes(COMMIT) == [COMMIT]
+
+
+@pytest.fixture
+async def unordered(broker, name_server, gate):
+    """Return a started consumer of topic T1 that asks for no locks."""
+    consumer = PushConsumer("G", namesrv=name_server.address)
+    consumer.subscribe("T1", "*", gate)
+    await consumer.start()
+    yield consumer
+    await consumer.close(patience_s=0)
+
+
+async def test_rebalance_while_a_queue_is_moved_starts_no_second_reader(
+    broker: Broker, unordered: PushConsumer, gate: Gate
+):
+    """A queue that waits for its new offset is not held, and yet nobody else may read it."""
+    await gate.entered.wait()
+    await broker.peer.wait_asked(PULL, 2)
+    may_store, is_stored = asyncio.Event(), asyncio.Event()
+
+    async def slow(command: RemotingCommand) -> RemotingCommand:
+        await may_store.wait()
+        is_stored.set()
+        return command.response(0)
+
+    broker.commit = slow
+    moving = asyncio.ensure_future(unordered._queues.move(QUEUE, 3))
+    await broker.peer.wait_asked(COMMIT)
+    asked = len(broker.peer.asked(MEMBERS))
+    unordered._rebalancer.wake()
+    await broker.peer.wait_asked(MEMBERS, asked + 1)
+    await broker.round_trips(3)
+    may_store.set()
+    await moving
+    await broker.peer.wait_asked(PULL, 3)
+    await broker.round_trips(3)
+    readers = [task for task in asyncio.all_tasks() if task.get_name() == f"read {QUEUE}"]
+    assert len(readers) == 1
+    assert [c.ext_fields["queueOffset"] for c in broker.peer.asked(PULL)] == ["2", "3", "3"]
+
+
+async def test_queue_whose_move_fails_is_read_on(
+    broker: Broker, unordered: PushConsumer, gate: Gate
+):
+    """A broker that does not store the new offset costs the move and not the queue."""
+    await gate.entered.wait()
+    await broker.peer.wait_asked(PULL, 2)
+    broker.commit = lambda command: command.response(1, "no")
+    with pytest.raises(BrokerError):
+        await unordered._queues.move(QUEUE, 3)
+    assert unordered.assignment == [QUEUE]
+    await broker.peer.wait_asked(PULL, 3)
+
+
+async def test_queue_that_is_moved_while_the_consumer_closes_is_not_read(
+    broker: Broker, unordered: PushConsumer, gate: Gate
+):
+    """A reader that begins after the end would never end."""
+    await gate.entered.wait()
+    await broker.peer.wait_asked(PULL, 2)
+    may_store = asyncio.Event()
+
+    async def slow(command: RemotingCommand) -> RemotingCommand:
+        await may_store.wait()
+        return command.response(0)
+
+    broker.commit = slow
+    moving = asyncio.ensure_future(unordered._queues.move(QUEUE, 3))
+    await broker.peer.wait_asked(COMMIT)
+    unordered._queues.stop_reading()
+    may_store.set()
+    await moving
+    assert unordered.assignment == []

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from mailboat.client.local_offsets import LocalOffsets
-from mailboat.errors import MailboatError
+from mailboat.client.push_consumer import MessageModel, PushConsumer
+from mailboat.errors import ConfigError, MailboatError
 from mailboat.model.message_queue import MessageQueue
 
 FIRST = MessageQueue("T", "broker-a", 0)
@@ -51,3 +52,16 @@ async def test_damaged_file_is_named(tmp_path: Path):
     path.write_text("[1, 2")
     with pytest.raises(MailboatError, match=r"offsets\.json"):
         await LocalOffsets(path).load()
+
+
+def test_without_a_home_folder_a_file_has_to_be_named(monkeypatch: pytest.MonkeyPatch):
+    """A user that the machine does not know has no folder for the default file."""
+
+    def unknown(cls: type[Path]) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", classmethod(unknown))
+    with pytest.raises(ConfigError, match="name a file"):
+        PushConsumer("G", model=MessageModel.BROADCASTING)
+    PushConsumer("G", model=MessageModel.BROADCASTING, offsets_path=Path("offsets.json"))
+    PushConsumer("G")

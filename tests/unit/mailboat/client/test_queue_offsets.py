@@ -57,6 +57,28 @@ async def test_new_group_begins_where_it_asks(offsets, where, queue, expected):
     assert await offsets.start_of(queue, StartPoint(where, 1700000000000)) == expected
 
 
+@pytest.mark.parametrize(
+    ("told", "where", "queue", "expected"),
+    [
+        ({"maxOffset": 8}, ConsumeFromWhere.LAST_OFFSET, QUEUE, 8),
+        ({}, ConsumeFromWhere.LAST_OFFSET, QUEUE, 10),
+        ({"maxOffset": 8}, ConsumeFromWhere.LAST_OFFSET, RETRY, 5),
+        ({"maxOffset": 8}, ConsumeFromWhere.FIRST_OFFSET, QUEUE, 5),
+        ({"maxOffset": 8}, ConsumeFromWhere.TIMESTAMP, QUEUE, 7),
+    ],
+)
+async def test_what_comes_between_two_questions_is_not_skipped(
+    offsets, broker, told, where, queue, expected
+):
+    """The answer that there is no offset says where the end was, 8; the next one would say 10."""
+    broker.answer(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        lambda command: command.response(ResponseCode.QUERY_NOT_FOUND, "none", told),
+    )
+    position = await offsets.position("G", queue)
+    assert await offsets.first_of(queue, StartPoint(where), position) == expected
+
+
 async def test_unset_offset_is_not_zero(offsets, broker):
     """Code 22 means that the group has no offset, and brokers are asked not to say 0 instead."""
     broker.answer(

@@ -6,10 +6,12 @@ from mailboat.client import rebalance
 from mailboat.client.allocation import allocate_averagely
 from mailboat.client.instance import ClientInstance, ConsumerMembership
 from mailboat.client.rebalance import Rebalancer
+from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.bodies import encode_consumer_id_list
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.heartbeat import ConsumerData, decode_heartbeat
+from mailboat.protocol.route import QueueData, TopicRouteData
 
 MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 
@@ -161,3 +163,61 @@ async def test_broadcasting_takes_all_queues_and_asks_nobody(name_server, broker
     assert await member.next_given() == [0, 1, 2, 3, 4, 5]
     assert broker.peer.asked(MEMBERS) == []
     await member.instance.close()
+
+
+async def test_strategy_that_raises_is_asked_again(name_server, broker: Broker, caplog):
+    """A strategy's error costs one round; one that gives foreign queues is not believed."""
+    rounds = 0
+
+    def strategy(client_id, queues, members):
+        nonlocal rounds
+        rounds += 1
+        if rounds == 1:
+            raise IndexError("no member")
+        if rounds == 2:
+            raise asyncio.CancelledError
+        if rounds == 3:
+            return [MessageQueue("U", "a", 0)]
+        return allocate_averagely(client_id, queues, members)
+
+    member = Member(name_server, strategy)
+    await member.start()
+    member.rebalancer.start()
+    try:
+        for number in range(1, 4):
+            async with asyncio.timeout(5):
+                await broker.peer.wait_asked(MEMBERS, number)
+            await asyncio.sleep(0.05)
+            member.rebalancer.wake()
+        await member.until_given(list(range(6)))
+    finally:
+        await member.instance.close()
+    assert caplog.text.count("allocation strategy failed topic=T") == 2
+    assert "allocation strategy gives what is no queue of topic=T" in caplog.text
+
+
+async def test_topic_without_addresses_holds_up_no_other_one(name_server, broker: Broker, caplog):
+    """A route may name queues and no broker's address."""
+    name_server.routes["A"] = TopicRouteData([QueueData("gone", 2, 2, 6)], [])
+    member = Member(name_server)
+    member.rebalancer.add_topic("A")
+    await member.start()
+    member.rebalancer.start()
+    try:
+        await member.until_given(list(range(6)))
+    finally:
+        await member.instance.close()
+    assert "Traceback" not in caplog.text
+
+
+async def test_topic_that_cannot_be_taken_holds_up_no_other_one(name_server, broker: Broker):
+    """An answer that is no route, of the topic that comes first."""
+    name_server.damaged.add("A")
+    member = Member(name_server)
+    member.rebalancer.add_topic("A")
+    await member.start()
+    member.rebalancer.start()
+    try:
+        await member.until_given(list(range(6)))
+    finally:
+        await member.instance.close()

@@ -2,10 +2,12 @@ import asyncio
 
 import pytest
 
+from mailboat.client import routes
 from mailboat.client.name_servers import NameServers
 from mailboat.client.routes import RouteCache, build_route
 from mailboat.errors import NoWritableQueueError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
+from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.route import BrokerData, QueueData, TopicRouteData
 from mailboat.remoting.client import RemotingClient
 
@@ -125,6 +127,78 @@ async def test_vanished_topic_keeps_its_old_route(cache, name_server):
     del name_server.routes["T"]
     await cache.refresh_all()
     assert len(await cache.write_queues("T")) == 2
+
+
+async def test_route_of_a_deleted_topic_brings_no_dead_address_back(cache, name_server):
+    """A broker moved after a topic was deleted; then another broker appears in other routes."""
+    for topic in ("orders", "both", "old"):
+        name_server.set_route(topic, {"a": "10.0.0.1:1"})
+        await cache.write_queues(topic)
+    (queue, *_) = await cache.write_queues("orders")
+    del name_server.routes["old"]
+    name_server.set_route("orders", {"a": "10.0.0.2:1"})
+    name_server.set_route("both", {"a": "10.0.0.2:1", "b": "10.0.0.3:1"})
+    await cache.refresh("orders")
+    assert await cache.master_address(queue) == "10.0.0.2:1"
+    await cache.refresh_all()
+    assert await cache.master_address(queue) == "10.0.0.2:1"
+    assert cache.topic_addresses("old") == ["10.0.0.2:1"]
+    assert cache.broker_addresses(masters_only=True) == ["10.0.0.2:1", "10.0.0.3:1"]
+
+
+async def test_answer_that_says_nothing_new_of_its_topic_still_tells_addresses(cache, name_server):
+    """Name servers differ for a while: the newest answer wins, whatever topic it is for."""
+    name_server.set_route("T", {"a": "10.0.0.2:1"})
+    (queue, *_) = await cache.write_queues("T")
+    name_server.set_route("U", {"a": "10.0.0.1:1"})
+    await cache.write_queues("U")
+    assert await cache.master_address(queue) == "10.0.0.1:1"
+    heard: list[str] = []
+    cache.on_change.append(heard.append)
+    await cache.refresh("T")
+    assert await cache.master_address(queue) == "10.0.0.2:1"
+    assert heard == ["T"]
+
+
+async def test_slow_answer_of_an_earlier_question_tells_no_address(cache, name_server):
+    """The answer that comes last may be the older one."""
+    name_server.set_route("T", {"a": "10.0.0.1:1"})
+    name_server.set_route("U", {"a": "10.0.0.2:1"})
+    may_answer = name_server.held["T"] = asyncio.Event()
+    reading = asyncio.ensure_future(cache.read_queues("T"))
+    await name_server.wait_asked(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    await cache.read_queues("U")
+    may_answer.set()
+    (queue, *_) = await reading
+    assert await cache.master_address(queue) == "10.0.0.2:1"
+
+
+async def test_topic_that_stays_away_is_no_reason_for_heartbeats(
+    cache, name_server, monkeypatch: pytest.MonkeyPatch
+):
+    """After two minutes; until then a name server may just have lost it."""
+    name_server.set_route("T", {"a": "10.0.0.1:1"})
+    name_server.set_route("U", {"b": "10.0.0.2:1"})
+    (queue, *_) = await cache.write_queues("T")
+    await cache.write_queues("U")
+    del name_server.routes["T"]
+    await cache.refresh_all()
+    assert cache.broker_addresses(masters_only=True) == ["10.0.0.1:1", "10.0.0.2:1"]
+    monkeypatch.setattr(routes, "GONE_AFTER_S", 0.0)
+    assert cache.broker_addresses(masters_only=True) == ["10.0.0.2:1"]
+    assert await cache.master_address(queue) == "10.0.0.1:1"
+    name_server.set_route("T", {"a": "10.0.0.1:1"})
+    await cache.refresh_all()
+    assert cache.broker_addresses(masters_only=True) == ["10.0.0.1:1", "10.0.0.2:1"]
+
+
+async def test_broker_that_no_route_names_is_forgotten(cache, name_server):
+    """A broker that was taken out of every topic gets no heartbeats any more."""
+    name_server.set_route("T", {"a": "10.0.0.1:1", "b": "10.0.0.2:1"})
+    await cache.write_queues("T")
+    name_server.set_route("T", {"b": "10.0.0.2:1"})
+    await cache.refresh_all()
+    assert cache.broker_addresses(masters_only=False) == ["10.0.0.2:1"]
 
 
 async def test_reads_go_where_the_broker_suggests(cache, name_server):

@@ -247,6 +247,71 @@ async def test_check_that_raises_is_unknown(name_server, make_broker, caplog):
     assert "no database" in caplog.text
 
 
+async def test_check_that_raises_cancelled_error_is_unknown(name_server, make_broker):
+    """As many such checks as may run side by side, and the next one is answered all the same."""
+    broker = await make_broker()
+    calls = 0
+
+    async def check(message: MessageExt) -> TransactionState:
+        nonlocal calls
+        calls += 1
+        if calls <= 2:
+            raise asyncio.CancelledError
+        return TransactionState.COMMIT
+
+    producer = await asked_producer(name_server, broker, check, check_concurrency=2)
+    try:
+        for _ in range(3):
+            broker.ask()
+        await broker.ended(3)
+    finally:
+        await producer.close()
+    ends = [each.ext_fields["commitOrRollback"] for each in broker.peer.asked(END)]
+    assert sorted(ends) == ["0", "0", str(COMMIT)]
+
+
+async def test_transaction_that_raises_cancelled_error_is_unknown(name_server, make_broker):
+    """What a local transaction waited for was cancelled: only `check` can tell the outcome."""
+    broker = await make_broker()
+
+    async def execute(message: Message, transaction_id: str) -> TransactionState:
+        raise asyncio.CancelledError
+
+    async with TransactionProducer("G", never, namesrv=name_server.address) as producer:
+        result = await producer.send_in_transaction(Message("T", b"x"), execute)
+        end = await broker.ended()
+    assert result.state is TransactionState.UNKNOWN
+    assert end.ext_fields["commitOrRollback"] == str(UNKNOWN)
+
+
+async def test_producer_may_be_closed_by_its_check(name_server, make_broker):
+    """The check ends, its answer is sent, and the producer leaves the group."""
+    broker = await make_broker()
+
+    async def check(message: MessageExt) -> TransactionState:
+        await producer.close()
+        return TransactionState.COMMIT
+
+    producer = await asked_producer(name_server, broker, check)
+    broker.ask()
+    await broker.peer.wait_asked(RequestCode.UNREGISTER_CLIENT)
+    await asyncio.wait_for(producer.close(), 5)
+
+
+async def test_start_that_is_cancelled_leaves_nothing_behind(name_server, make_peer):
+    """A name server that does not answer, and a program that waits no longer."""
+    silent = await make_peer()
+    silent.answer(RequestCode.GET_ROUTEINFO_BY_TOPIC, lambda command: None)
+    producer = TransactionProducer("G", never, namesrv=silent.address, topics=["T"])
+    starting = asyncio.ensure_future(producer.start())
+    await silent.wait_asked(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+    before = asyncio.all_tasks() - {starting}
+    starting.cancel()
+    await asyncio.wait([starting])
+    names = {task.get_name() for task in asyncio.all_tasks() & before}
+    assert not {name for name in names if name == "heartbeat" or name.startswith("transaction")}
+
+
 async def test_checks_of_other_groups_and_garbage_are_not_answered(name_server, make_broker):
     """A question about another group, or without a message, reaches no callback."""
     broker = await make_broker()

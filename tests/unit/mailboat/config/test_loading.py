@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mailboat.config import load_settings, parse_overrides
+from mailboat.config import OPERATOR_MARK, load_settings, parse_overrides
 from mailboat.errors import ConfigError
 
 # The file that RocketMQ ships as conf/broker.conf, comments apart.
@@ -107,6 +107,20 @@ def test_a_key_of_rocketmq_without_effect_is_one_warning(tmp_path: Path) -> None
         f"transientStorePoolEnable ({file}:1) is a RocketMQ setting that has no effect here",
         f"haListenPort ({file}:2) is a RocketMQ setting that has no effect here",
     )
+
+
+def test_an_unknown_key_in_the_operators_file_is_a_warning(tmp_path: Path) -> None:
+    """It may be one of a newer broker; a bad value of a known key stays an error."""
+    file = tmp_path / "broker.conf"
+    file.write_text(f"{OPERATOR_MARK}\nkeyOfTomorrow=7\nlistenPort=1\n")
+    settings = load_settings("broker", file=file)
+    assert settings.broker.listen_port == 1
+    (warning,) = settings.warnings
+    assert warning.startswith("keyOfTomorrow is not a setting of broker; the nearest one is ")
+    assert warning.endswith(f"({file}:2); it is left out")
+    file.write_text(f"{OPERATOR_MARK}\nlistenPort=x\n")
+    with pytest.raises(ConfigError, match="listenPort"):
+        load_settings("broker", file=file)
 
 
 def test_a_key_that_is_set_twice_is_a_warning_and_the_last_counts(tmp_path: Path) -> None:

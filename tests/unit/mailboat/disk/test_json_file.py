@@ -141,10 +141,23 @@ def test_a_file_that_cannot_be_opened_is_not_damaged(error: int) -> None:
         JsonFile(disk, PATH).load(load_json)
 
 
-def test_a_bad_block_falls_back_to_the_previous_version() -> None:
-    """A disk that cannot read the file any more is damage like any other."""
-    disk = FaultyDisk(saved_disk(OLD, NEW), Fault(("pread",), 1, errno.EIO))
+@pytest.mark.parametrize("error", [errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA])
+def test_a_bad_block_falls_back_to_the_previous_version(error: int) -> None:
+    """A disk that cannot read the file any more is damage like any other, by whatever number."""
+    disk = FaultyDisk(saved_disk(OLD, NEW), Fault(("pread",), 1, error))
     assert JsonFile(disk, PATH).load(load_json) == {"version": 1}
+
+
+def test_a_block_that_goes_bad_stops_no_later_save() -> None:
+    """The version that is lost cannot be kept; the one before it is, and the new one is saved."""
+    disk = SimulatedDisk()
+    file = JsonFile(disk, PATH)
+    file.save(OLD)
+    file.save(NEW)
+    disk.file(PATH).make_unreadable(0, 1)
+    file.save(b'{"version":3}')
+    assert read_file(disk, PATH) == b'{"version":3}'
+    assert read_file(disk, PATH + ".bak") == OLD
 
 
 def test_a_full_disk_leaves_the_old_table_and_heals() -> None:
@@ -159,6 +172,20 @@ def test_a_full_disk_leaves_the_old_table_and_heals() -> None:
     disk.heal()
     file.save(NEW)
     assert JsonFile(disk, PATH).load(load_json) == {"version": 2}
+
+
+@pytest.mark.parametrize("call", ["rename", "fsync_dir"])
+def test_a_table_that_goes_back_after_a_failed_save_is_written(call: str) -> None:
+    """A save that fails late may have put the new table there: one as it was before it is no
+    unchanged one then."""
+    disk = FaultyDisk(saved_disk(OLD))
+    file = JsonFile(disk, PATH)
+    file.load(load_json)
+    disk.inject(Fault((call,), 1, errno.EIO))
+    with pytest.raises(OSError, match="Input/output"):
+        file.save(NEW)
+    file.save(OLD)
+    assert read_file(disk, PATH) == OLD
 
 
 def test_pretty_json_is_the_same_json() -> None:

@@ -83,48 +83,6 @@ def test_ftruncate_forgets_what_it_cuts(place: Place) -> None:
     disk.close(fd)
 
 
-def test_a_map_follows_later_writes_and_outlives_its_close(place: Place) -> None:
-    """A slice that somebody still holds stays readable after `close`."""
-    disk, root = place
-    fd = disk.open(f"{root}/f", create=True)
-    disk.ftruncate(fd, 8192)
-    mapped = disk.map_read(fd, 8192)
-    disk.pwrite(fd, b"later", 5000)
-    piece = mapped.view[5000:5005]
-    assert bytes(piece) == b"later"
-    assert mapped.view.readonly
-    mapped.close()
-    disk.close(fd)
-    assert bytes(piece) == b"later"
-    piece.release()
-
-
-def test_a_map_follows_a_cut_within_the_size_that_is_restored(place: Place) -> None:
-    """After a cut and a new reservation the map shows zeros, then the new bytes."""
-    disk, root = place
-    fd = disk.open(f"{root}/f", create=True)
-    disk.fallocate(fd, 8192)
-    disk.pwrite(fd, b"stale", 100)
-    mapped = disk.map_read(fd, 8192)
-    disk.ftruncate(fd, 100)
-    disk.fallocate(fd, 8192)
-    assert bytes(mapped.view[100:105]) == bytes(5)
-    disk.pwrite(fd, b"fresh", 100)
-    assert bytes(mapped.view[100:105]) == b"fresh"
-    mapped.close()
-    disk.close(fd)
-
-
-def test_a_map_beyond_the_file_is_refused(place: Place) -> None:
-    """A map never reaches where reading would kill the process."""
-    disk, root = place
-    fd = disk.open(f"{root}/f", create=True)
-    for size in (0, 10):
-        with pytest.raises(ValueError, match="map"):
-            disk.map_read(fd, size)
-    disk.close(fd)
-
-
 def test_rename_replaces_and_an_unlinked_file_stays_open(place: Place) -> None:
     """The target's old content is gone by name and still there for who has it open."""
     disk, root = place
@@ -278,7 +236,6 @@ _STEPS = st.lists(
         st.tuples(st.just("fallocate"), _NAMES, st.integers(1, 9000)),
         st.tuples(st.just("rename"), _NAMES, _NAMES),
         st.tuples(st.just("unlink"), _NAMES),
-        st.tuples(st.just("map"), _NAMES),
         st.tuples(st.just("sync"), _NAMES),
     ),
     max_size=30,
@@ -324,22 +281,11 @@ def _perform(disk: Disk, root: str, action: str, name: str, *rest: object) -> ob
         disk.close(fd)
 
 
-def _map(disk: Disk, fd: int) -> bytes:
-    if not disk.pread(fd, 1, 0):
-        return b""
-    size = len(read_fully(disk, fd, 1 << 20, 0))
-    mapped = disk.map_read(fd, size)
-    data = bytes(mapped.view)
-    mapped.close()
-    return data
-
-
 _FILE_ACTIONS: dict[str, Callable[..., object]] = {
     "create": lambda disk, fd: None,
     "write": lambda disk, fd, position, data: disk.pwrite(fd, data, position),
     "truncate": lambda disk, fd, size: disk.ftruncate(fd, size),
     "fallocate": lambda disk, fd, size: disk.fallocate(fd, size),
-    "map": _map,
     "sync": lambda disk, fd: disk.fdatasync(fd),
 }
 
@@ -352,3 +298,18 @@ def _content(disk: Disk, path: str) -> bytes | None:
         return read_fully(disk, fd, disk.size(path) + 1, 0)
     finally:
         disk.close(fd)
+
+
+def test_reserved_room_holds_no_data(tmp_path: Path) -> None:
+    """The search for what was written steps over what was only reserved."""
+    disk = RealDisk()
+    fd = disk.open(f"{tmp_path}/file", create=True)
+    disk.fallocate(fd, 1 << 20)
+    disk.pwrite(fd, b"written", 3 << 16)
+    found = disk.next_data(fd, 0)
+    assert found is not None
+    assert found <= 3 << 16
+    assert disk.next_data(fd, 3 << 16) == 3 << 16
+    # A file system that does not know its holes may call everything written.
+    assert disk.next_data(fd, 4 << 16) in (None, 4 << 16)
+    disk.close(fd)

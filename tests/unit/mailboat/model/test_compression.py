@@ -45,6 +45,22 @@ def test_a_bomb_is_refused_before_it_grows(kind: int) -> None:
         decompress(bomb, 1 | kind, 2_999_999)
 
 
+@pytest.mark.parametrize(
+    ("window_log", "is_taken"), [(23, True), (24, True), (25, False), (27, False)]
+)
+def test_a_frame_that_wants_a_large_window_is_refused(window_log: int, is_taken: bool) -> None:
+    """A few bytes must not make a reader set 128 MiB aside; level 19 takes 2^23 bytes."""
+    parameters = zstandard.ZstdCompressionParameters(window_log=window_log)
+    stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    frame = stream.compress(b"small") + stream.flush()
+    assert zstandard.get_frame_parameters(frame).window_size == 1 << window_log
+    if is_taken:
+        assert decompress(frame, 0x201) == b"small"
+    else:
+        with pytest.raises(IllegalMessageError, match="too much memory"):
+            decompress(frame, 0x201)
+
+
 @pytest.mark.parametrize("kind", _TYPES)
 @given(body=st.binary(max_size=100))
 def test_any_bytes_are_a_body_or_a_documented_error(kind: int, body: bytes) -> None:

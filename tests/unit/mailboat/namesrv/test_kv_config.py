@@ -22,51 +22,51 @@ JAVA_FILE = b"""{
 }"""
 
 
-def test_a_value_is_found_under_its_namespace_and_key_only() -> None:
+async def test_a_value_is_found_under_its_namespace_and_key_only() -> None:
     """Namespaces do not see each other, and the last value counts."""
     table = KvConfigManager()
-    table.put("n", "k", "old")
-    table.put("n", "k", "new")
+    await table.put("n", "k", "old")
+    await table.put("n", "k", "new")
     assert table.get("n", "k") == "new"
     assert table.get("m", "k") is None
     assert table.get("n", "other") is None
 
 
-def test_a_deleted_key_is_gone_and_its_namespace_stays() -> None:
+async def test_a_deleted_key_is_gone_and_its_namespace_stays() -> None:
     """Deleting what is not there is no error."""
     table = KvConfigManager()
-    table.put("n", "k", "v")
-    table.delete("n", "k")
-    table.delete("n", "k")
-    table.delete("m", "k")
+    await table.put("n", "k", "v")
+    await table.delete("n", "k")
+    await table.delete("n", "k")
+    await table.delete("m", "k")
     assert table.namespace("n") == {}
     assert table.namespace("m") is None
 
 
-def test_a_listed_namespace_is_a_copy() -> None:
+async def test_a_listed_namespace_is_a_copy() -> None:
     """Changing it does not change the table."""
     table = KvConfigManager()
-    table.put("n", "k", "v")
+    await table.put("n", "k", "v")
     listed = table.namespace("n")
     assert listed == {"k": "v"}
     listed.clear()
     assert table.get("n", "k") == "v"
 
 
-def test_a_change_outlives_a_power_cut() -> None:
+async def test_a_change_outlives_a_power_cut() -> None:
     """What was answered is on the disk, deletions too."""
     disk = SimulatedDisk()
     table = KvConfigManager(JsonFile(disk, PATH))
     table.load()
-    table.put("n", "k", "v")
-    table.put("n", "gone", "v")
-    table.delete("n", "gone")
+    await table.put("n", "k", "v")
+    await table.put("n", "gone", "v")
+    await table.delete("n", "gone")
     table = KvConfigManager(JsonFile(disk.crash(Random(1)), PATH))
     table.load()
     assert table.namespace("n") == {"k": "v"}
 
 
-def test_javas_file_is_read_and_goes_on() -> None:
+async def test_javas_file_is_read_and_goes_on() -> None:
     """The file of a RocketMQ name server is taken over."""
     disk = SimulatedDisk()
     disk.make_dirs("/namesrv")
@@ -74,20 +74,20 @@ def test_javas_file_is_read_and_goes_on() -> None:
     table = KvConfigManager(JsonFile(disk, PATH))
     table.load()
     assert table.namespace("ORDER_TOPIC_CONFIG") == {"orders": "broker-a:4;broker-b:4"}
-    table.put("ORDER_TOPIC_CONFIG", "more", "broker-a:1")
+    await table.put("ORDER_TOPIC_CONFIG", "more", "broker-a:1")
     assert b'"more": "broker-a:1"' in read_file(disk, PATH)
 
 
-def test_what_the_disk_refuses_is_not_changed() -> None:
+async def test_what_the_disk_refuses_is_not_changed() -> None:
     """The caller is told, and the table is as it was."""
     disk = FaultyDisk(SimulatedDisk())
     table = KvConfigManager(JsonFile(disk, PATH))
-    table.put("n", "k", "old")
+    await table.put("n", "k", "old")
     disk.inject(Fault(("fdatasync",), 1, errno.ENOSPC))
     with pytest.raises(BrokerError, match=r"not changed: /namesrv/kvConfig.json cannot be written"):
-        table.put("n", "k", "new")
+        await table.put("n", "k", "new")
     assert table.get("n", "k") == "old"
     disk.inject(Fault(("fdatasync",), 1, errno.ENOSPC))
     with pytest.raises(BrokerError):
-        table.delete("n", "k")
+        await table.delete("n", "k")
     assert table.get("n", "k") == "old"

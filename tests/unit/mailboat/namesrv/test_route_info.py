@@ -4,10 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from mailboat.errors import BrokerError
+from mailboat.errors import BrokerError, PlaceTakenError
 from mailboat.model.data_version import DataVersion
 from mailboat.model.topic import TopicConfig
-from mailboat.namesrv.route_info import BrokerAddress, Registration, RouteInfoManager
+from mailboat.namesrv.route_info import (
+    MAX_BROKERS,
+    BrokerAddress,
+    Registration,
+    RouteInfoManager,
+    TopicsFound,
+)
 from mailboat.protocol.route import BrokerData, QueueData
 
 MASTER = Registration(
@@ -46,6 +52,15 @@ def clock() -> Clock:
 def routes(clock: Clock) -> RouteInfoManager:
     """Return an empty table."""
     return RouteInfoManager(clock=clock, expired_timeout_s=120.0)
+
+
+def _found(work: TopicsFound) -> list[str]:
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            topics: list[str] = done.value
+            return topics
 
 
 def _queue(routes: RouteInfoManager, topic: str, broker_name: str = "a") -> QueueData:
@@ -108,7 +123,7 @@ def test_one_new_topic_may_be_registered_alone(routes: RouteInfoManager) -> None
     routes.register(MASTER, "m")
     alone = replace(MASTER, topics={"N": TopicConfig("N")}, data_version=DataVersion(2, 1001))
     routes.register(alone, "m")
-    assert sorted(routes.topics()) == ["N", "T", "U"]
+    assert sorted(_found(routes.topics())) == ["N", "T", "U"]
 
 
 def test_one_topic_is_refused_as_the_first_word_of_a_broker(routes: RouteInfoManager) -> None:
@@ -140,12 +155,68 @@ def test_two_clusters_may_use_the_same_address(routes: RouteInfoManager) -> None
 
 def test_a_changed_address_replaces_the_old_one(routes: RouteInfoManager) -> None:
     """A broker that moved has one address; what remains of the old one does not end the new one."""
-    routes.register(MASTER, "old")
-    moved = replace(MASTER, address="10.0.0.9:10911")
+    routes.register(replace(MASTER, identity="x"), "old")
+    moved = replace(MASTER, address="10.0.0.9:10911", identity="x")
     routes.register(moved, "new")
     routes.connection_closed("old")
     assert routes.broker_addresses("a") == {0: "10.0.0.9:10911"}
     assert routes.route("T") is not None
+
+
+RIVAL = replace(MASTER, address="10.0.0.9:10911")
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [("", ""), ("x", "y"), ("x", ""), ("", "y")], ids=lambda text: text or "-"
+)
+def test_another_broker_of_the_name_does_not_take_the_place(
+    routes: RouteInfoManager, clock: Clock, first: str, second: str
+) -> None:
+    """While the first one lives, the second one is told who that is; no route changes."""
+    routes.register(replace(MASTER, identity=first), "m")
+    for _ in range(5):
+        clock.now_s += 30
+        with pytest.raises(PlaceTakenError, match="which lives: give this broker") as caught:
+            routes.register(replace(RIVAL, topics={}, identity=second), "rival")
+        assert caught.value.held_by == "10.0.0.1:10911"
+        routes.register(replace(MASTER, identity=first), "m")
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
+    assert sorted(_found(routes.topics())) == ["T", "U"]
+    assert routes.data_version(RIVAL.key) is None
+    routes.unregister(RIVAL.key, "a")
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
+
+
+@pytest.mark.parametrize("how", ["closed", "unregistered", "away", "silent", "own time", "elected"])
+def test_the_place_of_a_broker_that_is_gone_is_free(
+    routes: RouteInfoManager, clock: Clock, how: str
+) -> None:
+    """Its connection ended, it said so, or it was not heard for longer than a broker is silent; so
+    a broker of any kind may move. One with a newer state was elected."""
+    first = replace(MASTER, route_kept_s=60.0 if how == "away" else 0.0)
+    first = replace(first, expired_timeout_s=10.0) if how == "own time" else first
+    routes.register(first, "m")
+    version = MASTER.data_version
+    match how:
+        case "closed" | "away":
+            routes.connection_closed("m")
+        case "unregistered":
+            routes.unregister(MASTER.key, "a")
+        case "silent":
+            clock.now_s += 65.1
+        case "own time":
+            clock.now_s += 10.1
+        case "elected":
+            version = replace(version, state_version=1)
+    routes.register(replace(RIVAL, data_version=version), "rival")
+    assert routes.broker_addresses("a") == {0: "10.0.0.9:10911"}
+
+
+def test_one_connection_may_bring_another_address(routes: RouteInfoManager) -> None:
+    """It is the same process."""
+    routes.register(MASTER, "m")
+    routes.register(RIVAL, "m")
+    assert routes.broker_addresses("a") == {0: "10.0.0.9:10911"}
 
 
 def test_an_older_state_does_not_replace_a_newer_one(routes: RouteInfoManager) -> None:
@@ -182,7 +253,7 @@ def test_unregistering_the_last_address_ends_broker_cluster_and_topics(
     assert list(info.broker_addr_table) == ["b"]
     assert [item.broker_name for item in routes.route("T").queue_datas] == ["b"]  # type: ignore[union-attr]
     routes.unregister(OTHER.key, "b")
-    assert routes.topics() == []
+    assert _found(routes.topics()) == []
     assert routes.cluster_info().cluster_addr_table == {}
 
 
@@ -287,10 +358,10 @@ def test_a_topic_is_deleted_everywhere_or_in_one_cluster(routes: RouteInfoManage
     routes.delete_topic("T", "d")
     assert [item.broker_name for item in routes.route("T").queue_datas] == ["a"]  # type: ignore[union-attr]
     routes.delete_topic("U")
-    assert routes.topics() == ["T"]
+    assert _found(routes.topics()) == ["T"]
     routes.delete_topic("T", "unknown")
     routes.delete_topic("unknown")
-    assert routes.topics() == ["T"]
+    assert _found(routes.topics()) == ["T"]
 
 
 def test_topics_are_listed_by_cluster(routes: RouteInfoManager) -> None:
@@ -316,9 +387,9 @@ def test_unit_topics_are_told_by_their_flags(routes: RouteInfoManager) -> None:
     """Bit 0 is unit, bit 1 is unit subscription."""
     topics = {str(flag): TopicConfig(str(flag), topic_sys_flag=flag) for flag in range(4)}
     routes.register(replace(MASTER, topics=topics), "m")
-    assert sorted(routes.topics_by_unit_flags(mask=1, value=1)) == ["1", "3"]
-    assert sorted(routes.topics_by_unit_flags(mask=2, value=2)) == ["2", "3"]
-    assert sorted(routes.topics_by_unit_flags(mask=3, value=2)) == ["2"]
+    assert sorted(_found(routes.topics_by_unit_flags(mask=1, value=1))) == ["1", "3"]
+    assert sorted(_found(routes.topics_by_unit_flags(mask=2, value=2))) == ["2", "3"]
+    assert sorted(_found(routes.topics_by_unit_flags(mask=3, value=2))) == ["2"]
 
 
 def test_a_topic_can_be_added_on_known_brokers_only(routes: RouteInfoManager) -> None:
@@ -406,7 +477,7 @@ def test_a_broker_that_does_not_come_back_is_dropped(
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
     clock.now_s += 0.1
     assert routes.drop_silent() == []
-    assert routes.topics() == []
+    assert _found(routes.topics()) == []
     assert routes.cluster_info().cluster_addr_table == {}
 
 
@@ -428,7 +499,7 @@ def test_a_broker_that_unregisters_for_good_is_dropped_at_once(routes: RouteInfo
     """What it said for the case of a restart does not count then."""
     routes.register(LEAVER, "m")
     routes.unregister(MASTER.key, "a")
-    assert routes.topics() == []
+    assert _found(routes.topics()) == []
 
 
 def test_silence_drops_a_broker_for_good(routes: RouteInfoManager, clock: Clock) -> None:
@@ -436,7 +507,7 @@ def test_silence_drops_a_broker_for_good(routes: RouteInfoManager, clock: Clock)
     routes.register(LEAVER, "m")
     clock.now_s += 120.1
     assert routes.drop_silent() == ["m"]
-    assert routes.topics() == []
+    assert _found(routes.topics()) == []
 
 
 @pytest.mark.parametrize("address", [MASTER.address, "10.0.0.9:10911"])
@@ -448,7 +519,7 @@ def test_what_a_broker_lost_while_it_was_away_has_no_route(
     routes.connection_closed("m")
     older = {"T": TopicConfig("T", 4, 3), "V": TopicConfig("V")}
     routes.register(replace(LEAVER, topics=older, address=address), "new")
-    assert sorted(routes.topics()) == ["T", "V"]
+    assert sorted(_found(routes.topics())) == ["T", "V"]
 
 
 def test_a_broker_that_is_back_names_all_of_its_topics(routes: RouteInfoManager) -> None:
@@ -457,7 +528,7 @@ def test_a_broker_that_is_back_names_all_of_its_topics(routes: RouteInfoManager)
     routes.connection_closed("m")
     with pytest.raises(BrokerError, match="must register all of its topics"):
         routes.register(replace(LEAVER, topics={"N": TopicConfig("N")}), "new")
-    assert sorted(routes.topics()) == ["T", "U"]
+    assert sorted(_found(routes.topics())) == ["T", "U"]
 
 
 def test_a_broker_may_be_back_at_another_address(routes: RouteInfoManager, clock: Clock) -> None:
@@ -475,8 +546,8 @@ def test_a_broker_may_be_back_at_another_address(routes: RouteInfoManager, clock
 
 def test_the_old_connection_of_a_broker_that_moved_says_nothing(routes: RouteInfoManager) -> None:
     """Its end takes no write permission from the broker at its new address."""
-    routes.register(LEAVER, "old")
-    routes.register(replace(LEAVER, address="10.0.0.9:10911"), "new")
+    routes.register(replace(LEAVER, identity="x"), "old")
+    routes.register(replace(LEAVER, address="10.0.0.9:10911", identity="x"), "new")
     routes.connection_closed("old")
     assert _queue(routes, "T").perm == 6
     assert routes.broker_count() == 1
@@ -489,10 +560,68 @@ def test_a_slave_that_restarts_keeps_its_address(routes: RouteInfoManager, clock
     routes.register(replace(slave, route_kept_s=60.0), "s")
     routes.connection_closed("s")
     routes.register(replace(slave, route_kept_s=60.0), "s")
-    assert sorted(routes.topics()) == ["T", "U"]
+    assert sorted(_found(routes.topics())) == ["T", "U"]
     routes.connection_closed("s")
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
     assert _queue(routes, "T").perm == 6
     clock.now_s += 60.1
     routes.drop_silent()
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+def test_a_broker_that_changed_its_name_leaves_no_routes_behind(
+    routes: RouteInfoManager, clock: Clock, is_away: bool
+) -> None:
+    """The old name has the same address: consumers would read each message once for each name, and
+    nobody would ever take it away."""
+    routes.register(replace(MASTER, route_kept_s=60.0), "old")
+    if is_away:
+        routes.connection_closed("old")
+    routes.register(replace(MASTER, broker_name="b"), "new")
+    route = routes.route("T")
+    assert route is not None
+    assert [queue.broker_name for queue in route.queue_datas] == ["b"]
+    assert routes.broker_addresses("a") == {}
+    routes.connection_closed("old")
+    routes.connection_closed("new")
+    clock.now_s += 10_000
+    routes.drop_silent()
+    assert routes.route("T") is None
+    assert routes.cluster_info().broker_addr_table == {}
+
+
+def test_a_broker_that_left_has_no_route_before_its_topics_are_cleaned(
+    routes: RouteInfoManager,
+) -> None:
+    """With many topics the cleaning comes later; what it finds of a broker that is back it leaves
+    alone."""
+    many = {f"T{number}": TopicConfig(f"T{number}", 1, 1) for number in range(3_000)}
+    called = []
+    routes.on_left = lambda: called.append("")
+    routes.register(replace(MASTER, topics=many), "m")
+    routes.register(replace(OTHER, topics={"T1": many["T1"], "T2": many["T2"]}), "o")
+    routes.unregister(MASTER.key, "a")
+    assert called
+    assert routes.route("T0") is None
+    assert _queue(routes, "T1", "b")
+    assert sorted(_found(routes.topics())) == ["T1", "T2"]
+    routes.register(replace(MASTER, topics={name: many[name] for name in ("T2", "T3")}), "m")
+    for _ in routes.clean():
+        pass
+    assert routes.topic_count() == 3
+    assert {name: len(routes.route(name).queue_datas) for name in ("T1", "T2", "T3")} == {  # type: ignore[union-attr]
+        "T1": 1,
+        "T2": 2,
+        "T3": 1,
+    }
+
+
+def test_one_connection_registers_only_so_many_brokers(routes: RouteInfoManager) -> None:
+    """Each one has to be taken away again when the connection ends."""
+    for number in range(MAX_BROKERS):
+        routes.register(replace(MASTER, broker_name=f"b{number}", address=f"h:{number}"), "m")
+    with pytest.raises(BrokerError, match="through this connection already"):
+        routes.register(replace(MASTER, broker_name="more", address="h:more"), "m")
+    routes.register(replace(MASTER, broker_name="b0", address="h:0"), "m")
+    routes.register(replace(MASTER, broker_name="more", address="h:more"), "other")

@@ -15,11 +15,11 @@ from mailboat.protocol.admin_bodies import (
     GroupForbidden,
     ProducerInfo,
     StatsItem,
+    consume_stats_list_slices,
     decode_group_configs,
     decode_topic_configs,
     encode_broker_stats,
     encode_consume_queue,
-    encode_consume_stats_list,
     encode_group_configs,
     encode_group_forbidden,
     encode_master_ha_status,
@@ -65,7 +65,7 @@ def test_counters_are_written_for_mqadmin() -> None:
 def test_the_progress_of_groups_is_written_for_mqadmin() -> None:
     """The body of 317: a list of one map per group, keys that are objects, and two sums."""
     stats = ConsumeStats({MessageQueue("T", "b", 0): OffsetWrapper(9, 4, 5, 6)}, 1.5)
-    assert encode_consume_stats_list("1.2.3.4:5", {"G": [stats], "H": []}) == (
+    assert b"".join(consume_stats_list_slices("1.2.3.4:5", {"G": [stats], "H": []})) == (
         b'{"brokerAddr":"1.2.3.4:5","consumeStatsList":[{"G":[{"consumeTps":1.5,"offsetTable":{'
         b'{"brokerName":"b","queueId":0,"topic":"T"}:'
         b'{"brokerOffset":9,"consumerOffset":4,"lastTimestamp":5,"pullOffset":6}}}]},{"H":[]}],'

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from mailboat.errors import RemoteProtocolError
-from mailboat.protocol.lenient_json import MAX_BYTES, MAX_DEPTH, loads
+from mailboat.protocol.lenient_json import MAX_BYTES, loads
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,9 @@ def test_object_key_reads_like_the_same_key_as_a_string() -> None:
         b'{0:"abc}',
         b"{0:" + b"[" * 100_000,
         b"{" * 100_000,
-        b"{0:" * (MAX_DEPTH + 1) + b"1" + b"}" * (MAX_DEPTH + 1),
+        b"{0:" * 100_000 + b"1" + b"}" * 100_000,
+        b'{0:"a"\0}',
+        b'{0:"a\\',
     ],
 )
 def test_what_is_no_json_either_way_is_refused(text: bytes) -> None:
@@ -89,14 +91,6 @@ def test_object_keys_within_object_keys_are_refused() -> None:
     text = b"{" * 40 + b"}" + b":1}" * 39
     with pytest.raises(RemoteProtocolError):
         loads(text)
-
-
-def test_deepest_allowed_nesting_is_read() -> None:
-    """The depth limit is where it says."""
-    value = loads(b"{0:" * MAX_DEPTH + b"1" + b"}" * MAX_DEPTH)
-    for _ in range(MAX_DEPTH):
-        value = value["0"]
-    assert 1 == value
 
 
 def test_large_text_is_only_read_when_it_is_json() -> None:

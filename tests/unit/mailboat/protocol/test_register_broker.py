@@ -2,16 +2,23 @@
 
 import struct
 import zlib
+from random import Random
 
 import pytest
 
 from mailboat.errors import RemoteProtocolError
 from mailboat.model.data_version import DataVersion
 from mailboat.model.topic import TopicConfig
+from mailboat.protocol.frame import FRAME_MAX_BYTES, HEADER_MAX_BYTES
 from mailboat.protocol.register_broker import (
     MAX_INFLATED_BYTES,
+    MAX_REGISTERED_BYTES,
+    TopicLines,
+    compress_registration,
     decode_register_broker,
     encode_register_broker,
+    registered_bytes,
+    topic_lines,
 )
 from mailboat.protocol.topic_table import TopicConfigTable
 
@@ -100,3 +107,33 @@ def test_inflating_has_a_limit() -> None:
     assert len(bomb) < 100_000
     with pytest.raises(RemoteProtocolError, match="inflates beyond"):
         decode_register_broker(bomb, compressed=True)
+
+
+def test_a_topic_has_a_limit() -> None:
+    """One line, or one entry, is read in one go."""
+    line = b"T 4 3 6 SINGLE_TAG " + b"x" * 70_000
+    with pytest.raises(RemoteProtocolError, match="70019"):
+        decode_register_broker(compressed(line), compressed=True)
+    body = encode_register_broker(
+        TopicConfigTable(topic_config_table={"T": TopicConfig("T" * 70_000)})
+    )
+    with pytest.raises(RemoteProtocolError, match="65536"):
+        decode_register_broker(body)
+
+
+def test_the_most_topics_fit_a_frame_whatever_they_are_called() -> None:
+    """Even where compression gains nothing there is room for the header."""
+    lines = [TopicLines(1, Random(1).randbytes(MAX_REGISTERED_BYTES))]
+    body = compress_registration(DataVersion(), lines)
+    assert len(body) + HEADER_MAX_BYTES < FRAME_MAX_BYTES
+    assert MAX_REGISTERED_BYTES < MAX_INFLATED_BYTES
+
+
+def test_the_room_of_a_topic_is_what_it_takes() -> None:
+    """Counted before it is written, with its length field."""
+    configs = [
+        TopicConfig("T", 4, 4),
+        TopicConfig("%RETRY%" + "g" * 100, 10_000, 1, 2, "MULTI_TAG"),
+    ]
+    written = b"".join(lines.data for lines in topic_lines(configs))
+    assert sum(map(registered_bytes, configs)) == len(written)

@@ -54,7 +54,9 @@ LONG = {
     "batch": "true",
     "bname": "broker-a",
 }
-VALUES = ("PG", "T1", "TBW102", 4, -1, 769, 1700000000000, -7, "TAGS\x01a", 2, True, 16, True)
+VALUES = (
+    "PG", "T1", "TBW102", 4, -1, 769, 1700000000000, -7, "TAGS\x01a", 2, True, 16, True, "broker-a"
+)  # fmt: skip
 PULL = {
     "consumerGroup": "CG",
     "topic": "T1",

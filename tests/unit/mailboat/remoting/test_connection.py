@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mailboat.errors import ConnectionLostError, RequestTimeoutError
+from mailboat.errors import ConnectionLostError, PeerBusyError, RequestTimeoutError
 from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import Frame, FrameDecoder, encode_frame
 from mailboat.remoting.connection import Connection, ConnectionSet
@@ -27,18 +27,20 @@ class NotedTransport(asyncio.Transport):
         self.is_aborted = False
         self.is_closed = False
         self.unsent = 0
+        self.is_stuck = False
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Take note of the high-water mark."""
         self.high_water = high
 
     def get_write_buffer_size(self) -> int:
-        """Return what the test says is unsent."""
+        """Return what was written while the peer was stuck, or what the test says."""
         return self.unsent
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Take note of the bytes."""
         self.written.append(bytes(data))
+        self.unsent += len(data) if self.is_stuck else 0
 
     def is_closing(self) -> bool:
         """Whether it was closed either way."""
@@ -51,6 +53,7 @@ class NotedTransport(asyncio.Transport):
     def abort(self) -> None:
         """Take note."""
         self.is_aborted = True
+        self.unsent = 0
 
     def pause_reading(self) -> None:
         """Take note."""
@@ -68,11 +71,16 @@ class NotingHandler:
         """Start without notes."""
         self.opened: list[Connection] = []
         self.closed: list[Connection] = []
+        self.resumed: list[Connection] = []
         self.frames: list[Frame] = []
 
     def connection_opened(self, connection: Connection) -> None:
         """Take note."""
         self.opened.append(connection)
+
+    def writing_resumed(self, connection: Connection) -> None:
+        """Take note."""
+        self.resumed.append(connection)
 
     def connection_closed(self, connection: Connection) -> None:
         """Take note."""
@@ -268,31 +276,157 @@ async def test_slow_reader_goes_on_when_it_has_read() -> None:
     connection.resume_writing()
     assert [b'{"code":1}', b'{"code":2}', b'{"code":3}'] == [frame[1] for frame in handler.frames]
     assert (False, False) == (connection.is_write_paused, transport.is_reading_paused)
+    assert [connection] == handler.resumed
     sweep(connection, 11)
     assert not transport.is_aborted
 
 
-async def test_longest_paused_peer_pays_for_short_memory() -> None:
-    """Unsent answers of all connections have a budget; the one that stalls longest is dropped."""
-    owner = new_set(RemotingLimits(unsent_budget_bytes=1000))
-    peers = [connect(owner, ("10.0.0.1", port)) for port in (1, 2, 3)]
-    for connection, transport, _ in peers:
-        transport.unsent = 400
-        connection.pause_writing()
-    assert [True, False, False] == [transport.is_aborted for _, transport, _ in peers]
+def stuck(
+    owner: ConnectionSet, host: str, unsent: int, *, stale: bool = False
+) -> tuple[Connection, NotedTransport]:
+    """Connect a peer that reads nothing of what is written to it."""
+    connection, transport, _ = connect(owner, (host, 5000))
+    transport.is_stuck = True
+    connection.write(bytes(unsent))
+    if stale:
+        sweep(connection, 0)
+        sweep(connection, 1)
+    return connection, transport
 
 
-async def test_peer_that_is_gone_is_not_blamed(caplog: pytest.LogCaptureFixture) -> None:
-    """A paused connection that was lost is not among those that are dropped later."""
+async def test_largest_peer_pays_for_short_memory(caplog: pytest.LogCaptureFixture) -> None:
+    """What all keep together has a budget; nothing above it is ever written."""
     owner = new_set(RemotingLimits(unsent_budget_bytes=1000))
-    peers = [connect(owner, (f"10.0.0.{n}", 1)) for n in (1, 2, 3)]
-    for connection, transport, _ in peers:
-        transport.unsent = 900
-        if connection.peer == "10.0.0.2:1":
-            peers[0][0].connection_lost(None)
-        connection.pause_writing()
-    assert [False, True, False] == [transport.is_aborted for _, transport, _ in peers]
-    assert ["peer=10.0.0.2:1"] == [record.getMessage().split()[3] for record in caplog.records]
+    peers = [stuck(owner, "10.0.0.1", size) for size in (300, 400, 250)]
+    assert owner.kept.look() == 950
+    connection, transport = stuck(owner, "10.0.0.1", 40)
+    assert [False, True, False] == [transport.is_aborted for _, transport in peers]
+    assert (590, 40, False) == (owner.kept.look(), transport.unsent, transport.is_aborted)
+    connection.write(bytes(600))
+    assert (550, True) == (owner.kept.look(), transport.is_aborted)
+    assert "400 bytes of answers that it does not read" in caplog.records[0].getMessage()
+    assert "more than 985 for all (unsentBudgetBytes=1000)" in caplog.records[0].getMessage()
+
+
+async def test_the_address_that_keeps_most_pays(caplog: pytest.LogCaptureFixture) -> None:
+    """Many small ones of one address do not cost another its large answer."""
+    owner = new_set(RemotingLimits(unsent_budget_bytes=1000))
+    many = [stuck(owner, "10.0.0.1", 100)[1] for _ in range(6)]
+    _, large = stuck(owner, "10.0.0.2", 500)
+    assert (2, False) == (sum(transport.is_aborted for transport in many), large.is_aborted)
+
+
+async def test_what_does_not_move_goes_first() -> None:
+    """Of one address, whoever has not read for a second pays before a large answer on its way."""
+    owner = new_set(RemotingLimits(unsent_budget_bytes=1000))
+    old = [stuck(owner, "10.0.0.1", 300, stale=True)[1] for _ in range(2)]
+    moving, moved = stuck(owner, "10.0.0.1", 100)
+    for _ in range(2):
+        sweep(moving, 1)
+        moved.unsent = 0
+        moving.write(bytes(100))
+    _, large = stuck(owner, "10.0.0.1", 500)
+    assert [True, False] == [transport.is_aborted for transport in old]
+    assert (False, False) == (moved.is_aborted, large.is_aborted)
+
+
+async def test_peer_that_is_gone_is_not_blamed() -> None:
+    """What was kept for a connection that was lost counts no more."""
+    owner = new_set(RemotingLimits(unsent_budget_bytes=1000))
+    gone, _ = stuck(owner, "10.0.0.1", 900)
+    gone.connection_lost(None)
+    _, transport = stuck(owner, "10.0.0.2", 900)
+    assert not transport.is_aborted
+
+
+async def test_unfinished_frames_count() -> None:
+    """The part of a frame that has arrived is kept for its peer and has the same budget."""
+    owner = new_set(RemotingLimits(unsent_budget_bytes=100_000))
+    frame = RemotingCommand.request(10, body=bytes(80_000)).encode()
+    first, first_transport, _ = connect(owner)
+    first.data_received(frame[:60_000])
+    second, second_transport, _ = connect(owner)
+    second.data_received(frame[:30_000])
+    assert 90_000 == owner.kept.look()
+    second.data_received(frame[30_000:40_000])
+    assert (True, False) == (first_transport.is_aborted, second_transport.is_aborted)
+    assert 40_000 == owner.kept.look()
+    second.data_received(frame[40_000:])
+    assert (0, False) == (owner.kept.look(), second_transport.is_aborted)
+
+
+async def test_frames_put_back_count() -> None:
+    """So do requests that wait until their peer reads."""
+    owner = new_set(RemotingLimits(unsent_budget_bytes=1000))
+    connection, _, _ = connect(owner)
+    connection.pause_writing()
+    connection.postpone([(0, b"h" * 10, b"b" * 90)])
+    connection.postpone([(0, b"h" * 10, b"b" * 40)])
+    assert 150 == owner.kept.look()
+    connection.keep(50)
+    assert 200 == owner.kept.look()
+    connection.release(50)
+    connection.data_received(b"")
+    assert 150 == owner.kept.look()
+
+
+async def test_answers_that_can_wait_find_no_room_above_half() -> None:
+    """What is pulled waits while half of the budget is in use, by those who use the most of it."""
+    owner = new_set(RemotingLimits(unsent_budget_bytes=1000))
+    connection, _, _ = connect(owner)
+    assert connection.has_room()
+    _, transport = stuck(owner, "10.0.0.1", 600)
+    other, _, _ = connect(owner, ("10.0.0.2", 5000))
+    assert (False, True) == (connection.has_room(), other.has_room())
+    reader, _, _ = connect(owner)
+    reader.write(b"read at once")
+    assert reader.has_room()
+    _, more = stuck(owner, "10.0.0.1", 200)
+    await asyncio.sleep(0.01)
+    assert (False, True) == (reader.has_room(), other.has_room())
+    transport.unsent = more.unsent = 100
+    await asyncio.sleep(0.01)
+    assert connection.has_room()
+    connection.pause_writing()
+    assert not connection.has_room()
+
+
+async def test_bytes_that_do_not_move_make_room_for_others() -> None:
+    """Above half of the budget a peer that has read nothing since the last sweep is closed."""
+    owner = new_set(RemotingLimits(unsent_budget_bytes=1000))
+    peers = [stuck(owner, "10.0.0.1", size) for size in (200, 150, 150, 100)]
+    for _ in range(2):
+        assert not any(transport.is_aborted for _, transport in peers)
+        owner._sweep()
+    assert [True, False, False, False] == [transport.is_aborted for _, transport in peers]
+    owner._sweep()
+    assert [True, False, False, False] == [transport.is_aborted for _, transport in peers]
+
+
+async def test_our_own_client_may_send_what_it_wants() -> None:
+    """The budget is a server's."""
+    limits = RemotingLimits(unsent_budget_bytes=1000)
+    owner = ConnectionSet(limits, name="test", capacity=None, expects_frames=False)
+    _, transport = stuck(owner, "10.0.0.1", 2000)
+    assert not transport.is_aborted
+
+
+async def test_peers_that_do_not_listen_are_asked_nothing() -> None:
+    """A server sends no request to a peer that reads or answers too little of the earlier ones."""
+    connection, transport, _ = connect(new_set(RemotingLimits(max_unanswered=2)))
+    asked = [
+        asyncio.create_task(connection.request(RemotingCommand.request(307), 5)) for _ in range(3)
+    ]
+    await asyncio.sleep(0)
+    with pytest.raises(PeerBusyError, match="has 2 requests to answer first"):
+        await asked[2]
+    for request in sent(transport):
+        connection.data_received(request.response(0).encode())
+    assert [0, 0] == [(await request).code for request in asked[:2]]
+    connection.pause_writing()
+    with pytest.raises(PeerBusyError, match="5000 does not read"):
+        await connection.request(RemotingCommand.request(307), 5)
+    assert 2 == len(sent(transport))
 
 
 @pytest.mark.parametrize(

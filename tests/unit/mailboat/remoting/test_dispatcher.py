@@ -5,11 +5,12 @@ import logging
 
 import pytest
 
+import mailboat.remoting.dispatcher as dispatcher_module
 from mailboat.errors import BrokerError, DiskFullError, IllegalMessageError, RemoteProtocolError
 from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import Frame, FrameDecoder
 from mailboat.remoting.connection import Connection, ConnectionSet
-from mailboat.remoting.dispatcher import Answer, Dispatcher
+from mailboat.remoting.dispatcher import Answer, Dispatcher, Lane
 from mailboat.remoting.limits import RemotingLimits
 
 
@@ -54,6 +55,12 @@ class NotedTransport(asyncio.Transport):
 
     def resume_reading(self) -> None:
         """Ignore it."""
+
+
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine does not split the requests of one read over several rounds here."""
+    monkeypatch.setattr(dispatcher_module, "ROUND_S", 60.0)
 
 
 def connect(
@@ -236,6 +243,64 @@ async def test_too_many_awaited_requests_are_refused() -> None:
     released.set()
     await dispatcher.drain(5)
     assert [2, 0, 1] == [answer.opaque for answer in answers(transport)]
+
+
+async def test_requests_of_one_lane_do_not_keep_others_waiting() -> None:
+    """What waits for other clients has limits of its own, and each connection has its share."""
+    released = asyncio.Event()
+
+    async def slow(_: Connection, command: RemotingCommand) -> Answer:
+        await released.wait()
+        return command.response(0)
+
+    dispatcher = Dispatcher(max_in_flight=3, max_per_connection=2)
+    for code, lane in ((1000, Lane.COMMON), (1001, Lane.MEMBER), (1002, Lane.RELAY)):
+        dispatcher.register(code, slow, lane)
+    first, first_transport = connect(dispatcher)
+    second, second_transport = connect(dispatcher)
+    for code in (1000, 1001, 1002):
+        first.data_received(b"".join(request(code, n) for n in range(3)))
+        second.data_received(b"".join(request(code, n) for n in range(2)))
+    assert [(answer.code, answer.opaque, answer.remark) for answer in answers(first_transport)] == [
+        (2, 2, f"[OVERLOAD]2 {name} of this connection are in progress, try again later")
+        for name in ("requests", "locks, offsets and heartbeats", "relayed requests")
+    ]
+    # Three of each lane are awaited by now, and four of the one that may have more.
+    assert [
+        (answer.code, answer.opaque, answer.remark) for answer in answers(second_transport)
+    ] == [
+        (2, 1, f"[OVERLOAD]3 {name} are in progress, try again later")
+        for name in ("requests", "locks, offsets and heartbeats")
+    ]
+    released.set()
+    await dispatcher.drain(5)
+    second.data_received(request(1000, 7))
+    await dispatcher.drain(5)
+    assert answers(second_transport)[-1].opaque == 7
+
+
+async def test_awaited_requests_are_kept_for_their_peer() -> None:
+    """Their bytes count while they are awaited, and no longer; beyond the budget it is closed."""
+    released = asyncio.Event()
+
+    async def slow(_: Connection, command: RemotingCommand) -> Answer:
+        await released.wait()
+        return command.response(0)
+
+    dispatcher = Dispatcher()
+    dispatcher.register(1000, slow)
+    connection, transport = connect(dispatcher, RemotingLimits(unsent_budget_bytes=1000))
+    connection.data_received(request(1000, 1, body=bytes(400)))
+    assert connection.kept_bytes() == 400
+    released.set()
+    await dispatcher.drain(5)
+    await asyncio.sleep(0)
+    assert (connection.kept_bytes(), len(answers(transport))) == (0, 1)
+    released.clear()
+    for number in range(3):
+        connection.data_received(request(1000, number, body=bytes(400)))
+    assert transport.is_closed
+    await dispatcher.drain(0.01)
 
 
 async def test_drain_ends_requests_that_take_too_long() -> None:

@@ -1,11 +1,17 @@
 """The table of a store's queues."""
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from mailboat.disk.real import RealDisk
+from mailboat.errors import IllegalMessageError
 from mailboat.store.consume_queue import ConsumeQueue
+from mailboat.store.file_pool import FilePool
 from mailboat.store.queue_table import QueueTable
+from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
 
 FILE_BYTES = 400
@@ -13,13 +19,13 @@ FILE_BYTES = 400
 
 def test_a_topic_has_its_own_queues_by_id() -> None:
     """In whatever order they came; none after the topic was deleted, or all were."""
-    table = QueueTable(SimulatedDisk(), "/queues", FILE_BYTES)
+    table = QueueTable(SimulatedDisk(), FilePool(SimulatedDisk(), 8), "/queues", FILE_BYTES)
     for topic, queue_id in (("b", 11), ("a", 0), ("b", 2), ("b", 0)):
         table.get_or_add(topic, queue_id)
     assert [queue.queue_id for queue in table.of_topic("b")] == [0, 2, 11]
     assert [queue.queue_id for queue in table.of_topic("a")] == [0]
     assert table.of_topic("c") == []
-    table.delete_topic("b")
+    list(table.delete_topic_steps("b"))
     assert table.of_topic("b") == []
     added = table.get_or_add("b", 5)
     assert table.of_topic("b") == [added]
@@ -30,14 +36,14 @@ def test_a_topic_has_its_own_queues_by_id() -> None:
 def test_the_queues_of_a_topic_are_found_after_a_start(tmp_path: Path) -> None:
     """Those that lie on the disk belong to their topic."""
     disk = RealDisk()
-    table = QueueTable(disk, f"{tmp_path}", FILE_BYTES)
+    table = QueueTable(disk, FilePool(disk, 8), f"{tmp_path}", FILE_BYTES)
     for topic, queue_id in (("b", 1), ("b", 0), ("a", 3)):
         queue = table.get_or_add(topic, queue_id)
         queue.append(100 * queue_id, 100, 0)
         table.mark_dirty(queue)
     table.write()
     table.close()
-    again = QueueTable(disk, f"{tmp_path}", FILE_BYTES)
+    again = QueueTable(disk, FilePool(disk, 8), f"{tmp_path}", FILE_BYTES)
     assert again.load(1000, 1000)
     assert [(queue.topic, queue.queue_id) for queue in again.of_topic("b")] == [("b", 0), ("b", 1)]
     again.close()
@@ -52,7 +58,7 @@ def test_a_topic_is_found_without_a_look_at_the_others() -> None:
 
         keys = values = items = __iter__  # type: ignore[assignment]
 
-    table = QueueTable(SimulatedDisk(), "/queues", FILE_BYTES)
+    table = QueueTable(SimulatedDisk(), FilePool(SimulatedDisk(), 8), "/queues", FILE_BYTES)
     added = table.get_or_add("topic", 0)
     table.by_key = OnlyLookups(table.by_key)
     assert table.of_topic("topic") == [added]
@@ -62,7 +68,7 @@ def test_sums_are_the_same_after_a_start_however_the_files_came() -> None:
     """A file that was not written yet when the log's start passed it holds nothing either."""
     disk = SimulatedDisk()
     disk.mkdir("/queues")
-    table = QueueTable(disk, "/queues", FILE_BYTES)
+    table = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
     queue = table.get_or_add("topic", 0)
     for number in range(65):
         queue.append(100 * number, 100, 0)
@@ -74,7 +80,7 @@ def test_sums_are_the_same_after_a_start_however_the_files_came() -> None:
     table.write()
     assert queue.min_offset == 45
     assert table.first_bytes() == 2 * FILE_BYTES
-    again = QueueTable(disk, "/queues", FILE_BYTES)
+    again = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
     assert again.load(6500, 6500)
     again.raise_min(4500)
     assert again.first_bytes() == 2 * FILE_BYTES
@@ -87,7 +93,7 @@ def test_a_deleted_topic_takes_its_dropped_files_along() -> None:
     """Also while they wait for a checkpoint; a topic of the same name keeps its own files."""
     disk = SimulatedDisk()
     disk.mkdir("/queues")
-    table = QueueTable(disk, "/queues", FILE_BYTES)
+    table = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
     for life in range(2):
         queue = table.get_or_add("topic", 0)
         for number in range(65):
@@ -98,7 +104,95 @@ def test_a_deleted_topic_takes_its_dropped_files_along() -> None:
             table.raise_min(4500)
             drops = table.dropped()
             assert [drop.files for drop in drops] == [2]
-            table.delete_topic("topic")
+            list(table.delete_topic_steps("topic"))
             assert disk.walk("/queues") == []
     table.unlink_dropped(drops)
     assert len(disk.walk("/queues")) == 4
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../commitlog", "a/b", "a\0b", "ä" * 128])
+def test_only_a_folder_of_the_table_is_removed(tmp_path: Path, name: str) -> None:
+    """Whoever asks: the name of a topic is one step of a path, or nothing happens."""
+    (tmp_path / "commitlog").mkdir()
+    (tmp_path / "queues" / "a" / "b").mkdir(parents=True)
+    disk = RealDisk()
+    table = QueueTable(disk, FilePool(disk, 8), f"{tmp_path}/queues", FILE_BYTES)
+    with pytest.raises(IllegalMessageError, match="not the name of a folder"):
+        list(table.delete_topic_steps(name))
+    assert (tmp_path / "commitlog").is_dir()
+    assert (tmp_path / "queues" / "a" / "b").is_dir()
+
+
+class _SlowClockDisk(FaultyDisk):
+    """A clock that moves with every look at it."""
+
+    def monotonic(self) -> float:
+        """Return a later time than before."""
+        simulated = self.disk
+        assert isinstance(simulated, SimulatedDisk)
+        simulated.advance(0.001)
+        return simulated.monotonic()
+
+
+def test_a_removal_reads_nothing_of_queues_that_it_does_not_touch() -> None:
+    """Where the first message of a queue lies is known after one look at it."""
+    simulated = SimulatedDisk()
+    simulated.mkdir("/queues")
+    disk = FaultyDisk(simulated)
+    table = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
+    for number in range(200):
+        queue = table.get_or_add("topic", number)
+        queue.append(1000 + number, 10, 0)
+        table.mark_dirty(queue)
+    table.write()
+    table.raise_min(1000)
+    before = disk.calls["pread"]
+    for start in range(900, 1001, 10):
+        table.raise_min(start)
+    assert disk.calls["pread"] == before
+    table.begin_raise(1050)
+    raised = table.raise_some(1)
+    assert sorted(item.queue_id for item in raised) == list(range(50))
+
+
+def test_queues_are_adjusted_in_slices_and_nobody_sees_it() -> None:
+    """Who asks for a queue gets it adjusted; every loss is told once, checkpoints wait."""
+    simulated = SimulatedDisk()
+    simulated.mkdir("/queues")
+    disk = _SlowClockDisk(simulated)
+    table = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
+    for number in range(1000):
+        queue = table.get_or_add("topic", number)
+        queue.append(number, 10, 0)
+        queue.append(10_000 + number, 10, 0)
+    table.begin_raise(10_000)
+    raised = table.raise_some(0.003)
+    assert table.is_raising
+    assert 0 < len(raised) < 500
+    last = table.get("topic", 999)
+    assert last is not None
+    assert last.min_offset == 1
+    while table.is_raising:
+        raised += table.raise_some(0.003)
+    assert sorted(item.queue_id for item in raised) == list(range(1000))
+    assert {(item.old_min, item.new_min) for item in raised} == {(0, 1)}
+
+
+def test_a_queue_that_cannot_be_read_now_is_adjusted_later() -> None:
+    """The error comes when all others are done; the next call has it and forgets no loss."""
+    simulated = SimulatedDisk()
+    simulated.mkdir("/queues")
+    disk = FaultyDisk(simulated)
+    table = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
+    for number in range(20):
+        queue = table.get_or_add("topic", number)
+        queue.append(number, 10, 0)
+        table.mark_dirty(queue)
+    table.write()
+    disk.inject(Fault(("pread",), 7, errno.ENOMEM, sticky=True))
+    table.begin_raise(100)
+    with pytest.raises(OSError, match="cannot be read now"):
+        table.raise_some(1)
+    disk.heal()
+    table.begin_raise(100)
+    assert len(table.raise_some(1)) == 20

@@ -267,28 +267,48 @@ def test_clocks_stand_still_until_they_are_moved() -> None:
     assert disk.crash(Random(0)).wall_ms() == disk.wall_ms()
 
 
-def test_a_mapped_file_does_not_grow() -> None:
-    """Growing what somebody reads through a map is refused loudly, and works once it is closed."""
+def test_a_lost_page_fails_alone_until_it_is_written_whole() -> None:
+    """Reads give what comes before it, a write of a part needs the rest, a cut frees it."""
     disk = SimulatedDisk()
-    fd = _file(disk, b"x" * 100)
-    mapped = disk.map_read(fd, 100)
-    with pytest.raises(BufferError):
-        disk.pwrite(fd, b"y", 100)
-    mapped.close()
-    disk.pwrite(fd, b"y", 100)
-    assert disk.pread(fd, 2, 99) == b"xy"
+    fd = _file(disk, b"x" * 20_000)
+    disk.file("/f").make_unreadable(5000, 10)
+    assert len(disk.pread(fd, 9000, 0)) == 4096
+    for position in (4096, 8191):
+        with pytest.raises(OSError, match="Input/output"):
+            disk.pread(fd, 100, position)
+    assert disk.pread(fd, 100, 8192) == b"x" * 100
+    disk = disk.kill()
+    fd = disk.open("/f")
+    with pytest.raises(OSError, match="Input/output"):
+        disk.pwrite(fd, b"y" * 100, 4096)
+    disk.pwrite(fd, b"y" * 4096, 4096)
+    assert disk.pread(fd, 2, 4095) == b"xy"
+    disk.file("/f").make_unreadable(9000, 1)
+    disk.ftruncate(fd, 8192)
+    disk.ftruncate(fd, 20_000)
+    assert disk.pread(fd, 1, 9000) == b"\0"
 
 
 def test_a_large_sparse_file_costs_next_to_nothing() -> None:
-    """A ConsumeQueue file of 6,000,000 bytes with a few units is cheap to make, map and crash."""
+    """A ConsumeQueue file of 6,000,000 bytes with a few units is cheap to make, read and crash."""
     disk = SimulatedDisk()
     started = time.perf_counter()
     for number in range(200):
         fd = disk.open(f"/{number}", create=True)
         disk.ftruncate(fd, 6_000_000)
         disk.pwrite(fd, b"unit" * 5, 40)
-        assert bytes(disk.map_read(fd, 6_000_000).view[38:44]) == b"\0\0unit"
+        assert disk.pread(fd, 6, 38) == b"\0\0unit"
         disk.fdatasync(fd)
     assert disk.crash(Random(0)).open_files == 0
     # 1.2 GB of zeros written once would already take longer.
     assert time.perf_counter() - started < 1
+
+
+def test_a_power_cut_begins_another_run_of_the_kernel() -> None:
+    """The death of a process does not."""
+    disk = SimulatedDisk()
+    before = disk.boot_id()
+    cut = disk.crash(Random(0))
+    assert cut.boot_id() != before
+    assert disk.kill().boot_id() == before
+    assert cut.crash(Random(0)).boot_id() not in (before, cut.boot_id())

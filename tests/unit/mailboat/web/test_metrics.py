@@ -42,19 +42,19 @@ async def test_a_page_is_made_once_a_second_at_most() -> None:
     clock = Clock()
     context = WebContext(load_settings("namesrv"))
     page = MetricsPage(context, clock=clock)
-    assert _values(page.render())["mailboat_serving"] == 0
+    assert _values(await page.render())["mailboat_serving"] == 0
     context.phase = "serving"
     clock.now_s += 0.99
-    assert _values(page.render())["mailboat_serving"] == 0
+    assert _values(await page.render())["mailboat_serving"] == 0
     clock.now_s += 0.02
-    assert _values(page.render())["mailboat_serving"] == 1
+    assert _values(await page.render())["mailboat_serving"] == 1
 
 
 async def test_a_name_server_shows_its_own_numbers_only() -> None:
     """There are no broker metrics in a process without a broker."""
     settings = load_settings("namesrv")
     context = WebContext(settings, namesrv=NamesrvController(settings))
-    values = _values(MetricsPage(context).render())
+    values = _values(await MetricsPage(context).render())
     assert values["mailboat_namesrv_brokers"] == 0
     assert values["mailboat_namesrv_topics"] == 0
     assert values["process_resident_memory_bytes"] > 0

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from mailboat.config import role_settings
+from mailboat.config.fields import to_text
 from mailboat.config.properties import parse_properties
 from mailboat_operator.crds.broker import Broker, parse_broker
 from mailboat_operator.crds.name_server import NameServer
@@ -18,14 +20,15 @@ from mailboat_operator.planner.actions import (
     Action,
     Apply,
     ConfigureBroker,
+    CopyDeclarations,
     Delete,
+    Evict,
     Notify,
     Patch,
     Plan,
     ResizeClaim,
 )
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Children, Observation
-from mailboat_operator.resources.config_map import live_settings
 from mailboat_operator.resources.labels import digest
 
 STEP_S = 5.0
@@ -40,6 +43,9 @@ KEYS = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
+BROKER_KEYS = {key: to_text(item.default) for key, item in role_settings("broker").items()}
+"""Every key of a broker of this version, with its default."""
+
 AMOUNTS = {"1024Mi": "1Gi", "0.5": "500m", "8192Mi": "8Gi"}
 IMMUTABLE = {"serviceName", "selector", "podManagementPolicy", "volumeClaimTemplates"}
 
@@ -62,13 +68,30 @@ class ModelCluster:
         self.default_image = "mailboat:1"
         self.taken_addresses: set[str] = set()
         self.unreachable: set[str] = set()
+        self.silent_since_s: dict[str, float] = {}
         self.unregistered: set[str] = set()
+        self.lost_name_servers: set[tuple[str, str]] = set()
+        self.rivals: dict[str, str] = {}
+        """Pod's name -> address of the broker that has its name."""
+
         self.crashing: set[str] = set()
         self.unschedulable = False
+        self.http_peers: tuple[dict[str, Any], ...] | None = None
+        self.keys_of_image: dict[str, frozenset[str]] = {}
+        """Image of old brokers -> the keys that they take; with any other one they end."""
+
+        self.fresh_s = 60.0
+        self.unread: dict[str, int] = {}
+        self.topics: dict[str, set[str]] = {}
+        self.copied: set[str] = set()
+        self.newest_s: float | None = None
+        self.collect_s = 0.0
+        self.collected: dict[str, tuple[float, Observation]] = {}
         self.writes: list[Action | str] = []
         self.events: list[Notify] = []
         self.taken_down: list[tuple[str, int]] = []
         self.down_by_us: set[str] = set()
+        self.served: set[str] = set()
         self.spec = spec
         self.generation = 1
         self.status: dict[str, Any] = {}
@@ -101,6 +124,7 @@ class ModelCluster:
             "config_maps": "ConfigMap",
             "disruption_budgets": "PodDisruptionBudget",
             "service_accounts": "ServiceAccount",
+            "network_policies": "NetworkPolicy",
         }
         children = {
             field: {
@@ -115,10 +139,13 @@ class ModelCluster:
             children=Children(**children),
             storage_classes={"standard": STORAGE_CLASS},
             name_server=self.name_server,
-            observations={name: self._observe(name, pod) for name, pod in self.pods()},
+            observations={name: self._collected(name, pod) for name, pod in self.pods()},
             default_image=self.default_image,
             now_s=self.now_s,
             monotonic_s=self.now_s - START_S,
+            fresh_s=self.fresh_s,
+            http_peers=self.http_peers,
+            copied=self._forget_copied(),
         )
 
     def carry_out(self, plan: Plan, *, actions: int | None = None) -> int:
@@ -149,10 +176,16 @@ class ModelCluster:
                 self._apply_or_fall_back(action)
             case Delete():
                 self._delete(action)
+            case Evict():
+                self._evict_by_budget(action)
             case Patch():
                 self._patch(action)
             case ConfigureBroker():
                 self.running_config[action.pod] |= action.values
+            case CopyDeclarations():
+                known = [self.topics.get(pod, set()) for pod in action.sources]
+                self.topics.setdefault(action.pod, set()).update(set.intersection(*known))
+                self.copied.add(action.pod.rpartition("-")[0])
             case ResizeClaim():
                 claim = self.objects["PersistentVolumeClaim", action.name]
                 size = str(action.size_bytes)
@@ -183,6 +216,21 @@ class ModelCluster:
     def evict(self, name: str) -> None:
         """Let a node's drain take a pod."""
         self.objects.pop(("Pod", name), None)
+
+    def restart(self, name: str, *, code: int = 137, reason: str = "OOMKilled") -> None:
+        """Let a pod's container end; the kubelet has it back at the next step."""
+        pod = self.objects.get(("Pod", name))
+        (entry,) = (pod or {}).get("status", {}).get("containerStatuses") or [{}]
+        if pod is not None and "running" in entry.get("state", {}):
+            last = {"terminated": {"exitCode": code, "reason": reason}}
+            self._set_state(pod, {"waiting": {"reason": "CrashLoopBackOff"}}, started=False)
+            entry = pod["status"]["containerStatuses"][0]
+            entry |= {"lastState": last, "restartCount": entry["restartCount"] + 1}
+
+    def reboot(self) -> None:
+        """Let the node that all pods run on begin anew."""
+        for name, _ in list(self.pods()):
+            self.restart(name, code=255, reason="Unknown")
 
     def remove(self, kind: str, name: str) -> None:
         """Let a person delete an object and leave what belonged to it (`--cascade=orphan`)."""
@@ -288,6 +336,19 @@ class ModelCluster:
         metadata["resourceVersion"] = self._next()
         live["orphan"] = action.orphan
 
+    def _evict_by_budget(self, action: Evict) -> None:
+        """Delete a pod unless the budget (maxUnavailable 1, AlwaysAllow) keeps it."""
+        pod = self.objects.get(("Pod", action.name))
+        wanted = [
+            f"{item['metadata']['name']}-{ordinal}"
+            for item in self.of_kind("StatefulSet")
+            for ordinal in range(item["spec"]["replicas"])
+        ]
+        ready = [name for name, item in self.pods() if name in wanted and pod_is_ready(item)]
+        if pod is not None and pod_is_ready(pod) and len(ready) < len(wanted):
+            raise RefusedError("the pod's disruption budget does not allow it")
+        self._delete(Delete("Pod", action.name, action.uid, None, False, action.reason))
+
     def _patch(self, action: Patch) -> None:
         live = self.objects[action.kind, action.name]
         metadata = live["metadata"]
@@ -303,7 +364,8 @@ class ModelCluster:
     def _note_restart(self, pod: dict[str, Any]) -> None:
         name = pod["metadata"]["name"]
         self.taken_down.append((name, self.generation))
-        if pod_is_ready(pod):
+        if pod["metadata"]["uid"] in self.served:
+            # Also one that was between two runs: it would have served again.
             self.down_by_us.add(name)
 
     def _collect_garbage(self) -> None:
@@ -382,6 +444,7 @@ class ModelCluster:
                 "name": claim[1],
                 "uid": f"uid-{self._next()}",
                 "resourceVersion": self._next(),
+                "creationTimestamp": self.time(),
             }
             template["spec"]["storageClassName"] = "standard"
             template["status"] = {"phase": "Bound", "capacity": {"storage": size}}
@@ -419,7 +482,11 @@ class ModelCluster:
         self.objects["Pod", name] = {
             "kind": "Pod",
             **pod,
-            "status": {"phase": "Pending", "conditions": [self._condition("Ready", "False")]},
+            "status": {
+                "phase": "Pending",
+                "startTime": self.time(),
+                "conditions": [self._condition("Ready", "False")],
+            },
         }
 
     def _run_pod(self, name: str, pod: dict[str, Any]) -> None:
@@ -444,22 +511,38 @@ class ModelCluster:
             waiting = {"waiting": {"reason": "CrashLoopBackOff"}}
             self._set_state(pod, waiting, started=False)
             last = {"terminated": {"exitCode": 1, "reason": "Error"}}
-            status["containerStatuses"][0]["lastState"] = last
+            entry = status["containerStatuses"][0]
+            entry |= {"lastState": last, "restartCount": entry["restartCount"] + 1}
         elif "running" not in (status.get("containerStatuses") or [{}])[0].get("state", {}):
-            self._set_state(pod, {"running": {}}, started=False)
-            group = name.rpartition("-")[0]
-            config = self.objects.get(("ConfigMap", group))
-            text = config["data"]["broker.conf"] if config else ""
-            in_file = {item.key: item.value for item in parse_properties(text)}
-            self.running_config[name] = {"namesrvAddr": ""} | live_settings(in_file)
+            self._start_broker(name, pod, container["image"])
         else:
             self._set_state(pod, {"running": {}}, started=True)
             self._set_ready(pod, True)
             self.down_by_us.discard(name)
+            self.served.add(metadata["uid"])
+
+    def _start_broker(self, name: str, pod: dict[str, Any], image: str) -> None:
+        """Start from the file: an unknown key is the end of an old broker, and no other one's."""
+        config = self.objects.get(("ConfigMap", name.rpartition("-")[0]))
+        text = config["data"]["broker.conf"] if config else ""
+        in_file = {item.key: item.value for item in parse_properties(text)}
+        known = self.keys_of_image.get(image, frozenset(BROKER_KEYS))
+        if image in self.keys_of_image and in_file.keys() - known:
+            self._set_state(pod, {"waiting": {"reason": "CrashLoopBackOff"}}, started=False)
+            last = {"terminated": {"exitCode": 3, "reason": "Error"}}
+            pod["status"]["containerStatuses"][0]["lastState"] = last
+            return
+        self._set_state(pod, {"running": {}}, started=False)
+        values = BROKER_KEYS | in_file
+        self.running_config[name] = {key: values.get(key, "") for key in known}
 
     def _set_state(self, pod: dict[str, Any], state: dict[str, Any], *, started: bool) -> None:
         name = pod["spec"]["containers"][0]["name"]
-        entry = {"name": name, "state": state, "started": started}
+        (before,) = pod["status"].get("containerStatuses") or [{}]
+        kept = {"restartCount": 0} | {
+            key: before[key] for key in ("restartCount", "lastState") if key in before
+        }
+        entry = kept | {"name": name, "state": state, "started": started}
         pod["status"]["containerStatuses"] = [entry]
         if not started:
             self._set_ready(pod, False)
@@ -472,9 +555,29 @@ class ModelCluster:
     def _condition(self, name: str, status: str) -> dict[str, Any]:
         return {"type": name, "status": status, "lastTransitionTime": self.time()}
 
+    def _forget_copied(self) -> frozenset[str]:
+        """Return what was copied and is not in the status yet, as the reconciler keeps it."""
+        entries = self.status.get("brokers", [])
+        self.copied &= {entry["name"] for entry in entries if entry.get("topics")}
+        return frozenset(self.copied)
+
+    def _collected(self, name: str, pod: dict[str, Any]) -> Observation:
+        """Return what the broker said when it was last asked: now, unless that is seldom."""
+        seen_s, known = self.collected.get(name, (-1e9, None))
+        is_same = known is not None and known.pod_uid == pod["metadata"]["uid"]
+        if known is None or not is_same or self.now_s - seen_s >= self.collect_s:
+            known = self._observe(name, pod)
+            # The real one asks again soon where something is not as it should be.
+            self.collected[name] = (self.now_s if known.error is None else -1e9, known)
+        return known
+
     def _observe(self, name: str, pod: dict[str, Any]) -> Observation:
         serves = pod_is_ready(pod) and name not in self.unreachable
         registered = name not in self.unregistered
+        if serves:
+            self.silent_since_s.pop(name, None)
+        else:
+            self.silent_since_s.setdefault(name, self.now_s - START_S)
         addresses = self.running_config.get(name, {}).get("namesrvAddr", "")
         return Observation(
             pod_uid=pod["metadata"]["uid"],
@@ -484,7 +587,13 @@ class ModelCluster:
                 "phase": "serving",
                 "version": "1.0",
                 "name_servers": [
-                    {"address": address, "registered": registered}
+                    {
+                        "address": address,
+                        "registered": registered
+                        and name not in self.rivals
+                        and not {("*", address), (name, address)} & self.lost_name_servers,
+                        "held_by": self.rivals.get(name),
+                    }
                     for address in addresses.split(";")
                     if address
                 ],
@@ -492,10 +601,18 @@ class ModelCluster:
             if serves
             else None,
             config=dict(self.running_config[name]) if serves else None,
-            retention=None,
+            retention=self._retention(name) if serves else None,
             kubelet=None,
             samples=(),
+            silent_since_monotonic_s=self.silent_since_s.get(name),
         )
+
+    def _retention(self, name: str) -> dict[str, Any]:
+        newest_ms = -1 if self.newest_s is None else int(self.newest_s * 1000)
+        return {
+            "unread_bytes": self.unread.get(name, 0),
+            "segments": [{"last_timestamp_ms": newest_ms}],
+        }
 
 
 def duplicate(value: Any) -> Any:

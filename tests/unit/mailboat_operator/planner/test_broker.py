@@ -219,6 +219,8 @@ def test_a_template_change_rolls_one_pod_at_a_time():
     assert [event.reason for event in cluster.events] == [
         "RollStarted",
         "PodRestarted",
+        # The first pod of the new image lists the keys that it takes.
+        "ConfigChanged",
         "PodRestarted",
         "RollFinished",
     ]
@@ -454,6 +456,24 @@ def test_a_bad_setting_is_a_condition_and_nothing_else(config, reason):
     assert key not in cluster.objects["ConfigMap", "orders-g0"]["data"]["broker.conf"]
 
 
+def test_another_broker_of_the_name_is_a_condition():
+    """The message says who has the name where, and what to do; it passes when that one goes."""
+    cluster = cluster_at_rest(groups=2)
+    cluster.rivals["orders-g1-0"] = "10.9.9.9:10911"
+    settle(cluster, plan_broker)
+    ready = condition(cluster.status, "Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "BrokerNameTaken")
+    assert (
+        "10.9.9.9:10911 has the name of orders-g1-0 at name server ns.example:9876"
+        in (ready["message"])
+    )
+    assert "spec.brokerNamePrefix" in ready["message"]
+    assert cluster.taken_down == []
+    cluster.rivals.clear()
+    settle(cluster, plan_broker)
+    assert condition(cluster.status, "Ready")["status"] == "True"
+
+
 def test_a_missing_name_server_is_a_condition_and_everything_else_is_made():
     """Brokers start without name servers and take them over live once they are there."""
     cluster = ModelCluster(BROKER_SPEC | BY_NAME)
@@ -634,8 +654,10 @@ def test_whenever_a_group_is_wanted_again_it_comes_back():
 
 
 def test_the_volume_of_a_missing_pod_stays():
-    """Only a pod that is there can take its claim along; without one, nothing waits for it."""
-    cluster = cluster_at_rest(groups=2, pvcRetention={"whenScaled": "Delete"})
+    """Only a pod that is there can take its claim along; a user who waits for nothing keeps it."""
+    cluster = cluster_at_rest(
+        groups=2, pvcRetention={"whenScaled": "Delete"}, scaleDown={"whenUnread": "Proceed"}
+    )
     cluster.change(groups=1)
     cluster.evict("orders-g1-0")
     cluster.carry_out(plan_broker(cluster.snapshot()))

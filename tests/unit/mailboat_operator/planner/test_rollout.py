@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from mailboat_operator.planner.actions import Delete, Evict
 from mailboat_operator.planner.pods import is_starting, runs_nothing, seconds, trouble
 from mailboat_operator.planner.rollout import Member, Roll, plan_roll
 
@@ -48,7 +49,10 @@ def pod(
 
 def member(name: str, *arguments: Any, missing: bool = False, **options: Any) -> Member:
     """Return a pod with its StatefulSet; the options of a Member may be given too."""
-    names = ("is_steady", "unfit", "restart_reason", "hold")
+    names = (
+        "hold", "is_steady", "is_urgent", "refusal", "registered", "restart_reason",
+        "start_idle_s", "unfit",
+    )  # fmt: skip
     of_member = {key: options.pop(key) for key in names if key in options}
     return Member(
         name=name,
@@ -79,10 +83,7 @@ def test_nothing_is_taken_down_when_all_is_new():
 def test_one_pod_at_a_time():
     """The first outdated pod goes; it is named by its uid."""
     plan = roll(member("a", "old"), member("b", "old"))
-    (deletion,) = plan.deletions
-    assert (deletion.kind, deletion.name, deletion.uid) == ("Pod", "a", "uid-a")
-    assert deletion.resource_version is None
-    assert not deletion.orphan
+    assert plan.deletions == (Evict("a", "uid-a", "its template has changed"),)
     assert plan.outdated == ("a", "b")
 
 
@@ -125,19 +126,97 @@ def test_a_pod_that_is_itself_unfit_may_go_while_the_others_are_fine():
     assert taken(member("a", "old"), member("b", "old", unfit="is not registered")) == ["b"]
 
 
-def test_a_broken_old_pod_goes_at_once():
-    """A pod in which nothing runs serves nobody: it does not wait for the others."""
+def test_an_old_pod_that_never_ran_goes_at_once():
+    """It serves nobody and never did: it does not wait for the others, nor for a roll that is
+    blocked, and is deleted, not evicted."""
     others = member("b", ready=False), member("c", "old")
-    assert taken(member("a", "old", PULLING, ready=False), *others) == ["a"]
-    assert taken(member("a", "old", CRASHED, ready=False), *others) == ["a"]
-    assert taken(member("a", "old", None, ready=False), *others) == ["a"]
+    gone = Delete("Pod", "a", "uid-a", None, False, "its template has changed")
+    for container in (PULLING, CREATING, None):
+        old = member("a", "old", container, ready=False)
+        assert roll(old, *others).deletions == (gone,)
+        plan = roll(old, member("b", "new", PULLING, ready=False), member("c", "old"))
+        assert plan.deletions == (gone,)
+        assert plan.blocked == "b: ImagePullBackOff: mailboat:2"
 
 
-def test_all_broken_old_pods_go_together():
-    """With a fixed image, every pod that the bad one kept down comes up without a queue."""
+def test_all_old_pods_that_never_ran_go_together():
+    """With a fixed image, every pod that the bad one kept from its first run comes up without a
+    queue."""
     assert taken(
         member("a", "old", PULLING, ready=False), member("b", "old", PULLING, ready=False)
     ) == ["a", "b"]
+
+
+def between_runs(restarts: int = 1, reason: str = "CrashLoopBackOff") -> dict[str, Any]:
+    """Return a container that has run, and does not at the moment."""
+    return {
+        "state": {"waiting": {"reason": reason}},
+        "lastState": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+        "restartCount": restarts,
+    }
+
+
+@pytest.mark.parametrize(
+    "container",
+    [
+        between_runs(),
+        between_runs(99),
+        between_runs(3, "ContainerCreating"),
+        between_runs(99, "ImagePullBackOff"),
+        {"state": {"terminated": {"exitCode": 255, "reason": "Unknown"}}, "restartCount": 1},
+    ],
+    ids=["killed", "often killed", "rebooted", "image gone", "ended"],
+)
+def test_while_blocked_nothing_that_ever_ran_is_touched(container):
+    """Whatever an old pod's container does in between: its template worked once, the new one does
+    not."""
+    broken = member("a", "new", PULLING, ready=False)
+    old = [member(name, "old", container, ready=False) for name in ("b", "c")]
+    plan = roll(broken, *old)
+    assert plan.deletions == ()
+    assert plan.blocked == "a: ImagePullBackOff: mailboat:2"
+    assert plan.outdated == ("b", "c")
+
+
+def test_a_container_between_two_runs_is_not_dead():
+    """A pod that has served gets its container back from the kubelet; the roll waits."""
+    for container in (between_runs(), between_runs(4), between_runs(1, "ContainerCreating")):
+        plan = roll(member("a", "old", container, ready=False), member("b", "old"))
+        assert plan.deletions == ()
+        assert plan.waiting == "a is not ready"
+    just_now = "2026-01-01T00:55:30Z"
+    often = member("a", "old", between_runs(9), ready=False, since=just_now)
+    assert taken(often, member("b", "old")) == []
+
+
+def test_a_pod_that_crashes_for_long_goes():
+    """Five ends and five minutes: what it runs is no good any more, and a new template may be."""
+    dead = member("a", "old", between_runs(5), ready=False, since="2026-01-01T00:55:00Z")
+    assert taken(dead, member("b", "old")) == ["a"]
+
+
+def test_a_pod_that_never_served_and_ends_goes_soon():
+    """A template that crashed from the first run on is left as soon as there is another one."""
+    never = member("a", "old", CRASHED, ready=False)
+    assert never.pod is not None
+    never.pod["status"]["startTime"] = LONG_AGO
+    assert taken(never, member("b", "old")) == ["a"]
+    never.pod["status"]["startTime"] = "2025-12-31T23:00:00Z"  # It was ready in between.
+    assert taken(never, member("b", "old")) == []
+
+
+@pytest.mark.parametrize("container", [between_runs(5), between_runs(1, "ImagePullBackOff")])
+def test_pods_that_ran_and_are_dead_go_one_after_the_other(container):
+    """The present template has to prove itself on one of them before the next one goes."""
+    dead = [member(name, "old", container, ready=False) for name in ("b", "c")]
+    assert taken(member("a", "old", container, ready=False), *dead) == ["a"]
+    for first in (
+        member("a", missing=True),
+        member("a", "new", CREATING, ready=False),
+        member("a", "new", STARTING, ready=False),
+    ):
+        assert taken(first, *dead) == []
+    assert taken(member("a"), *dead) == ["b"]
 
 
 def test_a_broken_new_pod_stops_the_roll():
@@ -196,6 +275,132 @@ def test_two_pods_that_stopped_serving_go_one_after_the_other():
     second = member("b", "old", ready=False)
     assert taken(member("a", "old", ready=False), second) == ["a"]
     assert taken(member("a", "new", STARTING, ready=False), second) == []
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "says"),
+    [
+        ({"ns-0", "ns-1"}, {"ns-0", "ns-1"}, None),
+        ({"ns-0"}, {"ns-0", "ns-1"}, None),
+        ({"ns-0", "ns-1"}, {"ns-0"}, "b is not registered at ns-1"),
+        (set(), {"ns-0"}, None),
+    ],
+)
+def test_the_others_are_found_wherever_the_one_that_goes_is(mine, theirs, says):
+    """A name server that no broker is registered at holds nothing up; one that would know no other
+    broker does."""
+    plan = roll(
+        member("a", "old", registered=frozenset(mine)), member("b", registered=frozenset(theirs))
+    )
+    assert [item.name for item in plan.deletions] == ([] if says else ["a"])
+    assert plan.waiting == says
+
+
+def test_a_wait_without_end_is_a_roll_that_is_blocked():
+    """After ten minutes in which no pod has changed the wait is told; it goes on all the same."""
+    members = member("a", "old"), member("b", unfit="is registered at no name server (ns-1)")
+    waits = "b is registered at no name server (ns-1)"
+
+    def at(since_s: float | None, *others: Member) -> str | None:
+        plan = plan_roll([*members, *others], now_s=NOW_S, settle_s=30.0, waits_since_s=since_s)
+        assert plan.waiting == waits
+        return plan.blocked
+
+    assert at(None) is None
+    assert at(NOW_S - 599.0) is None
+    assert at(NOW_S - 600.0) == waits
+    assert at(0.0) == waits
+    assert at(0.0, member("c", since="2026-01-01T00:55:00Z")) is None
+    assert at(0.0, member("c", since="2026-01-01T00:50:00Z")) == waits
+    # A clock that is ahead says nothing.
+    assert at(0.0, member("c", since="2026-01-01T05:00:00Z")) == waits
+
+
+def test_a_refused_eviction_is_asked_for_again_and_told():
+    """The disruption budget has the last word; when it says no for long, the roll is blocked."""
+    refused = member("a", "old", refusal="Cannot evict pod"), member("b")
+    plan = roll(*refused)
+    assert [item.name for item in plan.deletions] == ["a"]
+    assert plan.waiting == "a may not go now: Cannot evict pod"
+    assert (plan.blocked, plan.again_after_s) == (None, 15.0)
+    late = plan_roll(refused, now_s=NOW_S, settle_s=30.0, waits_since_s=NOW_S - 900.0)
+    assert late.blocked == "a may not go now: Cannot evict pod"
+    assert [item.name for item in late.deletions] == ["a"]
+
+
+def hanging(name: str, revision: str = "old", *, since: str = LONG_AGO, **options: Any) -> Member:
+    """Return a pod whose container runs since a time and has not started."""
+    container = STARTING | {"state": {"running": {"startedAt": since}}}
+    return member(name, revision, container, ready=False, **options)
+
+
+def test_a_start_that_hangs_on_an_old_template_is_replaced():
+    """By its own word after ten minutes without progress; if it says nothing, after two hours."""
+    assert taken(hanging("a", start_idle_s=600.0), member("b", "old")) == ["a"]
+    assert taken(hanging("a", start_idle_s=599.0), member("b", "old")) == []
+    assert taken(hanging("a", since="2025-12-31T23:00:00Z"), member("b", "old")) == ["a"]
+    assert taken(hanging("a", since="2025-12-31T23:00:01Z"), member("b", "old")) == []
+    # One that recovers a large store for a day, and says so.
+    recovering = hanging("a", since="2025-12-30T00:00:00Z", start_idle_s=5.0)
+    assert taken(recovering, member("b", "old")) == []
+
+
+def test_starts_that_hang_are_replaced_one_after_the_other():
+    """The second one waits for the first one's new start, and is no obstacle to it."""
+    second = hanging("b", start_idle_s=900.0)
+    assert taken(hanging("a", start_idle_s=900.0), second) == ["a"]
+    assert taken(member("a", missing=True), second) == []
+    assert taken(hanging("a", "new", start_idle_s=0.0), second) == []
+    assert taken(member("a"), second) == ["b"]
+
+
+def test_a_start_that_hangs_on_the_present_template_blocks_the_roll():
+    """A new one would hang as well: it is told, and nobody follows."""
+    plan = roll(hanging("a", "new", start_idle_s=600.0), member("b", "old"))
+    assert plan.deletions == ()
+    assert plan.blocked == "a is starting and has made no progress for 10 minutes"
+    silent = roll(hanging("a", "new", since="2025-12-31T23:00:00Z"), member("b", "old"))
+    assert silent.blocked == "a has been starting for more than 2 hours"
+    recovering = hanging("a", "new", start_idle_s=5.0)
+    assert roll(recovering, member("b", "old")).blocked is None
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        member("b", unfit="is registered at no name server (ns-1)"),
+        member("b", registered=frozenset()),
+        member("b", since="2026-01-01T00:59:59Z"),
+        member("b", "new", PULLING, ready=False),
+        member("b", "old", between_runs(), ready=False),
+        member("b", is_steady=False),
+    ],
+)
+def test_a_restart_that_a_full_volume_waits_for_passes_the_gate(other):
+    """The broker takes no messages until then, so nobody loses anything by it."""
+    full = member("a", restart_reason="the volume", is_urgent=True, registered=frozenset({"ns-0"}))
+    plan = roll(full, other)
+    assert plan.deletions == (Delete("Pod", "a", "uid-a", None, False, "the volume"),)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        member("b", missing=True),
+        member("b", deletionTimestamp=LONG_AGO),
+        hanging("b", "new", since="2026-01-01T00:59:00Z"),
+    ],
+)
+def test_two_full_brokers_are_restarted_one_after_the_other(other):
+    """The next one goes when the last one has had time to come back."""
+    assert taken(member("a", restart_reason="the volume", is_urgent=True), other) == []
+
+
+def test_a_full_broker_is_not_restarted_onto_a_template_that_does_not_start():
+    """It serves its consumers; with the new template it would do nothing."""
+    full = member("a", "old", restart_reason="the volume", is_urgent=True)
+    assert taken(full, member("b", "new", PULLING, ready=False)) == []
+    assert taken(full, member("b", unfit="is recovering")) == ["a"]
 
 
 def test_nothing_is_taken_while_kubernetes_has_not_seen_the_change():

@@ -36,6 +36,7 @@ def plan(
     broker: Broker | None = None,
     gone: bool = False,
     rivals: tuple[dict[str, Any], ...] = (),
+    volumes: dict[str, str] | None = None,
 ) -> Plan:
     """Plan for a Topic on a Broker of two groups, as many as answer."""
     snapshot = TopicSnapshot(
@@ -45,6 +46,7 @@ def plan(
         topics=topics,
         now_s=1_700_000_000.0,
         rivals=rivals,
+        volumes=volumes or {},
     )
     return plan_topic(snapshot)
 
@@ -161,6 +163,33 @@ def test_a_topic_is_removed_everywhere_before_the_resource_goes():
     assert waiting.again_after_s is not None
     done = plan(topic, {"orders-g0": None, "orders-g1": None})
     assert actions(done) == [SetFinalizers(("other",), "1")]
+
+
+def test_a_topic_on_a_kept_volume_is_waited_for():
+    """It would come back with the group: the resource stays, and says what there is to do."""
+    topic = sample_topic(more=DELETED, reclaimPolicy="Delete")
+    gone = {"orders-g0": None, "orders-g1": None}
+    own = {"orders-g0": "data-orders-g0-0", "orders-g1": "data-orders-g1-0"}
+    made = plan(topic, gone, volumes=own | {"orders-g2": "data-orders-g2-0"})
+    assert actions(made) == []
+    assert made.again_after_s is not None
+    (condition,) = made.status["conditions"]
+    assert (condition["reason"], "data-orders-g2-0" in condition["message"]) == ("Deleting", True)
+    assert "data-orders-g1-0" not in condition["message"]
+    assert actions(plan(topic, gone, volumes=own)) == [SetFinalizers(("other",), "1")]
+    retained = sample_topic(more=DELETED)
+    let_go = plan(retained, gone, volumes={"orders-g2": "data-orders-g2-0"})
+    assert actions(let_go) == [SetFinalizers(("other",), "1")]
+
+
+def test_the_deletion_names_the_topic_that_was_seen():
+    """One that is made anew under the name in between is another one."""
+    topic = sample_topic(more=DELETED, reclaimPolicy="Delete")
+    made = plan(topic, {"orders-g0": live() | {"incarnation": "17-0"}, "orders-g1": live()})
+    assert actions(made) == [
+        DeleteTopic(URLS["orders-g0"], "orders-topic", "17-0"),
+        DeleteTopic(URLS["orders-g1"], "orders-topic", None),
+    ]
 
 
 def test_a_topic_whose_broker_is_gone_is_let_go():

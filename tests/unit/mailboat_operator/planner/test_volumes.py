@@ -77,7 +77,10 @@ def test_larger_spec_grows_each_claim_for_itself() -> None:
     world.spec["storage"]["size"] = "12Gi"
     world.refuses.add("data-orders-g0-0")
     plan = world.turn()
-    assert [step.name for step in plan.steps] == ["volume orders-g0", "volume orders-g1"]
+    assert [(step.name, step.subject) for step in plan.steps] == [
+        ("volume", "orders-g0"),
+        ("volume", "orders-g1"),
+    ]
     assert world.resizes == [
         ResizeClaim(f"data-orders-g{group}-0", f"uid-data-orders-g{group}-0", "7", 12 * GIB)
         for group in range(2)

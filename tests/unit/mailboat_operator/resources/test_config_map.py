@@ -68,6 +68,12 @@ def test_the_file_is_one_that_a_broker_takes(tmp_path):
     assert store.disk_threshold_hysteresis_percent == 4
 
 
+def test_the_names_of_the_brokers_may_begin_otherwise():
+    """For Brokers of one name at the same name servers."""
+    assert settings_of(brokerNamePrefix="team-a")["brokerName"] == "team-a-g0"
+    assert settings_of(brokerNamePrefix="team-a")["brokerClusterName"] == "orders"
+
+
 def test_how_long_routes_are_kept_can_be_chosen():
     """Zero makes a broker leave as RocketMQ's do."""
     assert settings_of(config={"routeKeptSeconds": "0"})["routeKeptSeconds"] == "0"

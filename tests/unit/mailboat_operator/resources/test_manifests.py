@@ -68,10 +68,10 @@ def name_server_objects(spec: dict[str, Any]) -> list[dict[str, Any]]:
     }
     resource = sample_name_server(**shared)
     return [
-        ns.name_server_stateful_set(resource, "mailboat:1"),
+        ns.name_server_stateful_set(resource, "mailboat:1", has_volume=bool(spec)),
         ns.name_server_service(resource),
         ns.name_server_nodes_service(resource),
-        ns.name_server_config_map(resource),
+        ns.name_server_config_map(resource, has_volume=True),
         ns.name_server_service_account(resource),
         ns.name_server_disruption_budget(resource),
     ]
@@ -262,13 +262,26 @@ def test_a_broker_and_a_name_server_of_one_name_do_not_meet():
     name_server = {
         (item["kind"], item["metadata"]["name"])
         for item in (
-            ns.name_server_stateful_set(resource, "m"),
+            ns.name_server_stateful_set(resource, "m", has_volume=True),
             ns.name_server_service(resource),
             ns.name_server_nodes_service(resource),
-            ns.name_server_config_map(resource),
+            ns.name_server_config_map(resource, has_volume=True),
             ns.name_server_service_account(resource),
             ns.name_server_disruption_budget(resource),
         )
     }
     assert not broker & name_server
     assert ("Service", broker_nodes_name("orders")) in broker
+
+
+def test_no_pod_is_best_effort_unless_that_is_asked_for():
+    """A resource that says nothing gets requests and a limit of memory; {} gets neither."""
+    for template in templates({}):
+        (container,) = template["spec"]["containers"]
+        assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+        assert set(container["resources"]["limits"]) == {"memory"}
+    for template in templates({"resources": {}}):
+        assert "resources" not in template["spec"]["containers"][0]
+    for template in templates({"resources": {"requests": {"cpu": "2"}}}):
+        (container,) = template["spec"]["containers"]
+        assert container["resources"] == {"requests": {"cpu": "2"}}

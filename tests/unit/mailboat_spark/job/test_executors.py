@@ -84,6 +84,13 @@ def test_a_refusal_names_the_role(api, tmp_path):
         client.delete_executors("x", "", but_of="spark-now")
 
 
+def test_driver_and_executors_know_each_other():
+    """Spark's own ports answer those only that have the secret of this run; a user may do without
+    by a setting of his own."""
+    options = KubernetesOptions(namespace="data", image="spark:1", pod_ip="10.0.0.7")
+    assert executor_settings(options, "my-job")["spark.authenticate"] == "true"
+
+
 def test_settings_fix_ports_and_owner():
     """No service is needed: executors call the driver's pod by its address at fixed ports."""
     options = KubernetesOptions(

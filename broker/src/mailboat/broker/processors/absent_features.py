@@ -22,7 +22,7 @@ from mailboat.broker.processors.checks import require_topic
 from mailboat.errors import BrokerError
 from mailboat.model.names import RETRY_PREFIX
 from mailboat.protocol.admin_bodies import GroupForbidden, encode_group_forbidden
-from mailboat.protocol.bodies import decode_body, encode_body
+from mailboat.protocol.bodies import decode_request, encode_body
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand, optional_str, required_str
 from mailboat.remoting.connection import Connection
@@ -97,7 +97,7 @@ class AbsentFeatureProcessor:
         self, _connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Accept that a group pulls, which it does anyway, and refuse that it pops."""
-        wanted = decode_body(command.body, _request_mode)
+        wanted = decode_request(command.body, _request_mode)
         if wanted.topic.startswith(RETRY_PREFIX):
             raise BrokerError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         require_topic(self._broker, wanted.topic)

@@ -1,10 +1,33 @@
 """Checks that several processors share; each refusal is one clear sentence."""
 
+from typing import Final
+
 from mailboat.broker.context import BrokerContext
 from mailboat.errors import BrokerError
 from mailboat.model.names import RETRY_PREFIX
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import ResponseCode
+
+# What stands for a broker in static topics of release 5.
+_LOGICAL_BROKER: Final = "__syslo__"
+
+
+def require_own_name(broker: BrokerContext, broker_name: str | None) -> None:
+    """Refuse a request that is meant for a broker of another name, where it names one (`bname`).
+
+    An address may be another broker's by now: its queues have the same numbers and other messages,
+    and an offset of one says nothing about the other.
+
+    Raises:
+        BrokerError: SERVICE_NOT_AVAILABLE, which clients try again, producers elsewhere.
+    """
+    own_name = broker.settings.broker.broker_name
+    if broker_name and broker_name != own_name and not broker_name.startswith(_LOGICAL_BROKER):
+        raise BrokerError(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"this is broker {own_name} and not {broker_name}, whose address has changed; "
+            "ask the name server where it is now",
+        )
 
 
 def require_topic(broker: BrokerContext, topic: str) -> TopicConfig:
@@ -22,22 +45,30 @@ def require_topic(broker: BrokerContext, topic: str) -> TopicConfig:
     return config
 
 
-def require_queue(broker: BrokerContext, topic: str, queue_id: int) -> None:
-    """Refuse a queue that this broker does not have.
+def has_queue(broker: BrokerContext, topic: str, queue_id: int) -> bool:
+    """Tell whether this broker has a queue.
 
     A queue that was taken away by lowering the topic's numbers still counts while it holds
     messages. A group's retry topic counts as there before its first heartbeat made it: RocketMQ
     answers for it too, and a consumer that starts asks early.
+    """
+    config = broker.topics.select(topic)
+    if config is None:
+        return topic.startswith(RETRY_PREFIX)
+    queues = max(config.read_queue_nums, config.write_queue_nums)
+    return 0 <= queue_id < queues or broker.store.has_queue(topic, queue_id)
+
+
+def require_queue(broker: BrokerContext, topic: str, queue_id: int) -> None:
+    """Refuse a queue that this broker does not have.
 
     Raises:
         BrokerError: TOPIC_NOT_EXIST or INVALID_PARAMETER.
     """
-    if topic.startswith(RETRY_PREFIX) and broker.topics.select(topic) is None:
+    if has_queue(broker, topic, queue_id):
         return
     config = require_topic(broker, topic)
     queues = max(config.read_queue_nums, config.write_queue_nums)
-    if 0 <= queue_id < queues or broker.store.has_queue(topic, queue_id):
-        return
     raise BrokerError(
         ResponseCode.INVALID_PARAMETER,
         f"queueId {queue_id} is illegal, topic {topic} has the queues 0 to {queues - 1}",

@@ -22,6 +22,7 @@ from mailboat.errors import (
     BrokerError,
     ConnectionLostError,
     IllegalMessageError,
+    PeerBusyError,
     RemoteProtocolError,
     RequestTimeoutError,
 )
@@ -38,12 +39,13 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand, optional_str, required_str
 from mailboat.protocol.consumer_bodies import decode_client_status, encode_consumer_status
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.dispatcher import Dispatcher, Lane
 
 _log = logging.getLogger(__name__)
 
 _RELAY_TIMEOUT_S: Final = 10.0
 _STATUS_TIMEOUT_S: Final = 5.0
+_STATUS_MAX_BYTES: Final = 131_072  # Some 1,700 queues that one member reads of a topic.
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -52,9 +54,15 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     dispatcher.register(RequestCode.GET_CONSUMER_LIST_BY_GROUP, processor.consumer_list)
     dispatcher.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, processor.consumer_connections)
     dispatcher.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, processor.producer_connections)
-    dispatcher.register(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, processor.consumer_status)
-    dispatcher.register(RequestCode.GET_CONSUMER_RUNNING_INFO, processor.consumer_running_info)
-    dispatcher.register(RequestCode.CONSUME_MESSAGE_DIRECTLY, processor.consume_directly)
+    dispatcher.register(
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, processor.consumer_status, Lane.RELAY
+    )
+    dispatcher.register(
+        RequestCode.GET_CONSUMER_RUNNING_INFO, processor.consumer_running_info, Lane.RELAY
+    )
+    dispatcher.register(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY, processor.consume_directly, Lane.RELAY
+    )
 
 
 class ClientAdminProcessor:
@@ -188,7 +196,7 @@ class ClientAdminProcessor:
                 ResponseCode.CONSUME_MSG_TIMEOUT,
                 f"consumer <{group}> <{client_id}> Timeout: {error}",
             ) from error
-        except ConnectionLostError as error:
+        except (ConnectionLostError, PeerBusyError) as error:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR, f"invoke consumer <{group}> <{client_id}>: {error}"
             ) from error
@@ -202,10 +210,15 @@ async def _status(member: ClientInfo, topic: str, group: str) -> dict[MessageQue
     )
     try:
         answer = await member.connection.request(request, _STATUS_TIMEOUT_S)
-        if answer.code == ResponseCode.SUCCESS:
+        if len(answer.body) > _STATUS_MAX_BYTES:
+            reason = (
+                f"its answer has {len(answer.body)} bytes, at most {_STATUS_MAX_BYTES} are read"
+            )
+        elif answer.code == ResponseCode.SUCCESS:
             return decode_client_status(answer.body)
-        reason = answer.remark
-    except (RequestTimeoutError, ConnectionLostError, RemoteProtocolError) as error:
+        else:
+            reason = answer.remark or f"it answers {answer.code}"
+    except (RequestTimeoutError, ConnectionLostError, PeerBusyError, RemoteProtocolError) as error:
         reason = str(error)
     _log.info("no status group=%s client=%s: %s", group, member.client_id, reason)
     return None

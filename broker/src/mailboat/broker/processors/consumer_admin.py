@@ -4,6 +4,7 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-al
 """
 
 import time
+from collections.abc import Generator
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import require_topic
@@ -18,6 +19,7 @@ from mailboat.protocol.consumer_bodies import (
 from mailboat.protocol.queue_map import MessageQueueBody
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.turns import in_turns
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -34,13 +36,13 @@ class ConsumerAdminProcessor:
         """Look at the groups of `broker`."""
         self._broker = broker
 
-    def time_span(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def time_span(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return for each queue of a topic the age of what a group has read."""
         topic = required_str(command, "topic")
         group = required_str(command, "group")
         config = require_topic(self._broker, topic)
         self._require_group(group)
-        spans = [self._span(group, topic, each) for each in range(config.write_queue_nums)]
+        spans = await in_turns(self._spans(group, topic, config.write_queue_nums))
         return command.response(ResponseCode.SUCCESS, body=encode_time_spans(spans))
 
     def subscription(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -51,6 +53,15 @@ class ConsumerAdminProcessor:
         found = self._broker.consumers.find_subscription(group, topic)
         body = encode_group_subscription(group, topic, found)
         return command.response(ResponseCode.SUCCESS, body=body)
+
+    def _spans(
+        self, group: str, topic: str, queues: int
+    ) -> Generator[None, None, list[QueueTimeSpan]]:
+        spans = []
+        for queue_id in range(queues):
+            spans.append(self._span(group, topic, queue_id))
+            yield
+        return spans
 
     def _span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
         store = self._broker.store

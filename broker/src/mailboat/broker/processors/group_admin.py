@@ -8,7 +8,8 @@
 Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-all-5.3.3.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from typing import Final
 
 from mailboat.broker import administration
 from mailboat.broker.context import BrokerContext
@@ -25,9 +26,13 @@ from mailboat.protocol.command import (
     required_str,
 )
 from mailboat.protocol.group_table import decode_group_config, encode_group_config
-from mailboat.protocol.stats_bodies import ConsumeStats, OffsetWrapper, encode_consume_stats
+from mailboat.protocol.stats_bodies import ConsumeStats, OffsetWrapper, consume_stats_slices
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.turns import in_turns, joined_in_turns
+
+STATS_QUEUES_MAX: Final = 100_000
+"""Most queues of one answer: those of some more fill a frame."""
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -78,9 +83,10 @@ class GroupAdminProcessor:
         )
         return command.response(ResponseCode.SUCCESS)
 
-    def get_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def get_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return every group's configuration; without paging fields the answer is complete."""
-        return command.response(ResponseCode.SUCCESS, body=self._broker.groups.encode())
+        body = await joined_in_turns(self._broker.groups.encode())
+        return command.response(ResponseCode.SUCCESS, body=body)
 
     def get_group(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return one group's configuration."""
@@ -106,12 +112,16 @@ class GroupAdminProcessor:
         body = encode_topic_list(topics, broker_addr=self._broker.address)
         return command.response(ResponseCode.SUCCESS, body=body)
 
-    def consume_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def consume_stats(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
         """Return how far a group has read, queue by queue."""
         group = required_str(command, "consumerGroup")
         configs = map(self._broker.topics.select, self._topics_to_show(group, command))
-        stats = consume_stats(self._broker, group, [known for known in configs if known])
-        return command.response(ResponseCode.SUCCESS, body=encode_consume_stats(stats))
+        known = [config for config in configs if config]
+        stats = await in_turns(consume_stats(self._broker, group, known))
+        body = await joined_in_turns(consume_stats_slices(stats))
+        return command.response(ResponseCode.SUCCESS, body=body)
 
     def _topics_to_show(self, group: str, command: RemotingCommand) -> list[str]:
         """Return the topics asked for, or all with offsets; members must still subscribe to them.
@@ -120,7 +130,7 @@ class GroupAdminProcessor:
         """
         listed = [name for name in (optional_str(command, "topicList") or "").split(";") if name]
         if listed:
-            return listed
+            return list(dict.fromkeys(listed))
         topic = optional_str(command, "topic")
         topics = {topic} if topic else self._broker.offsets.topics_of(group)
         members = self._broker.consumers.groups.get(group)
@@ -129,16 +139,33 @@ class GroupAdminProcessor:
         return sorted(topics)
 
 
+def too_many_queues(group: str) -> BrokerError:
+    """Return the refusal of an answer that would not fit a frame."""
+    return BrokerError(
+        ResponseCode.SYSTEM_ERROR,
+        f"more than {STATS_QUEUES_MAX} queues up to group {group}: ask for fewer topics or groups",
+    )
+
+
 def consume_stats(
     broker: BrokerContext, group: str, configs: Iterable[TopicConfig], queues: int | None = None
-) -> ConsumeStats:
-    """Return how far a group has read in topics; `queues` replaces their readable queues."""
+) -> Generator[None, None, ConsumeStats]:
+    """Return how far a group has read in topics; `queues` replaces their readable queues.
+
+    Yields after each queue.
+
+    Raises:
+        BrokerError: SYSTEM_ERROR, the queues are more than a frame can hold.
+    """
     stats = ConsumeStats()
     for config in configs:
+        if len(stats.offset_table) > STATS_QUEUES_MAX:
+            raise too_many_queues(group)
         topic = config.topic_name
         for queue_id in range(config.read_queue_nums if queues is None else queues):
             queue = MessageQueue(topic, broker.settings.broker.broker_name, queue_id)
             stats.offset_table[queue] = _progress(broker, group, topic, queue_id)
+            yield
         stats.consume_tps += broker.stats.group_get_tps(topic, group)
     return stats
 

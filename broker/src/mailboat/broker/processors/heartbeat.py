@@ -5,7 +5,8 @@ Source: apache/rocketmq broker/processor/ClientManageProcessor.java @ rocketmq-a
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
+from typing import Final
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo
@@ -21,13 +22,18 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand, optional_str, required_str
 from mailboat.protocol.heartbeat import (
     ConsumerData,
+    HeartbeatData,
     decode_check_client_config,
     decode_heartbeat,
 )
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.dispatcher import Dispatcher, Lane
+from mailboat.remoting.turns import first_turn, in_turns
 
 _log = logging.getLogger(__name__)
+
+MAX_GROUPS: Final = 1_000
+"""Most consumer and producer groups of one client."""
 
 _TOPIC_SYS_FLAG_UNIT_SUB = 0x2
 
@@ -35,8 +41,8 @@ _TOPIC_SYS_FLAG_UNIT_SUB = 0x2
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = ClientManageProcessor(controller)
-    dispatcher.register(RequestCode.HEART_BEAT, processor.heartbeat)
-    dispatcher.register(RequestCode.UNREGISTER_CLIENT, processor.unregister)
+    dispatcher.register(RequestCode.HEART_BEAT, processor.heartbeat, Lane.MEMBER)
+    dispatcher.register(RequestCode.UNREGISTER_CLIENT, processor.unregister, Lane.MEMBER)
     dispatcher.register(RequestCode.CHECK_CLIENT_CONFIG, processor.check_client_config)
 
 
@@ -60,9 +66,35 @@ class ClientManageProcessor:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR, "request HEART_BEAT: the body has no 'clientID'"
             )
+        if len(data.consumer_data_set) + len(data.producer_data_set) > MAX_GROUPS:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"request HEART_BEAT: client {data.client_id} has more than {MAX_GROUPS} groups; "
+                "divide them among several clients",
+            )
         client = ClientInfo(connection, data.client_id, command.language, command.version)
+        work = self._take(client, data)
+        topics_changed = first_turn(work)
+        if topics_changed is None:
+            return self._take_rest(command, work)
+        if topics_changed:
+            return self._answer_when_known(command)
+        return command.response(ResponseCode.SUCCESS)
+
+    async def _take_rest(
+        self, command: RemotingCommand, work: Generator[None, None, bool]
+    ) -> RemotingCommand:
+        if await in_turns(work):
+            return await self._answer_when_known(command)
+        return command.response(ResponseCode.SUCCESS)
+
+    def _take(self, client: ClientInfo, data: HeartbeatData) -> Generator[None, None, bool]:
+        """Register a client with its groups, one by one; return whether topics were made."""
         topics_changed = False
         for consumer in data.consumer_data_set:
+            if client.connection.is_closed:
+                # Nobody would take it out of its groups again.
+                return topics_changed
             config = self._broker.groups.find(consumer.group_name)
             if config is None:
                 # Unknown and not to be made: its pulls are refused with the reason.
@@ -72,11 +104,13 @@ class ClientManageProcessor:
             self._broker.consumers.register(
                 client, consumer, notify=config.notify_consumer_ids_changed_enable
             )
+            yield
         for producer in data.producer_data_set:
+            if client.connection.is_closed:
+                return topics_changed
             self._broker.producers.register(client, producer.group_name)
-        if topics_changed:
-            return self._answer_when_known(command)
-        return command.response(ResponseCode.SUCCESS)
+            yield
+        return topics_changed
 
     def unregister(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Let a client leave a producer group, a consumer group or both."""
@@ -144,12 +178,19 @@ class ClientManageProcessor:
         subscribed = (
             topics.select(subscription.topic) for subscription in consumer.subscription_data_set
         )
-        return topics.create_retry_topic(
-            consumer.group_name,
-            queue_nums=config.retry_queue_nums,
-            order=any(topic is not None and topic.order for topic in subscribed),
-            topic_sys_flag=_TOPIC_SYS_FLAG_UNIT_SUB if consumer.unit_mode else 0,
-        )
+        try:
+            return topics.create_retry_topic(
+                consumer.group_name,
+                queue_nums=config.retry_queue_nums,
+                order=any(topic is not None and topic.order for topic in subscribed),
+                topic_sys_flag=_TOPIC_SYS_FLAG_UNIT_SUB if consumer.unit_mode else 0,
+            )
+        except BrokerError as error:
+            # The group may consume all the same; what it sends back is refused with the reason.
+            is_new = consumer.group_name not in self._broker.consumers.groups
+            level = logging.WARNING if is_new else logging.DEBUG
+            _log.log(level, "a consumer group has no retry topic: %s", error.remark)
+            return False
 
     async def _answer_when_known(self, command: RemotingCommand) -> RemotingCommand:
         _, *results = await asyncio.gather(

@@ -12,7 +12,12 @@ Source: apache/rocketmq broker/processor/ConsumerManageProcessor.java and AdminB
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.offsets import UNKNOWN_OFFSET
-from mailboat.broker.processors.checks import require_queue, require_topic
+from mailboat.broker.processors.checks import (
+    has_queue,
+    require_own_name,
+    require_queue,
+    require_topic,
+)
 from mailboat.errors import BrokerError
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import (
@@ -24,14 +29,15 @@ from mailboat.protocol.command import (
     required_str,
 )
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.dispatcher import Dispatcher, Lane
+from mailboat.remoting.turns import joined_in_turns
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = OffsetProcessor(controller)
-    dispatcher.register(RequestCode.QUERY_CONSUMER_OFFSET, processor.query)
-    dispatcher.register(RequestCode.UPDATE_CONSUMER_OFFSET, processor.update)
+    dispatcher.register(RequestCode.QUERY_CONSUMER_OFFSET, processor.query, Lane.MEMBER)
+    dispatcher.register(RequestCode.UPDATE_CONSUMER_OFFSET, processor.update, Lane.MEMBER)
     dispatcher.register(RequestCode.GET_ALL_CONSUMER_OFFSET, processor.get_all)
     dispatcher.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, processor.search_by_timestamp)
     dispatcher.register(RequestCode.GET_MAX_OFFSET, processor.max_offset)
@@ -49,19 +55,26 @@ class OffsetProcessor:
     def query(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return a group's committed offset.
 
-        Without one, a young queue (nothing expired yet, its first message recent) reads as 0, so
-        that a new group misses nothing; otherwise the client's own start rule applies.
+        Without one, a young queue reads as 0, so that a new group misses nothing: nothing has
+        expired, and its first message is recent or yet to come, as release 4.9 has it. Otherwise
+        the client's own start rule applies. (Release 5 answers 22 for an empty queue. What is
+        stored before the client's next question, which is for the end, is then skipped.)
         """
         group = required_str(command, "consumerGroup")
         topic = required_str(command, "topic")
         queue_id = required_int32(command, "queueId")
+        require_own_name(self._broker, optional_str(command, "bname"))
         queue_offset = self._broker.offsets.query(group, topic, queue_id)
         if queue_offset == UNKNOWN_OFFSET and optional_bool(command, "setZeroIfNotFound", True):
             queue_offset = self._start_of_young_queue(topic, queue_id)
         if queue_offset == UNKNOWN_OFFSET:
+            # Ours: a new group that begins at the end need not ask again, and so skips nothing.
+            is_known = has_queue(self._broker, topic, queue_id)
+            end = self._broker.store.max_offset(topic, queue_id)
             return command.response(
                 ResponseCode.QUERY_NOT_FOUND,
                 f"Not found, group {group} has no offset yet in queue {queue_id} of topic {topic}",
+                {"maxOffset": end} if is_known else None,
             )
         return command.response(ResponseCode.SUCCESS, None, {"offset": queue_offset})
 
@@ -69,25 +82,36 @@ class OffsetProcessor:
         """Commit a group's offset, forward or back.
 
         Negatives are ignored, and so is everything while a reset waits for the group's next pull.
+        What lies beyond the queue's end is refused: whoever commits it read another log, and the
+        group would skip what comes.
         """
         group = required_str(command, "consumerGroup")
         topic = required_str(command, "topic")
         queue_id = required_int32(command, "queueId")
         queue_offset = required_int(command, "commitOffset")
+        require_own_name(self._broker, optional_str(command, "bname"))
         if self._broker.groups.select(group) is None:
             raise BrokerError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"
             )
         require_topic(self._broker, topic)
         require_queue(self._broker, topic, queue_id)
-        is_reset = self._broker.offsets.is_reset(group, topic, queue_id)
+        if self._broker.offsets.is_reset(group, topic, queue_id):
+            return command.response(ResponseCode.SUCCESS, "Offset has been previously reset")
+        end = self._broker.store.max_offset(topic, queue_id)
+        if queue_offset > end:
+            raise BrokerError(
+                ResponseCode.INVALID_PARAMETER,
+                f"commitOffset {queue_offset} is beyond the end of queue {queue_id} of topic "
+                f"{topic}, whose next message gets {end}; the offset of group {group} is unchanged",
+            )
         self._broker.offsets.commit(group, topic, queue_id, queue_offset)
-        remark = "Offset has been previously reset" if is_reset else None
-        return command.response(ResponseCode.SUCCESS, remark)
+        return command.response(ResponseCode.SUCCESS)
 
-    def get_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def get_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return every committed offset."""
-        return command.response(ResponseCode.SUCCESS, body=self._broker.offsets.encode())
+        body = await joined_in_turns(self._broker.offsets.encode())
+        return command.response(ResponseCode.SUCCESS, body=body)
 
     def max_offset(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return the offset that a queue's next message gets."""
@@ -120,7 +144,7 @@ class OffsetProcessor:
     def _start_of_young_queue(self, topic: str, queue_id: int) -> int:
         store = self._broker.store
         is_young = (
-            store.has_queue(topic, queue_id)
+            has_queue(self._broker, topic, queue_id)
             and store.min_offset(topic, queue_id) == 0
             and store.is_hot(topic, queue_id, 0)
         )
@@ -129,6 +153,7 @@ class OffsetProcessor:
     def _queue(self, command: RemotingCommand) -> tuple[str, int]:
         topic = required_str(command, "topic")
         queue_id = required_int32(command, "queueId")
+        require_own_name(self._broker, optional_str(command, "bname"))
         require_queue(self._broker, topic, queue_id)
         return topic, queue_id
 

@@ -13,6 +13,7 @@ offsets of the groups that it is asked to leave out; here it leaves them out.
 """
 
 import logging
+from collections.abc import Generator
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
@@ -38,6 +39,7 @@ from mailboat.protocol.queue_map import encode_offset_table
 from mailboat.protocol.send_header import PullFields
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.turns import in_turns
 from mailboat.store.lookup import GetResult, GetStatus
 
 _log = logging.getLogger(__name__)
@@ -93,13 +95,15 @@ class OffsetResetProcessor:
             timestamp_ms,
         )
         if self._broker.settings.broker.use_server_side_reset_offset:
-            targets = self._targets(command, topic, group, timestamp_ms)
+            targets = await in_turns(self._targets(command, topic, group, timestamp_ms))
             for queue, queue_offset in targets.items():
                 self._broker.offsets.reset(group, topic, queue.queue_id, queue_offset)
             self._wake_pulls(topic, targets)
             await self._save(group)
         else:
-            targets = self._targets_of_members(topic, group, timestamp_ms, is_forced=is_forced)
+            targets = await in_turns(
+                self._targets_of_members(topic, group, timestamp_ms, is_forced=is_forced)
+            )
             self._push(command, topic, group, targets)
         return command.response(ResponseCode.SUCCESS, body=encode_offset_table(targets))
 
@@ -157,17 +161,18 @@ class OffsetResetProcessor:
 
     def _targets(
         self, command: RemotingCommand, topic: str, group: str, timestamp_ms: int
-    ) -> dict[MessageQueue, int]:
+    ) -> Generator[None, None, dict[MessageQueue, int]]:
         """Return where each queue goes; raise BrokerError for what is not there."""
         config = require_topic(self._broker, topic)
         if self._broker.groups.select(group) is None:
             raise _no_group(group)
         queue_id = optional_int32(command, "queueId", -1)
         if queue_id < 0:
-            return {
-                self._queue(topic, each): self._by_time(topic, each, timestamp_ms)
-                for each in range(config.read_queue_nums)
-            }
+            targets = {}
+            for each in range(config.read_queue_nums):
+                targets[self._queue(topic, each)] = self._by_time(topic, each, timestamp_ms)
+                yield
+            return targets
         require_queue(self._broker, topic, queue_id)
         queue_offset = optional_int(command, "offset", -1)
         if queue_offset == -1:
@@ -199,7 +204,7 @@ class OffsetResetProcessor:
 
     def _targets_of_members(
         self, topic: str, group: str, timestamp_ms: int, *, is_forced: bool
-    ) -> dict[MessageQueue, int]:
+    ) -> Generator[None, None, dict[MessageQueue, int]]:
         """Return where the members are to go; unless forced, only backwards."""
         config = require_topic(self._broker, topic)
         targets = {}
@@ -217,6 +222,7 @@ class OffsetResetProcessor:
                 wanted = self._broker.store.offset_by_time(topic, queue_id, timestamp_ms)
             keeps = not is_forced and wanted >= committed
             targets[self._queue(topic, queue_id)] = committed if keeps else wanted
+            yield
         return targets
 
     def _push(

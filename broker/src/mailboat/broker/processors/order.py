@@ -9,16 +9,22 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java (lockBatchMQ,
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Generator, Iterable, Iterator
+from itertools import islice
+from typing import Final
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import require_queue
 from mailboat.errors import BrokerError
-from mailboat.model.message_queue import MessageQueue
+from mailboat.model.message_queue import MessageQueue, in_order
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.lock_batch import LockBatch, decode_lock_batch, encode_locked
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.dispatcher import Dispatcher, Lane
+from mailboat.remoting.turns import first_turn, in_turns
+
+_QUEUES_A_SLICE: Final = 50  # Each one may be a line of the log.
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +32,8 @@ _log = logging.getLogger(__name__)
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = OrderProcessor(controller)
-    dispatcher.register(RequestCode.LOCK_BATCH_MQ, processor.lock)
-    dispatcher.register(RequestCode.UNLOCK_BATCH_MQ, processor.unlock)
+    dispatcher.register(RequestCode.LOCK_BATCH_MQ, processor.lock, Lane.MEMBER)
+    dispatcher.register(RequestCode.UNLOCK_BATCH_MQ, processor.unlock, Lane.MEMBER)
 
 
 class OrderProcessor:
@@ -50,19 +56,45 @@ class OrderProcessor:
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{group}] does not exist",
             )
-        queues = [queue for queue in sorted(batch.queues) if self._is_known(group, queue)]
-        locked = self._broker.queue_locks.lock(group, batch.client_id, queues)
+        locked = await in_turns(self._lock(batch))
         await self._save()
         return command.response(ResponseCode.SUCCESS, body=encode_locked(locked))
 
-    def unlock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def _lock(self, batch: LockBatch) -> Generator[None, None, set[MessageQueue]]:
+        locked: set[MessageQueue] = set()
+        group = batch.consumer_group
+        for queues in _slices_of(batch.queues):
+            known = [queue for queue in queues if self._is_known(group, queue)]
+            locked |= self._broker.queue_locks.lock(group, batch.client_id, known)
+            yield
+        return locked
+
+    def _unlock(self, batch: LockBatch) -> Generator[None, None, bool]:
+        for queues in _slices_of(batch.queues):
+            self._broker.queue_locks.unlock(batch.consumer_group, batch.client_id, queues)
+            yield
+        return True
+
+    def unlock(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Give a member's queues back; what it does not hold is no error.
 
         The answer does not wait for the disk. A consumer that leaves waits 1 s for it, then closes
         the connection, and its last offsets come after others have taken its queues over.
         """
-        batch = _read(command)
-        self._broker.queue_locks.unlock(batch.consumer_group, batch.client_id, batch.queues)
+        work = self._unlock(_read(command))
+        if first_turn(work) is None:
+            return self._unlock_rest(command, work)
+        return self._unlocked(command)
+
+    async def _unlock_rest(
+        self, command: RemotingCommand, work: Generator[None, None, bool]
+    ) -> RemotingCommand:
+        await in_turns(work)
+        return self._unlocked(command)
+
+    def _unlocked(self, command: RemotingCommand) -> RemotingCommand:
         # A restart would give them to the member again, and nobody else for 30 s.
         save = asyncio.get_running_loop().create_task(self._save())
         self._saves.add(save)
@@ -83,6 +115,13 @@ class OrderProcessor:
             _log.debug("queue not locked group=%s queue=%s: %s", group, queue, error.remark)
             return False
         return self._broker.topics.select(queue.topic) is not None
+
+
+def _slices_of(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
+    """Cut queues, in order, into lists whose locks take a moment."""
+    ordered = iter(in_order(queues))
+    while some := list(islice(ordered, _QUEUES_A_SLICE)):
+        yield some
 
 
 def _read(command: RemotingCommand) -> LockBatch:

@@ -4,10 +4,15 @@ Source: apache/rocketmq broker/processor/PullMessageProcessor.java @ rocketmq-al
 """
 
 import logging
+import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeAlias
 
+from mailboat.broker.blocking_calls import READS_MAX
+from mailboat.broker.cold_reads import ColdReads
 from mailboat.broker.context import BrokerContext
-from mailboat.broker.processors.checks import refuse_disabled_broadcast
+from mailboat.broker.processors.checks import refuse_disabled_broadcast, require_own_name
 from mailboat.broker.processors.offset_reset import take_reset
 from mailboat.broker.pull_request_hold import PullRequestHoldService
 from mailboat.broker.sql_filters import check_expression_type
@@ -23,15 +28,16 @@ from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.frame import SERIALIZE_JSON
 from mailboat.protocol.send_header import PullFields, PullRequest, encode_pull_response_header
 from mailboat.remoting.connection import Connection
-from mailboat.store.lookup import GetResult, GetStatus
+from mailboat.store.lookup import GetResult, GetStatus, units_to_look_at
+from mailboat.store.record_source import Fetched, Limits, RecordSource
 
 _log = logging.getLogger(__name__)
 
 _ONEWAY_BIT: Final = 2
 # A read of messages in memory that a property filter takes is bounded by time, not by their size.
 _UNBOUNDED: Final = 1 << 62
-# Messages brought into memory for a property filter that may take few of them.
-_FILTERED_PREFETCH: Final = 800
+# Messages read from the disk for a property filter that may take few of them.
+_FILTERED_FETCH: Final = 800
 
 _Wanted: TypeAlias = frozenset[int] | str | None
 """The tagsCodes, or the SQL92 expression, of the messages a pull wants; None takes all."""
@@ -45,6 +51,18 @@ _CODES: Final = {
 }
 
 
+# What a waiting pull may have without being counted; a tagsCode in a set.
+_SHORT_TEXT: Final = 128
+_FEW_CODES: Final = 8
+_CODE_BYTES: Final = 80
+
+_Until: TypeAlias = Callable[[Callable[[], None]], None]
+
+
+def _now(begin: Callable[[], None]) -> None:
+    begin()
+
+
 class PullMessageProcessor:
     """Reads a queue for a consumer, now or when something arrives."""
 
@@ -55,6 +73,7 @@ class PullMessageProcessor:
         self._topics = broker.topics.table
         self._holds = holds
         self._sql_filters = broker.sql_filters
+        self._cold_reads = ColdReads()
         config = broker.settings.store
         self._max_bytes = config.max_transfer_bytes_on_message_in_memory
         self._max_count = config.max_transfer_count_on_message_in_memory
@@ -72,24 +91,32 @@ class PullMessageProcessor:
         except BrokerError as error:
             return self._refusal(request, error)
         if fields.sys_flag & PULL_COMMIT_OFFSET:
-            self._broker.offsets.commit(
-                fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset
-            )
-        if not self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset):
-            self._pull_cold(connection, request, wanted)
-            return None
-        return self._pull_hot(connection, request, wanted)
+            # Beyond the end lies what another log held: to keep it would skip what comes.
+            if fields.commit_offset <= self._store.max_offset(fields.topic, fields.queue_id):
+                self._broker.offsets.commit(
+                    fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset
+                )
+        if not connection.has_room():
+            return self._put_off(connection, request, wanted, _now)
+        if self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset):
+            return self._answer(connection, request, wanted)
+        return self._pull_cold(connection, request, wanted)
 
     def arrivals(self) -> PullRequestHoldService:
         """Answer pulls that wait for what arrives inside, once, at the end."""
         return self._holds
 
-    def _pull_hot(
-        self, connection: Connection, request: PullRequest, wanted: _Wanted
+    def _answer(
+        self,
+        connection: Connection,
+        request: PullRequest,
+        wanted: _Wanted,
+        source: RecordSource | None = None,
     ) -> bytes | None:
+        """Answer from memory, or from what was read from the disk."""
         fields = request.fields
         try:
-            result = self._get(fields, fields.queue_offset, wanted)
+            result = self._get(fields, fields.queue_offset, wanted, source)
         except OSError as error:
             return self._unreadable(request, error)
         if result.status == GetStatus.FOUND:
@@ -99,38 +126,96 @@ class PullMessageProcessor:
             GetStatus.NO_MESSAGE_IN_QUEUE,
         ):
             if result.status == GetStatus.OFFSET_OVERFLOW_ONE or fields.queue_offset == 0:
-                self._hold(connection, request, wanted)
-                return None
+                return self._hold(connection, request, wanted)
         return self._nothing(request, result)
 
-    def _pull_cold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> None:
-        """Read from the disk away from the loop, then answer from memory."""
+    def _pull_cold(
+        self, connection: Connection, request: PullRequest, wanted: _Wanted
+    ) -> bytes | None:
+        """Read from the disk away from the loop, then answer with what was read."""
+        fields = request.fields
+        if not self._broker.store_threads.can_read:
+            return self._refusal(
+                request,
+                BrokerError(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"[OVERLOAD]{READS_MAX} pulls wait for the disk, try again later",
+                ),
+            )
+
+        if not self._cold_reads.begin(connection):
+            later = partial(self._cold_reads.wait, connection)
+            return self._put_off(connection, request, wanted, later)
+
+        def read(source: Fetched | None, error: BaseException | None) -> None:
+            try:
+                if not connection.is_closed:
+                    self._answer_cold(connection, request, wanted, source, error)
+            finally:
+                self._cold_reads.end(connection)
+
+        if isinstance(wanted, str):
+            limits = Limits(_FILTERED_FETCH, _FILTERED_FETCH, self._max_bytes, None)
+        else:
+            count = self._count(fields)
+            limits = Limits(units_to_look_at(count, wanted), count, self._max_bytes, wanted)
+        self._store.fetch(fields.topic, fields.queue_id, fields.queue_offset, limits, read)
+        return None
+
+    def _answer_cold(
+        self,
+        connection: Connection,
+        request: PullRequest,
+        wanted: _Wanted,
+        source: Fetched | None,
+        error: BaseException | None,
+    ) -> None:
+        """Answer with what was read; what there is no room for now is read again later."""
+        if error is not None and not isinstance(error, OSError):
+            raise error
+        if not connection.has_room():
+            answer = self._put_off(connection, request, wanted, _now)
+        elif error is None or isinstance(error, FileNotFoundError):
+            # A file that went meanwhile took these messages with it.
+            answer = self._answer(connection, request, wanted, source)
+        else:
+            answer = self._unreadable(request, error)
+        if answer is not None:
+            connection.write(answer)
+
+    def _put_off(
+        self, connection: Connection, request: PullRequest, wanted: _Wanted, until: _Until
+    ) -> bytes | None:
+        """Read later: once `until` has called what it gets, and there is room for an answer."""
         fields = request.fields
 
-        def in_memory() -> None:
-            answer = self._pull_hot(connection, request, wanted)
+        def begin(_: bool) -> bool:
+            is_hot = self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset)
+            read = self._answer if is_hot else self._pull_cold
+            answer = read(connection, request, wanted)
             if answer is not None:
                 connection.write(answer)
+            return True
 
-        self._store.prefetch(
-            fields.topic,
-            fields.queue_id,
-            fields.queue_offset,
-            _FILTERED_PREFETCH if isinstance(wanted, str) else self._count(fields),
-            in_memory,
-        )
+        try:
+            until(self._holds.keep(connection, begin, _text_bytes(fields, wanted)))
+        except BrokerError as error:
+            return self._refusal(request, error)
+        return None
 
     def _pull_when_compiled(
         self, connection: Connection, request: PullRequest, expression: str
     ) -> None:
-        """Begin anew once the expression is compiled."""
+        """Begin anew once the expression is compiled; raise BrokerError if too many wait."""
 
-        def begin() -> None:
-            answer = None if connection.is_closed else self.pull(connection, request)
+        def begin(_: bool) -> bool:
+            answer = self.pull(connection, request)
             if answer is not None:
                 connection.write(answer)
+            return True
 
-        self._sql_filters.compile(expression, begin)
+        size = _text_bytes(request.fields, expression)
+        self._sql_filters.compile(expression, self._holds.keep(connection, begin, size))
 
     # -- checks ---------------------------------------------------------------------------------
 
@@ -139,6 +224,8 @@ class PullMessageProcessor:
         broker = self._broker
         topic, group = fields.topic, fields.consumer_group
         config = broker.settings.broker
+        if fields.bname != config.broker_name:
+            require_own_name(broker, fields.bname)
         if not config.broker_permission & Perm.READ:
             raise BrokerError(
                 ResponseCode.NO_PERMISSION,
@@ -226,11 +313,17 @@ class PullMessageProcessor:
     def _count(self, fields: PullFields) -> int:
         return min(max(fields.max_msg_nums, 1), self._max_count)
 
-    def _get(self, fields: PullFields, queue_offset: int, wanted: _Wanted) -> GetResult:
+    def _get(
+        self,
+        fields: PullFields,
+        queue_offset: int,
+        wanted: _Wanted,
+        source: RecordSource | None = None,
+    ) -> GetResult:
         if self._broker.offsets.has_resets and (moved := take_reset(self._broker, fields)):
             return moved
         if isinstance(wanted, str):
-            return self._get_matching(fields, queue_offset, wanted)
+            return self._get_matching(fields, queue_offset, wanted, source)
         return self._store.get_message(
             fields.topic,
             fields.queue_id,
@@ -238,9 +331,16 @@ class PullMessageProcessor:
             self._count(fields),
             self._max_bytes,
             wanted,
+            source,
         )
 
-    def _get_matching(self, fields: PullFields, queue_offset: int, expression: str) -> GetResult:
+    def _get_matching(
+        self,
+        fields: PullFields,
+        queue_offset: int,
+        expression: str,
+        source: RecordSource | None,
+    ) -> GetResult:
         topic, queue_id = fields.topic, fields.queue_id
         wanted = self._sql_filters.find(expression)
         if wanted is None:
@@ -259,9 +359,11 @@ class PullMessageProcessor:
             self._max_bytes,
             wanted,
             _UNBOUNDED if is_hot else self._max_bytes,
+            source,
         )
 
-    def _hold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> None:
+    def _hold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> bytes | None:
+        """Let a pull wait for a message; return a refusal if too many do."""
         fields = request.fields
         scanned = fields.queue_offset
 
@@ -304,7 +406,12 @@ class PullMessageProcessor:
         suspend_s = fields.suspend_timeout_millis / 1000
         if not self._long_polling:
             suspend_s = self._short_polling_s
-        self._holds.hold(connection, fields.topic, fields.queue_id, suspend_s, retry)
+        try:
+            size = _text_bytes(fields, wanted)
+            self._holds.hold(connection, fields.topic, fields.queue_id, suspend_s, retry, size)
+        except BrokerError as error:
+            return self._refusal(request, error)
+        return None
 
     # -- answers --------------------------------------------------------------------------------
 
@@ -337,16 +444,29 @@ class PullMessageProcessor:
                 BrokerError(
                     ResponseCode.SYSTEM_ERROR,
                     f"the message at queue offset {result.next_offset} of {fields.topic} queue "
-                    f"{fields.queue_id} is damaged; pull from {result.next_offset + 1}, or set "
-                    "skipCorrupt=true on the broker",
+                    f"{fields.queue_id} is damaged or cannot be read; pull from "
+                    f"{result.next_offset + 1}, or set skipCorrupt=true on the broker",
                 ),
             )
+        if result.status == GetStatus.OFFSET_OVERFLOW_BADLY:
+            result = self._sent_back(fields, result)
         if result.status == GetStatus.NO_MESSAGE_IN_QUEUE:
             moved = fields.queue_offset != 0
             code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
         else:
             code = _CODES[result.status]
         return self._generic(request, code, result)
+
+    def _sent_back(self, fields: PullFields, result: GetResult) -> GetResult:
+        """Send a reader from beyond the end to what its group has committed, if that is known.
+
+        It comes from before the log became shorter. RocketMQ sends it to the end, over what was
+        stored since.
+        """
+        committed = self._broker.offsets.query(fields.consumer_group, fields.topic, fields.queue_id)
+        if not result.min_offset <= committed <= result.max_offset:
+            return result
+        return result._replace(next_offset=committed)
 
     def _generic(self, request: PullRequest, code: int, result: GetResult) -> bytes | None:
         if request.flag & _ONEWAY_BIT:
@@ -384,3 +504,12 @@ def _command(request: PullRequest) -> RemotingCommand:
     command.opaque = request.opaque
     command.serialize_type = request.serialize_type
     return command
+
+
+def _text_bytes(fields: PullFields, wanted: _Wanted) -> int:
+    """Return what a pull that waits takes beyond what most do."""
+    text = fields.subscription
+    size = 0 if text is None or len(text) <= _SHORT_TEXT else sys.getsizeof(text)
+    if isinstance(wanted, frozenset) and len(wanted) > _FEW_CODES:
+        size += _CODE_BYTES * len(wanted)
+    return size

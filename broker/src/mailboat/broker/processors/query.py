@@ -3,9 +3,11 @@
 Source: apache/rocketmq broker/processor/QueryMessageProcessor.java @ rocketmq-all-5.3.3.
 """
 
-from collections.abc import Iterable
+import asyncio
+from collections import Counter
 from typing import Final
 
+from mailboat.broker.blocking_calls import SEARCHES_MAX, SEARCHES_MAX_PER_ADDRESS
 from mailboat.broker.context import BrokerContext
 from mailboat.errors import BrokerError
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -19,6 +21,7 @@ from mailboat.protocol.command import (
 from mailboat.protocol.frame import FRAME_MAX_BYTES, HEADER_MAX_BYTES
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.store.key_search import KeyQuery, QueryResult
 
 _MAX_MESSAGES: Final = 64  # MessageStoreConfig.maxMsgsNumBatch
 _MAX_BODY_BYTES: Final = FRAME_MAX_BYTES - HEADER_MAX_BYTES - 8
@@ -37,9 +40,12 @@ class QueryMessageProcessor:
     def __init__(self, broker: BrokerContext) -> None:
         """Search the store of `broker`."""
         self._broker = broker
+        self._searches: Counter[str] = Counter()
 
-    def query_message(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Return the messages of a topic with a key, or with a unique key."""
+    async def query_message(
+        self, connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
+        """Return the messages of a topic with a key, or with a unique key: the newest that fit."""
         topic = required_str(command, "topic")
         key = required_str(command, "key")
         max_num = required_int32(command, "maxNum")
@@ -47,9 +53,21 @@ class QueryMessageProcessor:
         end_ms = required_int(command, "endTimestamp")
         if optional_bool(command, "_UNIQUE_KEY_QUERY"):
             max_num = self._broker.settings.store.default_query_max_num
-        result = self._broker.store.query_message(
-            topic, key, min(max_num, _MAX_MESSAGES), begin_ms, end_ms
-        )
+        query = KeyQuery(topic, key, min(max_num, _MAX_MESSAGES), _MAX_BODY_BYTES, begin_ms, end_ms)
+        address = connection.peer.rpartition(":")[0]
+        if self._searches[address] >= SEARCHES_MAX_PER_ADDRESS:
+            raise BrokerError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{SEARCHES_MAX_PER_ADDRESS} queries by key of {address} wait, try again "
+                "later",
+            )
+        self._searches[address] += 1
+        try:
+            result = await self._search(query)
+        finally:
+            self._searches[address] -= 1
+            if not self._searches[address]:
+                del self._searches[address]
         ext_fields = {
             "indexLastUpdateTimestamp": result.index_last_update_timestamp_ms,
             "indexLastUpdatePhyoffset": result.index_last_update_physical_offset,
@@ -61,9 +79,32 @@ class QueryMessageProcessor:
                 "maybe the time range is not correct",
                 ext_fields,
             )
-        return command.response(
-            ResponseCode.SUCCESS, None, ext_fields, b"".join(_that_fit(result.records))
-        )
+        return command.response(ResponseCode.SUCCESS, None, ext_fields, b"".join(result.records))
+
+    async def _search(self, query: KeyQuery) -> QueryResult:
+        """Have a query answered by another thread; a key may be that of every message."""
+        if not self._broker.store_threads.can_search:
+            raise BrokerError(
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]{SEARCHES_MAX} queries by key wait, try again later",
+            )
+        ended: asyncio.Future[QueryResult] = asyncio.get_running_loop().create_future()
+
+        def done(result: QueryResult | None, error: BaseException | None) -> None:
+            if ended.done():
+                return
+            if result is not None:
+                ended.set_result(result)
+            elif error is not None:
+                ended.set_exception(error)
+
+        self._broker.store.search(query, done)
+        try:
+            return await ended
+        except OSError as error:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR, f"the index or the log cannot be read: {error}"
+            ) from error
 
     def view_message_by_id(
         self, _connection: Connection, command: RemotingCommand
@@ -77,15 +118,3 @@ class QueryMessageProcessor:
                 f"can not find message by the offset, {physical_offset}",
             )
         return command.response(ResponseCode.SUCCESS, body=record)
-
-
-def _that_fit(records: Iterable[bytes]) -> list[bytes]:
-    """Return as many records as one frame takes; sixty-four of 4 MiB would break it."""
-    taken = []
-    size_bytes = 0
-    for record in records:
-        size_bytes += len(record)
-        if size_bytes > _MAX_BODY_BYTES:
-            break
-        taken.append(record)
-    return taken

@@ -20,16 +20,18 @@ from mailboat.errors import (
     BrokerError,
     ConnectionLostError,
     LocalProtocolError,
+    PeerBusyError,
     RequestTimeoutError,
 )
 from mailboat.model.message_id import encode_offset_message_id
 from mailboat.model.properties import PropertyName, decode_properties
+from mailboat.model.sys_flag import CLIENT_BITS
 from mailboat.model.tags import tags_code
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand
 from mailboat.protocol.send_header import SendFields, send_request
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.dispatcher import Dispatcher, Lane
 from mailboat.store.message_inner import MessageInner, PutStatus
 
 _log = logging.getLogger(__name__)
@@ -41,8 +43,8 @@ _NOT_STORED: Final = "0"
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = ReplyMessageProcessor(controller)
-    dispatcher.register(RequestCode.SEND_REPLY_MESSAGE, processor.reply)
-    dispatcher.register(RequestCode.SEND_REPLY_MESSAGE_V2, processor.reply)
+    dispatcher.register(RequestCode.SEND_REPLY_MESSAGE, processor.reply, Lane.RELAY)
+    dispatcher.register(RequestCode.SEND_REPLY_MESSAGE_V2, processor.reply, Lane.RELAY)
 
 
 class ReplyMessageProcessor:
@@ -60,8 +62,9 @@ class ReplyMessageProcessor:
             "TRACE_ON": config.trace_on,
         }
         fields = send_request(command).fields
+        fields.sys_flag &= CLIENT_BITS
         try:
-            queue_id = self._check(fields)
+            queue_id = await self._check(fields)
         except BrokerError as error:
             return command.response(error.code, error.remark, ext_fields)
         properties = decode_properties(fields.properties)
@@ -84,11 +87,11 @@ class ReplyMessageProcessor:
                 code = ResponseCode.FLUSH_DISK_TIMEOUT
         return command.response(code, remark, ext_fields)
 
-    def _check(self, fields: SendFields) -> int:
+    async def _check(self, fields: SendFields) -> int:
         """Return the queue for a reply; raise BrokerError where there is none."""
         refuse_topic(fields.topic)
         topics = self._broker.topics
-        config = topics.select(fields.topic) or created_topic(topics, fields)
+        config = topics.select(fields.topic) or await created_topic(topics, fields).wait()
         return chosen_queue_id(fields, config)
 
     async def _push(
@@ -179,7 +182,7 @@ async def _deliver(client: ClientInfo, request: RemotingCommand) -> str | None:
     """Hand a reply to a client; return what went wrong."""
     try:
         answer = await client.connection.request(request, _PUSH_TIMEOUT_S)
-    except (RequestTimeoutError, ConnectionLostError, LocalProtocolError) as error:
+    except (RequestTimeoutError, ConnectionLostError, PeerBusyError, LocalProtocolError) as error:
         return str(error)
     if answer.code != ResponseCode.SUCCESS:
         return f"it answered CODE: {answer.code}  DESC: {answer.remark}"

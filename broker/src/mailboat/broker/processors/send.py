@@ -2,8 +2,9 @@
 
 The hot path takes all sends of one round through three stages: `_store_all` makes messages of
 requests, the store takes them, `_answer_all` words the answers. Client batches have their own way
-(`_take_batch`). What is rare (a new topic, a refusal) leaves at the check and takes its time; who
-made a topic is answered when it has a route (`send_routed`).
+(`_take_batch`). What is rare (a new topic, a refusal) leaves at the check and takes its time: a
+send whose topic is not there waits until it is made (`send_parked`), and who made it is answered
+when it has a route (`send_routed`).
 
 Source: apache/rocketmq broker/processor/SendMessageProcessor.java and
 AbstractSendMessageProcessor.java (msgCheck) @ rocketmq-all-5.3.3.
@@ -15,7 +16,9 @@ from typing import Final, NamedTuple
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.dispatcher import Asker, Send
 from mailboat.broker.flush_service import FlushService
+from mailboat.broker.processors.checks import require_own_name
 from mailboat.broker.processors.send_batch import read_client_batch
+from mailboat.broker.processors.send_parked import ParkedSends
 from mailboat.broker.processors.send_routed import AnswerWhenRouted
 from mailboat.broker.processors.send_rules import (
     MAX_STORED_PROPERTIES_BYTES,
@@ -27,6 +30,7 @@ from mailboat.broker.processors.send_rules import (
     created_topic,
     refuse_topic,
 )
+from mailboat.broker.topic_creation import TopicCreation
 from mailboat.config import MessageStoreConfig
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.batch import BatchColumns, decode_batch_columns
@@ -36,15 +40,17 @@ from mailboat.model.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SEND_FORBIDDEN_TOPICS,
+    dlq_topic,
 )
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName, decode_properties
 from mailboat.model.rows import pack_rows
-from mailboat.model.sys_flag import MULTI_TAGS
+from mailboat.model.sys_flag import CLIENT_BITS, MULTI_TAGS
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import RequestCode, ResponseCode
-from mailboat.protocol.command import ExtValue, RemotingCommand
+from mailboat.protocol.command import ExtValue, RemotingCommand, parse_decimal
 from mailboat.protocol.frame import SERIALIZE_JSON
 from mailboat.protocol.send_header import SendFields, SendRequest, encode_send_response
+from mailboat.remoting.dispatcher import answer_error
 from mailboat.store.client_batch import ClientBatch
 from mailboat.store.message_inner import MessageInner, PutStatus
 
@@ -53,6 +59,7 @@ _ONEWAY_BIT: Final = 2
 _NOT_SEPARATORS: Final = bytes(code for code in range(256) if code not in (1, 2))
 _SEPARATORS: Final = b"\x01\x02" * (MAX_PROPERTIES_BYTES // 2)
 _PROPERTY_END: Final = 2
+_EMPTY_VALUE: Final = b"\x01\x02"
 _WAIT_TRUE: Final = b"WAIT\x01true\x02"
 _BATCH_CODE: Final = RequestCode.SEND_BATCH_MESSAGE
 
@@ -88,6 +95,7 @@ class SendMessageProcessor:
         config = broker.settings.broker
         self._max_body_bytes = broker.settings.store.max_message_size
         self._is_sync = self._store.is_sync_flush
+        self._own_names = (config.broker_name, None)
         self._region = config.region_id
         self._trace_on = "true" if config.trace_on else "false"
         self._is_plain_answer = self._region == "DefaultRegion" and config.trace_on
@@ -97,6 +105,8 @@ class SendMessageProcessor:
         ).encode()
         self._tags_codes = TagsCodes()
         self._has_delayed = False
+        self._waiting_sends = ParkedSends(self._store_parked, self._refuse_parked)
+        self._new_topic: TopicConfig | None = None
         self._unique_keys = UniqKeyGenerator(self._store.commit_log.store_host[:-4])
 
     def configure(self, config: MessageStoreConfig) -> None:
@@ -136,7 +146,11 @@ class SendMessageProcessor:
                 or not 0 <= fields.queue_id < config.write_queue_nums
                 or not 0 < len(body) <= max_body_bytes
                 or config.topic_filter_type != "SINGLE_TAG"
+                or fields.broker_name not in self._own_names
             ):
+                if config is None or topic[0] == "%":
+                    if self._waits_for_topic(send, answers):
+                        continue
                 if request.code == _BATCH_CODE or fields.batch:
                     if messages:
                         self._store_messages(accepted, messages, answers)
@@ -145,7 +159,9 @@ class SendMessageProcessor:
                     continue
                 checked = self._check_rare(connection, request, body)
                 if config is None and topic in topics:
-                    send = self._answered_when_routed(connection), request, body
+                    held = AnswerWhenRouted(connection)
+                    self._broker.registration.announce(held.release)
+                    send = held, request, body
             else:
                 try:
                     text = fields.properties
@@ -162,6 +178,8 @@ class SendMessageProcessor:
                     )
                 except BrokerError as error:
                     checked = self._refusal(request, error)
+                except Exception as error:
+                    checked = self._broken(request, error)
             if batches:
                 self._store_batches(batches, answers)
                 batches = []
@@ -175,8 +193,75 @@ class SendMessageProcessor:
         if batches:
             self._store_batches(batches, answers)
 
-    def _answered_when_routed(self, asker: Asker) -> Asker:
-        return AnswerWhenRouted(asker, self._broker.registration)
+    # -- topics that are made -------------------------------------------------------------------
+
+    def _waits_for_topic(self, send: Send, answers: Answers) -> bool:
+        """Keep a send until the topic that it needs is made, or refuse it; else return False."""
+        asker, request, body = send
+        try:
+            creation = self._missing_topic(request)
+            if creation is None:
+                return False
+            is_maker = creation.guest is None and creation.config.topic_name == request.fields.topic
+            if is_maker:
+                asker = self._answered_when_made(asker, creation)
+            self._waiting_sends.park(creation, (asker, request, body))
+        except BrokerError as error:
+            answer = self._refusal(request, error)
+            if answer is not None:
+                answers[send[0]].append(answer)
+        return True
+
+    def _missing_topic(self, request: SendRequest) -> TopicCreation | None:
+        """Begin to make the topic that a send needs; None where it is there.
+
+        Raises:
+            BrokerError: it may not be made.
+        """
+        fields = request.fields
+        require_own_name(self._broker, fields.broker_name)
+        topic, new = fields.topic, self._new_topic
+        if not topic.startswith(RETRY_PREFIX):
+            if topic in self._topics or (new is not None and new.topic_name == topic):
+                return None
+            refuse_topic(topic)
+            return created_topic(self._broker.topics, fields)
+        retry = self._broker.retry
+        is_batch = request.code == _BATCH_CODE or fields.batch
+        if is_batch or not retry.is_dead(
+            topic, fields.reconsume_times, request.version, fields.max_reconsume_times
+        ):
+            return None
+        group = topic.removeprefix(RETRY_PREFIX)
+        if new is not None and new.topic_name == dlq_topic(group):
+            return None
+        return retry.make_dead_letter_topic(group)
+
+    def _answered_when_made(self, asker: Asker, creation: TopicCreation) -> Asker:
+        held = AnswerWhenRouted(asker)
+
+        def made(error: BrokerError | None) -> None:
+            if error is None:
+                self._broker.registration.announce(held.release)
+            else:
+                held.release()
+
+        creation.on_end.append(made)
+        return held
+
+    def _store_parked(self, sends: list[Send], config: TopicConfig) -> None:
+        """Store and answer sends whose topic is durable, and in the table once all are stored."""
+        self._new_topic = config
+        try:
+            self.send(sends)
+        finally:
+            self._new_topic = None
+
+    def _refuse_parked(self, sends: list[Send], error: BrokerError) -> None:
+        for asker, request, _ in sends:
+            answer = self._refusal(request, error)
+            if answer is not None:
+                asker.write(answer)
 
     def _store_messages(
         self, accepted: list[Send], messages: list[MessageInner], answers: Answers
@@ -210,6 +295,9 @@ class SendMessageProcessor:
         if separators == _SEPARATORS[: len(separators)] and not len(separators) & 1:
             parts = iter(text.replace("\x02", "\x01").split("\x01"))
             properties = dict(zip(parts, parts, strict=False))
+            if _EMPTY_VALUE in stored:
+                # An empty one hides no earlier one, as whoever reads the record will see it.
+                properties = decode_properties(text)
         else:
             properties = decode_properties(text)
             stored = _encode(properties)
@@ -246,7 +334,7 @@ class SendMessageProcessor:
             unique_key,
             properties.get("KEYS"),
             flag,
-            fields.sys_flag,
+            fields.sys_flag & CLIENT_BITS,
             fields.born_timestamp_ms,
             born_host,
             fields.reconsume_times,
@@ -281,14 +369,12 @@ class SendMessageProcessor:
             config, queue_id = self._check_request(request, body)
             # The answer names this queue, even where the message is parked in another one.
             fields.queue_id = queue_id
-            if config.topic_filter_type == "MULTI_TAG":
-                fields.sys_flag |= MULTI_TAGS
             text = fields.properties
             if text and text[-1] != "\x02":
                 text += "\x02"
             if fields.topic.startswith(RETRY_PREFIX):
                 queue_id, text = self._place_retry(request, queue_id, text)
-            return self._message(
+            message = self._message(
                 connection.peer_host,
                 fields,
                 body,
@@ -297,10 +383,15 @@ class SendMessageProcessor:
                 text.encode(),
                 text,
             )
+            if config.topic_filter_type == "MULTI_TAG":
+                message.sys_flag |= MULTI_TAGS
+            return message
         except BrokerError as error:
             return self._refusal(request, error)
         except IllegalMessageError as error:
             return self._refusal(request, BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)))
+        except Exception as error:
+            return self._broken(request, error)
 
     def _place_retry(self, request: SendRequest, queue_id: int, text: str) -> tuple[int, str]:
         """Return queue and properties for a client's own send to a retry topic.
@@ -320,6 +411,7 @@ class SendMessageProcessor:
 
     def _check_request(self, request: SendRequest, body: bytes) -> tuple[TopicConfig, int]:
         """Return the topic and the queue for a request; raise BrokerError where there are none."""
+        require_own_name(self._broker, request.fields.broker_name)
         config = self._topic(request)
         queue_id = chosen_queue_id(request.fields, config)
         if not body:
@@ -344,7 +436,9 @@ class SendMessageProcessor:
             retry.retry_queue(retry.group(topic.removeprefix(RETRY_PREFIX)))
             config = self._topics.get(topic)
         if config is None:
-            config = created_topic(self._broker.topics, fields)
+            # Whatever else is missing waits to be made, or was refused before.
+            assert self._new_topic is not None
+            config = self._new_topic
         permission = self._broker.settings.broker.broker_permission
         if not permission & Perm.WRITE and config.order:
             raise BrokerError(
@@ -365,10 +459,7 @@ class SendMessageProcessor:
                 raise BrokerError(
                     ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic"
                 )
-            is_new = fields.topic not in self._topics
             _, queue_id = self._check_request(request, body)
-            if is_new:
-                connection = self._answered_when_routed(connection)
             items = decode_batch_columns(body)
             batch = read_client_batch(
                 fields, connection.peer_host, queue_id, items, self._suffix, self._tags_codes
@@ -582,11 +673,16 @@ class SendMessageProcessor:
                 f"(topic 127 bytes, body {self._max_body_bytes} bytes, properties 32 KB)",
             )
         else:
-            reason = self._store.refusal() or self._store.commit_log.no_room or "it is closing"
+            reason = self._store.why_refused()
             error = BrokerError(
                 ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {reason}"
             )
         return self._refusal(request, error)
+
+    def _broken(self, request: SendRequest, error: Exception) -> bytes | None:
+        """Log and answer what is our fault; the other sends of the run go on."""
+        response = answer_error(_command(request), error)
+        return response.encode() if _wants_answer(request) else None
 
     def _refusal(self, request: SendRequest, error: BrokerError) -> bytes | None:
         if not _wants_answer(request):
@@ -626,15 +722,15 @@ def _delay_level(properties: dict[str, str]) -> int:
     """Return the delay level that a message asks for, 0 for none.
 
     Raises:
-        BrokerError: it is not a number.
+        BrokerError: it is not a number as Java reads it, who gets the message may.
     """
     text = properties.get(PropertyName.DELAY, "0")
-    try:
-        return int(text)
-    except ValueError:
+    level = parse_decimal(text, 31)
+    if level is None:
         raise BrokerError(
-            ResponseCode.MESSAGE_ILLEGAL, f"the delay level DELAY={text!r} is not a number"
-        ) from None
+            ResponseCode.MESSAGE_ILLEGAL, f"the delay level DELAY={text[:40]!r} is not a number"
+        )
+    return level
 
 
 def _is_half(properties: dict[str, str]) -> bool:

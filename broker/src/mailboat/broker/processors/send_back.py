@@ -13,11 +13,12 @@ import asyncio
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
+from mailboat.broker.processors.checks import require_own_name
 from mailboat.broker.retry import FIRST_LEVEL
 from mailboat.broker.stored_message import inner_of, stored_form
 from mailboat.errors import BrokerError
 from mailboat.model.message import MessageExt
-from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC
+from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC, SCHEDULE_TOPIC, dlq_topic
 from mailboat.model.properties import PropertyName
 from mailboat.model.record import decode_record
 from mailboat.model.subscription import SubscriptionGroupConfig
@@ -26,6 +27,7 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import (
     RemotingCommand,
     optional_int32,
+    optional_str,
     required_int,
     required_int32,
     required_str,
@@ -34,6 +36,7 @@ from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.store.message_inner import MessageInner, PutStatus
 
+_INT32_MAX: Final = 2**31 - 1
 # No consumer can have got a message of these.
 _UNREADABLE: Final = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_HALF_TOPIC})
 
@@ -61,6 +64,7 @@ class SendBackProcessor:
         group = self._broker.retry.group(required_str(command, "group"))
         physical_offset = required_int(command, "offset")
         level = required_int32(command, "delayLevel")
+        require_own_name(self._broker, optional_str(command, "bname"))
         config = self._broker.settings.broker
         if not config.broker_permission & Perm.WRITE:
             raise BrokerError(
@@ -70,7 +74,7 @@ class SendBackProcessor:
         if group.retry_queue_nums <= 0:
             return command.response(ResponseCode.SUCCESS)
         message = self._look(physical_offset)
-        inner = self._next_try(command, group, message, level)
+        inner = await self._next_try(command, group, message, level)
         self._broker.store.put_messages([inner])
         self._check(inner)
         counts = self._broker.retry.counts
@@ -91,7 +95,7 @@ class SendBackProcessor:
             )
         return message
 
-    def _next_try(
+    async def _next_try(
         self,
         command: RemotingCommand,
         group: SubscriptionGroupConfig,
@@ -109,15 +113,23 @@ class SendBackProcessor:
         properties[PropertyName.WAIT] = "false"
         limit = retry.max_times(group, command.version, asked)
         is_dead = level < 0 or message.reconsume_times >= limit
-        place = retry.dead_letter_queue(group) if is_dead else retry.retry_queue(group)
+        if is_dead:
+            making = retry.make_dead_letter_topic(group.group_name)
+            if making is not None:
+                await making.wait()
+            place = dlq_topic(group.group_name), 0
+        else:
+            place = retry.retry_queue(group)
         inner = inner_of(message, *place, properties)
-        inner.reconsume_times += 1
+        # A producer may have begun with any number.
+        times = max(message.reconsume_times, 0)
+        inner.reconsume_times = min(times + 1, _INT32_MAX)
         inner.prepared_transaction_offset = 0
         if is_dead:
             properties[PropertyName.DELAY] = "0"
             inner.properties = stored_form(properties)
             return inner
-        level = level or FIRST_LEVEL + message.reconsume_times
+        level = level or FIRST_LEVEL + times
         return self._broker.schedule.park(inner, properties, level)
 
     def _check(self, inner: MessageInner) -> None:

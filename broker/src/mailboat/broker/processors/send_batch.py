@@ -15,6 +15,7 @@ from mailboat.broker.processors.send_rules import (
 )
 from mailboat.model.batch import BatchColumns
 from mailboat.model.property_columns import read_property_columns
+from mailboat.model.sys_flag import CLIENT_BITS
 from mailboat.protocol.send_header import SendFields
 from mailboat.store.client_batch import ClientBatch
 
@@ -43,7 +44,7 @@ def read_client_batch(
     return ClientBatch(
         topic=fields.topic,
         queue_id=queue_id,
-        sys_flag=fields.sys_flag,
+        sys_flag=fields.sys_flag & CLIENT_BITS,
         born_timestamp_ms=fields.born_timestamp_ms,
         born_host=born_host,
         reconsume_times=fields.reconsume_times,

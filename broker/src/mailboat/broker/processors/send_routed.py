@@ -9,7 +9,6 @@ rocketmq-all-5.3.3.
 """
 
 from mailboat.broker.dispatcher import Asker
-from mailboat.broker.registration import NamesrvRegistration
 
 
 class AnswerWhenRouted:
@@ -17,13 +16,12 @@ class AnswerWhenRouted:
 
     __slots__ = ("_asker", "_held", "_is_routed", "peer_host")
 
-    def __init__(self, asker: Asker, registration: NamesrvRegistration) -> None:
-        """Hold the answers to `asker` until its name servers know the topics as they are now."""
+    def __init__(self, asker: Asker) -> None:
+        """Hold the answers to `asker` until `release`."""
         self.peer_host = asker.peer_host
         self._asker = asker
         self._held: list[bytes] = []
         self._is_routed = False
-        registration.announce(self._routed)
 
     def write(self, data: bytes) -> None:
         """Send bytes, now or when the topic has its route."""
@@ -32,7 +30,8 @@ class AnswerWhenRouted:
         else:
             self._held.append(data)
 
-    def _routed(self) -> None:
+    def release(self) -> None:
+        """Send what was held back, and what comes from now on at once."""
         self._is_routed = True
         if self._held:
             self._asker.write(b"".join(self._held))

@@ -6,6 +6,7 @@ Source: apache/rocketmq broker/processor/AbstractSendMessageProcessor.java (msgC
 import random
 from typing import Final
 
+from mailboat.broker.topic_creation import TopicCreation
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.names import SEND_FORBIDDEN_TOPICS, check_topic
@@ -36,13 +37,16 @@ PARKED: Final = frozenset({PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED
 RARE_PROPERTIES: Final = SERVER_OWNED | UNSUPPORTED | PARKED
 RARE_NAMES: Final = frozenset(name.encode() for name in RARE_PROPERTIES)
 _TAG_CACHE_SIZE: Final = 65536
+_CACHED_TAG_CHARACTERS: Final = 128
 
 
 class TagsCodes(dict[str, int]):
     """Remembers the tagsCode of tags; a tag that is not there yet is hashed."""
 
     def __missing__(self, tag: str) -> int:
-        """Hash a tag and remember it, for a bounded number of tags."""
+        """Hash a tag and remember it, for a bounded number of tags of ordinary length."""
+        if len(tag) > _CACHED_TAG_CHARACTERS:
+            return tags_code(tag)
         if len(self) >= _TAG_CACHE_SIZE:
             self.clear()
         code = self[tag] = tags_code(tag)
@@ -61,22 +65,22 @@ def refuse_topic(topic: str) -> None:
         )
 
 
-def created_topic(topics: TopicConfigManager, fields: SendFields) -> TopicConfig:
-    """Create the topic of a send that is not there.
+def created_topic(topics: TopicConfigManager, fields: SendFields) -> TopicCreation:
+    """Begin to make the topic of a send that is not there.
 
     Raises:
-        BrokerError: the default topic that the send names does not allow it.
+        BrokerError: the default topic that the send names does not allow it, or there is no room.
     """
-    config = topics.create_in_send(
+    creation = topics.create_in_send(
         fields.topic, fields.default_topic, fields.default_topic_queue_nums
     )
-    if config is None:
+    if creation is None:
         raise BrokerError(
             ResponseCode.TOPIC_NOT_EXIST,
             f"topic[{fields.topic}] not exist, apply first please! It is not on this broker and "
             f"{fields.default_topic} does not allow to create it.",
         )
-    return config
+    return creation
 
 
 def chosen_queue_id(fields: SendFields, config: TopicConfig) -> int:

@@ -5,23 +5,25 @@ fetchAllConsumeStatsInBroker) and store/stats/BrokerStatsManager.java @ rocketmq
 """
 
 import asyncio
+from collections.abc import Generator
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
-from mailboat.broker.processors.group_admin import consume_stats
+from mailboat.broker.processors.group_admin import STATS_QUEUES_MAX, consume_stats, too_many_queues
 from mailboat.broker.stats import FlowCounter, Span
 from mailboat.errors import BrokerError
 from mailboat.protocol.admin_bodies import (
     BrokerStatsData,
     StatsItem,
+    consume_stats_list_slices,
     encode_broker_stats,
-    encode_consume_stats_list,
 )
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand, required_bool, required_str
 from mailboat.protocol.stats_bodies import ConsumeStats
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.turns import in_turns, joined_in_turns
 
 _OF_TOPIC: Final = ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
 _OF_GROUP: Final = ("GROUP_GET_NUMS", "GROUP_GET_SIZE")
@@ -66,13 +68,16 @@ class StatsAdminProcessor:
         """Return how far every group has read, topic by topic."""
         only_ordered = required_bool(command, "isOrder")
         stats: dict[str, list[ConsumeStats]] = {}
+        queues = 0
         for group in sorted(self._broker.groups.table):
-            stats[group] = self._of_group(group, only_ordered=only_ordered)
+            stats[group] = await in_turns(self._of_group(group, only_ordered=only_ordered))
+            queues += sum(len(each.offset_table) for each in stats[group])
+            if queues > STATS_QUEUES_MAX:
+                raise too_many_queues(group)
             # A broker of a thousand groups must not stop for all of them at once.
             await asyncio.sleep(0)
-        return command.response(
-            ResponseCode.SUCCESS, body=encode_consume_stats_list(self._broker.address, stats)
-        )
+        body = await joined_in_turns(consume_stats_list_slices(self._broker.address, stats))
+        return command.response(ResponseCode.SUCCESS, body=body)
 
     def _flow(self, name: str, key: str) -> FlowCounter | None:
         if name in _OF_TOPIC:
@@ -82,7 +87,9 @@ class StatsAdminProcessor:
             return self._broker.stats.group_flows().get((topic, group))
         return None
 
-    def _of_group(self, group: str, *, only_ordered: bool) -> list[ConsumeStats]:
+    def _of_group(
+        self, group: str, *, only_ordered: bool
+    ) -> Generator[None, None, list[ConsumeStats]]:
         broker = self._broker
         members = broker.consumers.groups.get(group)
         topics = broker.offsets.topics_of(group)
@@ -92,7 +99,9 @@ class StatsAdminProcessor:
         for topic in sorted(topics):
             config = broker.topics.select(topic)
             if config is not None and (config.order or not only_ordered):
-                found.append(consume_stats(broker, group, [config], config.write_queue_nums))
+                queues = config.write_queue_nums
+                stats = yield from consume_stats(broker, group, [config], queues)
+                found.append(stats)
         return found
 
 

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator
 from typing import Final
 
+from mailboat.broker import administration
 from mailboat.broker.context import BrokerContext
 from mailboat.errors import BrokerError
 from mailboat.protocol.admin_bodies import (
@@ -34,6 +35,7 @@ from mailboat.protocol.command import (
 )
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.turns import TURN_S
 from mailboat.store.consume_queue import UNIT
 
 _log = logging.getLogger(__name__)
@@ -61,13 +63,17 @@ class StoreAdminProcessor:
         """Work on the store of `broker`."""
         self._broker = broker
 
-    def clean_expired_queues(
+    async def clean_expired_queues(
         self, _connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Remove what queues hold of removed messages; as a rule that went with the messages."""
         store = self._broker.store
-        with _disk_refusals("a file of a queue cannot be removed"):
-            store.queues.raise_min(store.commit_log.start)
+        if not store.queues.is_raising:
+            with _disk_refusals("a file of a queue cannot be removed"):
+                store.queues.begin_raise(store.commit_log.start)
+                while store.queues.is_raising:
+                    store.queues.raise_some(TURN_S)
+                    await asyncio.sleep(0)
         return command.response(ResponseCode.SUCCESS)
 
     async def clean_unused_topics(
@@ -79,9 +85,7 @@ class StoreAdminProcessor:
         for topic in sorted(stored):
             if topics.select(topic) is None and not topics.is_system(topic):
                 _log.info("queues of an unused topic removed topic=%s", topic)
-                with _disk_refusals(f"the queues of topic {topic} cannot be removed"):
-                    self._broker.store.delete_topic(topic)
-                await asyncio.sleep(0)
+                await administration.forget_topics(self._broker, [topic])
         return command.response(ResponseCode.SUCCESS)
 
     def delete_expired_files(

@@ -7,6 +7,8 @@
 Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-all-5.3.3.
 """
 
+from collections.abc import Generator
+
 from mailboat.broker import administration
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import require_topic
@@ -25,10 +27,11 @@ from mailboat.protocol.command import (
     required_int32,
     required_str,
 )
-from mailboat.protocol.stats_bodies import TopicOffset, encode_topic_stats
+from mailboat.protocol.stats_bodies import TopicOffset, topic_stats_slices
 from mailboat.protocol.topic_table import encode_topic_config
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.turns import in_turns, joined_in_turns
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -89,9 +92,10 @@ class TopicAdminProcessor:
         await administration.delete_topic(self._broker, required_str(command, "topic"))
         return command.response(ResponseCode.SUCCESS)
 
-    def get_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def get_all(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return every topic's configuration; without paging fields the answer is complete."""
-        return command.response(ResponseCode.SUCCESS, body=self._broker.topics.encode())
+        body = await joined_in_turns(self._broker.topics.encode())
+        return command.response(ResponseCode.SUCCESS, body=body)
 
     def get_topic(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return one topic's configuration."""
@@ -103,18 +107,25 @@ class TopicAdminProcessor:
         body = encode_topic_list(self._broker.topics.system_topics)
         return command.response(ResponseCode.SUCCESS, body=body)
 
-    def topic_stats(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def topic_stats(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
         """Return the bounds of each of a topic's queues."""
-        topic = required_str(command, "topic")
-        config = require_topic(self._broker, topic)
-        broker_name = self._broker.settings.broker.broker_name
-        queues = range(max(config.read_queue_nums, config.write_queue_nums))
-        table = {
-            MessageQueue(topic, broker_name, queue_id): self._bounds(topic, queue_id)
-            for queue_id in queues
-        }
-        put_tps = self._broker.stats.topic_put_tps(topic)
-        return command.response(ResponseCode.SUCCESS, body=encode_topic_stats(table, put_tps))
+        config = require_topic(self._broker, required_str(command, "topic"))
+        table = await in_turns(self._all_bounds(config))
+        put_tps = self._broker.stats.topic_put_tps(config.topic_name)
+        body = await joined_in_turns(topic_stats_slices(table, put_tps))
+        return command.response(ResponseCode.SUCCESS, body=body)
+
+    def _all_bounds(
+        self, config: TopicConfig
+    ) -> Generator[None, None, dict[MessageQueue, TopicOffset]]:
+        topic, broker_name = config.topic_name, self._broker.settings.broker.broker_name
+        table = {}
+        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
+            table[MessageQueue(topic, broker_name, queue_id)] = self._bounds(topic, queue_id)
+            yield
+        return table
 
     def _attributes(self, topic: str, changes: str) -> dict[str, str]:
         known = self._broker.topics.select(topic)

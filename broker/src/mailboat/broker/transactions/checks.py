@@ -31,6 +31,8 @@ from mailboat.store.message_inner import PutStatus
 _log = logging.getLogger(__name__)
 
 _HOUR_S: Final = 3600.0
+# Half messages of an earlier life whose messages are looked for at the same time.
+_SEARCHES_MAX: Final = 32
 
 
 class CheckRounds:
@@ -50,17 +52,32 @@ class CheckRounds:
         window, now = self._ledger.window, self._ledger.now
         limit = window.end
         offset = window.start
-        while offset < limit:
-            offset = window.next_open(offset, limit)
-            if offset < limit and window.is_open(offset):
-                try:
+        looked_for: list[int] = []
+        try:
+            while offset < limit:
+                offset = window.next_open(offset, limit)
+                if offset < limit and window.is_open(offset):
                     if not window.is_waiting(offset, now):
                         self._look_at(offset)
-                except OSError as error:
-                    _log.warning("open half messages cannot be looked at: %s", error)
-                    return
-                offset += 1
-            yield
+                        if self._ledger.is_looked_for(offset):
+                            looked_for.append(offset)
+                    offset += 1
+                if len(looked_for) >= _SEARCHES_MAX:
+                    yield from self._look_again(looked_for)
+                yield
+            yield from self._look_again(looked_for)
+        except OSError as error:
+            _log.warning("open half messages cannot be looked at: %s", error)
+
+    def _look_again(self, looked_for: list[int]) -> Iterator[None]:
+        """Look once more at half messages when it is known whether they were delivered."""
+        while looked_for:
+            if self._ledger.is_looked_for(looked_for[-1]):
+                yield
+                continue
+            queue_offset = looked_for.pop()
+            if self._ledger.window.is_open(queue_offset):
+                self._look_at(queue_offset)
 
     def _look_at(self, queue_offset: int) -> None:
         ledger, window = self._ledger, self._ledger.window
@@ -71,7 +88,10 @@ class CheckRounds:
             ledger.close([queue_offset])
             return
         asked = window.checks(queue_offset)
-        if not asked and ledger.was_cut_off(half):
+        was_cut_off = False if asked else ledger.was_cut_off(half)
+        if was_cut_off is None:
+            return
+        if was_cut_off:
             ledger.close([queue_offset])
             return
         settings = self._broker.settings
@@ -100,7 +120,9 @@ class CheckRounds:
     def _give_up(self, half: MessageExt, checks: int) -> None:
         """Keep a half message where operators look for it; on a full disk the next round tries."""
         try:
-            self._broker.topics.create_check_max_time_topic()
+            if self._broker.topics.create_check_max_time_topic() is not None:
+                # It is being made; the next round finds it, or begins once more.
+                return
         except BrokerError as error:
             _log.warning("a half message cannot be given up yet: %s", error.remark)
             return

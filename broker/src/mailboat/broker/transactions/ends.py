@@ -15,6 +15,7 @@ delivers twice when two requests commit one half message, or one was asked about
 import asyncio
 import logging
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from mailboat.broker.flush_service import FlushService
@@ -86,6 +87,8 @@ class TransactionEnds:
         self._ledger = ledger
         self._counters = counters
         self._gathered: list[EndRequest] = []
+        # Requests that wait for a search.
+        self._looked_for = 0
         self._remembered: dict[int, bool] = {}
 
     def take(self, request: EndRequest) -> None:
@@ -94,11 +97,14 @@ class TransactionEnds:
         Raises:
             BrokerError: too many wait.
         """
-        if len(self._gathered) >= WAITING_MAX:
+        if len(self._gathered) + self._looked_for >= WAITING_MAX:
             raise BrokerError(
                 ResponseCode.SYSTEM_BUSY,
                 "[OVERLOAD]too many ends of transactions wait, try again later",
             )
+        self._gather(request)
+
+    def _gather(self, request: EndRequest) -> None:
         if not self._gathered and self._ledger.is_ready:
             asyncio.get_running_loop().call_soon(self.store_gathered)
         self._gathered.append(request)
@@ -135,10 +141,17 @@ class TransactionEnds:
         ledger = self._ledger
         ledger.window.extend(offset + 1)
         if not ledger.window.is_open(offset):
-            if self._ended_by_commit(half) != request.is_commit:
+            by_commit = self._ended_by_commit(half, request)
+            if by_commit is None:
+                return
+            if by_commit != request.is_commit:
                 raise _ended_otherwise(half)
             self._answer(request)
-        elif ledger.was_cut_off(half):
+            return
+        was_cut_off = ledger.was_cut_off(half, partial(self._take_again, request))
+        if was_cut_off is None:
+            self._looked_for += 1
+        elif was_cut_off:
             ledger.close([offset])
             if not request.is_commit:
                 raise _ended_otherwise(half)
@@ -178,9 +191,18 @@ class TransactionEnds:
             )
         return half
 
-    def _ended_by_commit(self, half: MessageExt) -> bool:
+    def _ended_by_commit(self, half: MessageExt, request: EndRequest) -> bool | None:
+        """Tell how a half message ended, None while that is looked for."""
         known = self._remembered.get(half.queue_offset)
-        return self._ledger.was_delivered(half) if known is None else known
+        if known is None:
+            known = self._ledger.was_delivered(half, partial(self._take_again, request))
+            self._looked_for += known is None
+        return known
+
+    def _take_again(self, request: EndRequest) -> None:
+        """Go on with a request once it is known what it had to wait for."""
+        self._looked_for -= 1
+        self._gather(request)
 
     def _refuse_late(self, request: EndRequest, half: MessageExt) -> None:
         """Leave a transaction with an immunity time of its own to the checks once that is over."""
@@ -257,8 +279,7 @@ class TransactionEnds:
         return self._unavailable()
 
     def _unavailable(self) -> BrokerError:
-        store = self._broker.store
-        reason = store.refusal() or store.commit_log.no_room or "it is closing"
+        reason = self._broker.store.why_refused()
         return BrokerError(
             ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {reason}"
         )

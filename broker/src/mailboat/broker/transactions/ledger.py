@@ -10,7 +10,7 @@ TransactionalMessageBridge.java @ rocketmq-all-5.3.3.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from mailboat.broker.transactions.half_window import ArrivalTimes, HalfWindow, OpProgress
@@ -27,6 +27,7 @@ from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC
 from mailboat.model.record import decode_record, iterate_records
 from mailboat.model.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from mailboat.store.key_search import KeyQuery, QueryResult
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import PutStatus
 
@@ -36,7 +37,9 @@ _OPS_A_READ: Final = 16
 _READ_BYTES: Final = 256 * 1024
 # Messages with one unique key: more than a producer's retries can make.
 _SAME_KEY_MAX: Final = 64
+_SAME_KEY_BYTES: Final = 16 * 1024 * 1024
 _FOREVER_MS: Final = (1 << 63) - 1
+_REMEMBERED: Final = 4_096
 
 
 class _Progress(NamedTuple):
@@ -45,6 +48,13 @@ class _Progress(NamedTuple):
     log_end: int
     half_offset: int
     op_offset: int
+
+
+def _is_commit_of(record: bytes, physical_offset: int) -> bool:
+    """Tell whether a stored record is the message of the half message at a physical offset."""
+    message = decode_record(record, verify=False)[0]
+    is_commit = message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+    return is_commit and message.prepared_transaction_offset == physical_offset
 
 
 class HalfLedger:
@@ -56,6 +66,10 @@ class HalfLedger:
         self._disk = disk
         self._begin_s = disk.monotonic()
         self._unwritten: list[int] = []
+        # By queue offset of the half message: what searches found, those that run, who waits.
+        self._delivered: dict[int, bool | OSError] = {}
+        self._searches: set[int] = set()
+        self._looked_for: dict[int, list[Callable[[], None]]] = {}
         self._committed = _Progress(0, 0, 0)
         self._progress: _Progress | None = None
         self.window = HalfWindow(0, 0)
@@ -121,7 +135,8 @@ class HalfLedger:
 
     def at(self, physical_offset: int) -> MessageExt | None:
         """Return the message stored at a physical offset, None when none can be read there."""
-        record = self._broker.store.look_message_by_offset(physical_offset)
+        # A producer that does not wait for the flush may end its transaction before.
+        record = self._broker.store.look_message_by_offset(physical_offset, with_unflushed=True)
         if record is None:
             return None
         try:
@@ -148,24 +163,72 @@ class HalfLedger:
             return now - self.arrivals.seconds(half.queue_offset, now)
         return max(now, (self._disk.wall_ms() - half.store_timestamp_ms) / 1000)
 
-    def was_delivered(self, half: MessageExt) -> bool:
-        """Tell whether the message that consumers get of a half message is stored and visible."""
-        key = half.unique_key
-        if not key:
-            return False
-        found = self._broker.store.query_message(
-            real_topic(half), key, _SAME_KEY_MAX, half.store_timestamp_ms, _FOREVER_MS
-        )
-        for record in found.records:
-            message = decode_record(record, verify=False)[0]
-            is_commit = message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
-            if is_commit and message.prepared_transaction_offset == half.physical_offset:
-                return True
-        return False
+    def was_delivered(
+        self, half: MessageExt, when_known: Callable[[], None] | None = None
+    ) -> bool | None:
+        """Tell whether the message that consumers get of a half message is stored and visible.
 
-    def was_cut_off(self, half: MessageExt) -> bool:
-        """Tell whether the process ended between the message of an open half and its op record."""
-        return half.queue_offset < self.rebuilt_end and self.was_delivered(half)
+        Returns:
+            None while another thread looks for it; `when_known` is called after that, and the next
+            question has an answer.
+
+        Raises:
+            OSError: it could not be looked for.
+        """
+        offset = half.queue_offset
+        known = self._delivered.get(offset)
+        if known is None and half.unique_key:
+            if offset not in self._searches:
+                self._look_for(half)
+            # Where calls are made at once, it is known by now.
+            known = self._delivered.get(offset)
+            if known is None and when_known is not None:
+                self._looked_for.setdefault(offset, []).append(when_known)
+        if isinstance(known, OSError):
+            del self._delivered[offset]
+            raise known
+        return known if half.unique_key else False
+
+    def _look_for(self, half: MessageExt) -> None:
+        offset = half.queue_offset
+        self._searches.add(offset)
+        query = KeyQuery(
+            real_topic(half),
+            half.unique_key or "",
+            _SAME_KEY_MAX,
+            _SAME_KEY_BYTES,
+            half.store_timestamp_ms,
+            _FOREVER_MS,
+        )
+
+        def done(result: QueryResult | None, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, OSError):
+                raise error
+            records = [] if result is None else result.records
+            is_there = any(_is_commit_of(record, half.physical_offset) for record in records)
+            self._delivered[offset] = is_there if error is None else error
+            while len(self._delivered) > _REMEMBERED:
+                del self._delivered[next(iter(self._delivered))]
+            self._searches.discard(offset)
+            for callback in self._looked_for.pop(offset, ()):
+                callback()
+
+        self._broker.store.search(query, done, is_own=True)
+
+    def is_looked_for(self, queue_offset: int) -> bool:
+        """Tell whether another thread still looks for the message of a half message."""
+        return queue_offset in self._searches
+
+    def was_cut_off(
+        self, half: MessageExt, when_known: Callable[[], None] | None = None
+    ) -> bool | None:
+        """Tell whether the process ended between the message of an open half and its op record.
+
+        As `was_delivered`, None while that is looked for.
+        """
+        if half.queue_offset >= self.rebuilt_end:
+            return False
+        return self.was_delivered(half, when_known)
 
     # -- ends -----------------------------------------------------------------------------------
 
@@ -194,6 +257,7 @@ class HalfLedger:
         self._unwritten += [offset for offset in half_offsets if offset not in written]
         for offset in half_offsets:
             self.window.close(offset)
+            self._delivered.pop(offset, None)
 
     def tick(self) -> int:
         """Do what is due now and then; return how many half messages went with the log."""

@@ -76,7 +76,7 @@ def committed_message(half: MessageExt, queue_id: int, checks: int) -> MessageIn
     for name in _MARKS_OF_A_HALF:
         properties.pop(name, None)
     message = inner_of(half, real_topic(half), queue_id, properties)
-    message.sys_flag = half.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
+    message.sys_flag = message.sys_flag & ~TRANSACTION_MASK | TRANSACTION_COMMIT
     message.prepared_transaction_offset = half.physical_offset
     return message
 

@@ -1,6 +1,5 @@
 """`mailboat message browse`: the messages of a topic, without consuming them."""
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
@@ -25,6 +24,7 @@ from mailboat.client.pulling import PullStatus
 from mailboat.client.queue_offsets import ConsumeFromWhere, StartPoint
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
+from mailboat.model.printable import printable, printable_json
 from mailboat.model.subscription import EXPRESSION_SQL92, SubscriptionData, build_subscription
 
 DEFAULT_MAX: Final = 20
@@ -238,10 +238,11 @@ async def _follow(
 def line(found: PlacedMessage, *, as_json: bool) -> str:
     """Return a message as one line."""
     if as_json:
-        return json.dumps(placed_row(found), ensure_ascii=False)
+        return printable_json(placed_row(found))
     row = short_row(found.message, found.queue.broker_name)
     place = f"{found.queue.broker_name}/{found.queue.queue_id}@{found.message.queue_offset}"
-    return f"{row['store_time']} {place} {row['message_id']} {row['tags'] or '-'} {row['body']}"
+    text = f"{row['store_time']} {place} {row['message_id']} {row['tags'] or '-'} {row['body']}"
+    return printable(text)
 
 
 def placed_row(found: PlacedMessage) -> dict[str, Any]:

@@ -1,16 +1,19 @@
 """`mailboat message redrive`: dead letters back to where they came from."""
 
+import asyncio
 from typing import Any, Final
 
 import click
 
 from mailboat.cli.client_command import (
     dry_run_option,
+    explain,
     json_option,
     namesrv_option,
     run,
     time_option,
 )
+from mailboat.cli.main import EXIT_UNKNOWN
 from mailboat.cli.output import print_json
 from mailboat.cli.progress import Scan
 from mailboat.client.admin import Admin
@@ -23,7 +26,7 @@ from mailboat.client.admin.redrive import (
     default_position_group,
 )
 from mailboat.client.producer import Producer
-from mailboat.errors import MailboatError
+from mailboat.errors import MailboatError, UnknownOutcomeError
 
 GROUP: Final = "mailboat-cli"
 
@@ -85,7 +88,8 @@ def command(
     goes on where the first one ended, and takes only letters that died since. A run that is
     interrupted, by whatever cause, loses no message; the next one repeats at most the last batch. A
     time range has a position of its own, with a number in its name. --id keeps no position: the
-    same ids again are sent again.
+    same ids again are sent again. Exit code 5: a message of the last batch may or may not be
+    stored, and the next run sends it again.
 
     \b
     Examples:
@@ -142,10 +146,17 @@ async def _redrive(
             try:
                 return await redrive.run(scan.advance)
             except MailboatError as error:
-                raise MailboatError(
-                    f"{error} ({redrive.report.redriven_total} messages were redriven before; "
-                    "run it again to go on)"
-                ) from error
+                kind = UnknownOutcomeError if error.exit_code == EXIT_UNKNOWN else MailboatError
+                raise kind(f"{explain(error)} ({_so_far(redrive)})") from error
+            except asyncio.CancelledError:
+                click.echo(f"mailboat: interrupted ({_so_far(redrive)})", err=True)
+                raise
+
+
+def _so_far(redrive: Redrive) -> str:
+    if redrive.report.dry_run:
+        return "nothing was sent: --dry-run"
+    return f"{redrive.report.redriven_total} messages were redriven before; run it again to go on"
 
 
 def report_row(report: RedriveReport) -> dict[str, Any]:

@@ -1,22 +1,32 @@
 """`mailboat message send`: one message."""
 
-import sys
+import asyncio
+import os
 from typing import Any, Final
 
 import click
 
 from mailboat.cli.client_command import json_option, namesrv_option, run
-from mailboat.cli.main import EXIT_OK, EXIT_RUNTIME
+from mailboat.cli.input_lines import standard_input
+from mailboat.cli.main import EXIT_OK, EXIT_UNKNOWN
 from mailboat.cli.output import print_json, print_record
+from mailboat.client.checks import MAX_BODY_BYTES
 from mailboat.client.producer import Producer
 from mailboat.client.send_result import SendResult, SendStatus
-from mailboat.errors import RouteNotFoundError
+from mailboat.client.sending import is_unanswered
+from mailboat.errors import (
+    IllegalMessageError,
+    MailboatError,
+    RouteNotFoundError,
+    UnknownOutcomeError,
+)
 from mailboat.model.message import Message
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.properties import PropertyName
 
 GROUP: Final = "mailboat-cli"
 SEND_TIMEOUT_S: Final = 10.0
+_UNKNOWN: Final = "the message may or may not be stored"
 
 
 def parse_properties(
@@ -77,14 +87,15 @@ def command(
     """Send one message to TOPIC.
 
     BODY is its text, or - for all of standard input. For many messages use `mailboat produce`.
-    The exit code is 0 only where the broker answered SEND_OK.
+    The exit code is 0 only where the broker answered SEND_OK. It is 5 where the message may or may
+    not be stored: no answer came, or another one such as FLUSH_DISK_TIMEOUT.
 
     \b
     Examples:
       mailboat message send orders '{"id": 4711}' --tags new -k order-4711
       mailboat message send orders - -p region=eu -b broker-a -q 3 < order.json
     """
-    data = sys.stdin.buffer.read() if body == "-" else body.encode()
+    data = _read_body() if body == "-" else os.fsencode(body)
     if delay_level:
         properties = {**properties, PropertyName.DELAY: str(delay_level)}
     message = Message(topic, data, tags, list(keys) or None, properties)
@@ -92,7 +103,15 @@ def command(
     async def work() -> SendResult:
         async with Producer(group, namesrv=namesrv) as producer:
             queue = await _choose(producer, topic, broker, queue_id)
-            return await producer.send(message, queue=queue, timeout_s=SEND_TIMEOUT_S)
+            try:
+                return await producer.send(message, queue=queue, timeout_s=SEND_TIMEOUT_S)
+            except MailboatError as error:
+                if is_unanswered(error):
+                    raise UnknownOutcomeError(f"{error}; {_UNKNOWN}") from error
+                raise
+            except asyncio.CancelledError:
+                click.echo(f"mailboat: interrupted; {_UNKNOWN}", err=True)
+                raise
 
     result = run(work())
     document = result_row(result)
@@ -100,7 +119,18 @@ def command(
         print_json(document)
     else:
         print_record(document)
-    return EXIT_OK if result.status is SendStatus.SEND_OK else EXIT_RUNTIME
+    return EXIT_OK if result.status is SendStatus.SEND_OK else EXIT_UNKNOWN
+
+
+def _read_body() -> bytes:
+    """Return what is on standard input, but not much more of it than a message may hold."""
+    with open(standard_input(), "rb", closefd=False) as file:
+        body = file.read(MAX_BODY_BYTES + 1)
+    if len(body) > MAX_BODY_BYTES:
+        raise IllegalMessageError(
+            f"standard input holds more than the {MAX_BODY_BYTES} bytes of the largest message"
+        )
+    return body
 
 
 async def _choose(

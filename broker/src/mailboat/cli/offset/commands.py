@@ -101,7 +101,8 @@ def reset(
     """Let GROUP go on at another place of TOPIC.
 
     A group that is online is moved by its broker, which tells the members; they go on there within
-    seconds. What is shown as old offset leads back. --dry-run shows both and changes nothing.
+    seconds. What is shown as old offset leads back. --dry-run shows both and changes nothing. Where
+    a broker fails after others were done, the error names the queues that were moved.
 
     \b
     Examples:
@@ -189,7 +190,8 @@ def clone(
     """Let one group go on where another one is.
 
     DESTINATION gets the offsets of SOURCE in every queue that SOURCE has one of; both must exist,
-    and DESTINATION must be offline, since members would store their own offsets again.
+    and DESTINATION must be offline, since members would store their own offsets again. Where a
+    broker fails, the error names the queues whose offsets were stored before.
 
     \b
     Examples:

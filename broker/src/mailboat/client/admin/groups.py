@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from mailboat.client.admin.cluster import ClusterAdmin
+from mailboat.client.admin.partly import told_partly
 from mailboat.client.broker_calls import call, change
 from mailboat.client.instance import ClientInstance
 from mailboat.errors import BrokerError, RemotingError, RouteNotFoundError
@@ -79,12 +80,16 @@ class GroupAdmin:
 
         Raises:
             IllegalMessageError: the group's name is illegal.
+            PartlyDoneError: a broker failed after others had done it.
         """
         check_group(config.group_name)
         masters = await self._cluster.masters(cluster=cluster, broker_name=broker_name)
-        for master in masters:
-            await self._put(master.address, config)
-        return [master.broker_name for master in masters]
+        names = [master.broker_name for master in masters]
+        with told_partly("done", names) as done:
+            for master in masters:
+                await self._put(master.address, config)
+                done.append(master.broker_name)
+        return names
 
     async def update(
         self,
@@ -104,16 +109,19 @@ class GroupAdmin:
 
         Raises:
             RouteNotFoundError: no master asked for knows the group.
+            PartlyDoneError: a broker failed after others had done it.
         """
         changed: dict[str, SubscriptionGroupConfig] = {}
         masters = await self._cluster.masters(cluster=cluster, broker_name=broker_name)
-        for master in masters:
-            present = (await self._table(master.address)).get(group)
-            if present is not None:
-                changed[master.broker_name] = change(present)
-                # Brokers take changes of attributes only; these stay as they are.
-                sent = replace(changed[master.broker_name], attributes={})
-                await self._put(master.address, sent)
+        with told_partly("done", [master.broker_name for master in masters]) as done:
+            for master in masters:
+                present = (await self._table(master.address)).get(group)
+                if present is not None:
+                    changed[master.broker_name] = change(present)
+                    # Brokers take changes of attributes only; these stay as they are.
+                    sent = replace(changed[master.broker_name], attributes={})
+                    await self._put(master.address, sent)
+                done.append(master.broker_name)
         if not changed:
             names = ", ".join(master.broker_name for master in masters)
             raise RouteNotFoundError(f"group {group} is not on {names}; create it first")
@@ -124,16 +132,21 @@ class GroupAdmin:
 
         The positions of redrives of its dead letters go too: a group of the same name may have
         others one day. With `cluster`, only from the masters of that cluster.
+
+        Raises:
+            PartlyDoneError: a broker failed after others had deleted the group itself.
         """
         # 4.9 and 5.x name the field that deletes the offsets too differently.
         fields: dict[str, ExtValue] = {"removeOffset": True, "cleanOffset": True}
         masters = await self._cluster.masters(cluster=cluster)
-        for master in masters:
-            known = await self._table(master.address)
-            for name in (group, *(each for each in known if is_position_of(each, group))):
-                code = RequestCode.DELETE_SUBSCRIPTIONGROUP
-                own = {"groupName": name, **fields}
-                await change(self._instance.remoting, master.address, code, own)
+        with told_partly("done", [master.broker_name for master in masters]) as done:
+            for master in masters:
+                known = await self._table(master.address)
+                for name in (group, *(each for each in known if is_position_of(each, group))):
+                    code = RequestCode.DELETE_SUBSCRIPTIONGROUP
+                    own = {"groupName": name, **fields}
+                    await change(self._instance.remoting, master.address, code, own)
+                done.append(master.broker_name)
         name_servers = self._instance.name_servers
         for topic in (retry_topic(group), dlq_topic(group)):
             for master in masters:

@@ -7,12 +7,13 @@ offline way behind it) and tools/command/offset/CloneGroupOffsetCommand.java.
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 from typing import Final
 
 from mailboat.client.admin.cluster import ClusterAdmin
 from mailboat.client.admin.groups import GroupAdmin
+from mailboat.client.admin.partly import told_partly
 from mailboat.client.broker_calls import call
 from mailboat.client.instance import ClientInstance
 from mailboat.client.queue_offsets import ConsumeFromWhere, QueueOffsets, StartPoint
@@ -169,16 +170,18 @@ class OffsetAdmin:
         Raises:
             MailboatError: the group is online and its broker cannot move online groups, or only
                 all queues at once.
+            PartlyDoneError: a broker failed after others, or some of its queues, were moved.
         """
         queues = await self.queues(topic, broker_name=broker_name, queue_ids=queue_ids)
         moved: dict[MessageQueue, int] = {}
-        for name in sorted({queue.broker_name for queue in queues}):
-            own = [queue for queue in queues if queue.broker_name == name]
-            if isinstance(target, int) or queue_ids:
-                table = await self._reset_single_queues(group, own, target)
-            else:
-                table = await self._reset_by_broker(group, own[0], _reset_fields(target))
-            moved |= await self._reset_directly(group, own, target) if table is None else table
+        with told_partly("moved", [_place(queue) for queue in queues]) as done:
+            for name in sorted({queue.broker_name for queue in queues}):
+                own = [queue for queue in queues if queue.broker_name == name]
+                async for table in self._reset_broker(
+                    group, own, target, one_by_one=isinstance(target, int) or bool(queue_ids)
+                ):
+                    moved |= table
+                    done += [_place(queue) for queue in sorted(table)]
         return dict(sorted(moved.items()))
 
     async def plan_clone(
@@ -211,11 +214,14 @@ class OffsetAdmin:
 
         Raises:
             MailboatError: the source has no offset, or the destination is online.
+            PartlyDoneError: a broker failed after other offsets were stored.
         """
         moves = await self.plan_clone(source, destination, topic)
         await self._check_offline(destination)
-        for move in moves:
-            await self.commit(destination, move.queue, move.after)
+        with told_partly("cloned", [str(move.queue) for move in moves]) as done:
+            for move in moves:
+                await self.commit(destination, move.queue, move.after)
+                done.append(str(move.queue))
         return moves
 
     async def _plan_one(
@@ -245,33 +251,57 @@ class OffsetAdmin:
             return end
         return await self.at_time(queue, target.timestamp_ms)
 
-    async def _reset_single_queues(
-        self, group: str, queues: Sequence[MessageQueue], target: StartPoint | int
-    ) -> dict[MessageQueue, int] | None:
-        """Let the broker move single queues; None where an old broker has to be gone around."""
-        address = await self._instance.routes.master_address(queues[0])
-        version = (await self._cluster.runtime_info(address)).get("brokerVersionDesc", "")
-        if not resets_single_queues(version):
-            if await self._members(group) == 0:
-                return None
-            raise MailboatError(
-                f"broker {queues[0].broker_name} runs {version or 'no version'}, which cannot move "
-                f"single queues of an online group; stop the members of {group} first"
-            )
-        moved: dict[MessageQueue, int] = {}
-        for queue in queues:
+    async def _reset_broker(
+        self,
+        group: str,
+        queues: list[MessageQueue],
+        target: StartPoint | int,
+        *,
+        one_by_one: bool,
+    ) -> AsyncIterator[dict[MessageQueue, int]]:
+        """Move a group in queues of one broker; yield the new offsets as they are made."""
+        left = list(queues)
+        if not one_by_one:
+            assert isinstance(target, StartPoint)
+            table = await self._reset_by_broker(group, queues[0], _reset_fields(target))
+            if table is not None:
+                yield table
+                return
+        elif await self._takes_single_queues(group, queues[0]):
+            for queue in queues:
+                first, end = await self._bounds(queue)
+                after = await self._target_of(queue, target, first, end)
+                fields: dict[str, ExtValue] = {
+                    "timestamp": _LATEST,
+                    "queueId": queue.queue_id,
+                    "offset": after,
+                }
+                table = await self._reset_by_broker(group, queue, fields)
+                if table is None:
+                    break
+                left.remove(queue)
+                yield table
+            if not left:
+                return
+        await self._check_offline(group)
+        for queue in left:
             first, end = await self._bounds(queue)
             after = await self._target_of(queue, target, first, end)
-            fields: dict[str, ExtValue] = {
-                "timestamp": _LATEST,
-                "queueId": queue.queue_id,
-                "offset": after,
-            }
-            table = await self._reset_by_broker(group, queue, fields)
-            if table is None:
-                return None
-            moved |= table
-        return moved
+            await self.commit(group, queue, after)
+            yield {queue: after}
+
+    async def _takes_single_queues(self, group: str, queue: MessageQueue) -> bool:
+        """Tell whether the broker of a queue moves single queues, or has to be gone around."""
+        address = await self._instance.routes.master_address(queue)
+        version = (await self._cluster.runtime_info(address)).get("brokerVersionDesc", "")
+        if resets_single_queues(version):
+            return True
+        if await self._members(group) == 0:
+            return False
+        raise MailboatError(
+            f"broker {queue.broker_name} runs {version or 'no version'}, which cannot move "
+            f"single queues of an online group; stop the members of {group} first"
+        )
 
     async def _reset_by_broker(
         self, group: str, queue: MessageQueue, target_fields: dict[str, ExtValue]
@@ -298,17 +328,6 @@ class OffsetAdmin:
             raise
         return decode_offset_table(response.body)
 
-    async def _reset_directly(
-        self, group: str, queues: list[MessageQueue], target: StartPoint | int
-    ) -> dict[MessageQueue, int]:
-        await self._check_offline(group)
-        moved: dict[MessageQueue, int] = {}
-        for queue in queues:
-            first, end = await self._bounds(queue)
-            moved[queue] = await self._target_of(queue, target, first, end)
-            await self.commit(group, queue, moved[queue])
-        return moved
-
     async def _check_offline(self, group: str) -> None:
         members = await self._members(group)
         if members:
@@ -328,6 +347,10 @@ def resets_single_queues(version: str) -> bool:
     if major.isdigit():
         return int(major) >= _FIRST_TO_RESET_ONE_QUEUE
     return version == "HIGHER_VERSION"
+
+
+def _place(queue: MessageQueue) -> str:
+    return f"{queue.broker_name}/{queue.queue_id}"
 
 
 def _reset_fields(target: StartPoint) -> dict[str, ExtValue]:

@@ -21,7 +21,13 @@ from mailboat.client.admin.groups import POSITION_PREFIX
 from mailboat.client.producer import Producer
 from mailboat.client.pulling import PullStatus
 from mailboat.client.send_result import SendStatus
-from mailboat.errors import MailboatError, RemotingError, RouteNotFoundError
+from mailboat.client.sending import is_unanswered
+from mailboat.errors import (
+    MailboatError,
+    RemotingError,
+    RouteNotFoundError,
+    UnknownOutcomeError,
+)
 from mailboat.model.message import Message, MessageExt
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import RETRY_PREFIX, check_group, check_topic, dlq_topic, retry_topic
@@ -231,6 +237,7 @@ class Redrive:
         Raises:
             MailboatError: a letter could not be sent, or does not say where it came from, or the
                 topic that it came from is gone. What was redriven before is behind the position.
+            UnknownOutcomeError: a letter may or may not have been stored; it comes again.
         """
         for begin in range(0, len(self._letters), self._batch_size):
             batch = self._letters[begin : begin + self._batch_size]
@@ -320,7 +327,11 @@ class Redrive:
         try:
             await self._send_all(wanted)
         except _SendFailure as failure:
-            await self._commit(queue, failure.letter.queue_offset)
+            try:
+                await self._commit(queue, failure.letter.queue_offset)
+            except MailboatError as error:
+                # The next run repeats the batch from its start.
+                raise failure.cause from error
             raise failure.cause from None
 
     async def _send_all(self, letters: Sequence[MessageExt]) -> None:
@@ -350,18 +361,27 @@ class Redrive:
 
     async def _send(self, message: Message) -> None:
         """Send one message, waiting for a broker that is away."""
+        # Every try sends the same id.
+        message.properties.setdefault(PropertyName.UNIQ_KEY, self._producer.next_unique_key())
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + PATIENCE_S
+        unanswered: MailboatError | None = None
         while True:
             try:
                 result = await self._producer.send(message, timeout_s=SEND_TIMEOUT_S)
-            except RemotingError:
-                if loop.time() >= deadline_s:
+            except MailboatError as error:
+                if is_unanswered(error):
+                    unanswered = error
+                if isinstance(error, RemotingError) and loop.time() < deadline_s:
+                    await asyncio.sleep(RETRY_PAUSE_S)
+                    continue
+                if unanswered is None:
                     raise
-                await asyncio.sleep(RETRY_PAUSE_S)
-                continue
+                raise UnknownOutcomeError(
+                    f"{message.topic}: {unanswered}, so a message may or may not be stored"
+                ) from error
             if result.status not in _STORED:
-                raise MailboatError(
+                raise UnknownOutcomeError(
                     f"{message.topic}: the broker answered {result.status.value}, so a message may "
                     "or may not be stored; run the redrive again once the broker is well"
                 )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from mailboat.client.admin.cluster import BrokerAddress, ClusterAdmin
+from mailboat.client.admin.partly import told_partly
 from mailboat.client.broker_calls import call, change
 from mailboat.client.instance import ClientInstance
 from mailboat.errors import BrokerError, RouteNotFoundError
@@ -58,15 +59,19 @@ class TopicAdmin:
 
         Raises:
             IllegalMessageError: the topic's name is illegal.
+            PartlyDoneError: a broker failed after others had done it.
         """
         check_topic(config.topic_name)
         masters = await self._cluster.masters(cluster=cluster, broker_name=broker_name)
-        for master in masters:
-            await self._put(master, config)
+        names = [master.broker_name for master in masters]
+        with told_partly("done", names) as done:
+            for master in masters:
+                await self._put(master, config)
+                done.append(master.broker_name)
         if config.order:
             queues = {master.broker_name: config.write_queue_nums for master in masters}
             await self._change_order(config.topic_name, queues)
-        return [master.broker_name for master in masters]
+        return names
 
     async def update(
         self,
@@ -87,16 +92,19 @@ class TopicAdmin:
 
         Raises:
             RouteNotFoundError: no master asked for has the topic.
+            PartlyDoneError: a broker failed after others had done it.
         """
         changed: dict[str, TopicConfig] = {}
         masters = await self._cluster.masters(cluster=cluster, broker_name=broker_name)
         was_ordered = False
-        for master in masters:
-            present = (await self.configs(master.address)).get(topic)
-            if present is not None:
-                changed[master.broker_name] = change(present)
-                was_ordered = was_ordered or present.order
-                await self._put(master, changed[master.broker_name])
+        with told_partly("done", [master.broker_name for master in masters]) as done:
+            for master in masters:
+                present = (await self.configs(master.address)).get(topic)
+                if present is not None:
+                    changed[master.broker_name] = change(present)
+                    was_ordered = was_ordered or present.order
+                    await self._put(master, changed[master.broker_name])
+                done.append(master.broker_name)
         if not changed:
             names = ", ".join(master.broker_name for master in masters)
             raise RouteNotFoundError(f"topic {topic} is not on {names}; create it first")
@@ -111,10 +119,16 @@ class TopicAdmin:
         """Delete a topic from every master and name server; an unknown one is no error.
 
         With `cluster`, only from the masters of that cluster; the name servers forget it there.
+
+        Raises:
+            PartlyDoneError: a broker failed after others had done it; the name servers keep it.
         """
-        for master in await self._cluster.masters(cluster=cluster):
-            code = RequestCode.DELETE_TOPIC_IN_BROKER
-            await change(self._instance.remoting, master.address, code, {"topic": topic})
+        masters = await self._cluster.masters(cluster=cluster)
+        with told_partly("done", [master.broker_name for master in masters]) as done:
+            for master in masters:
+                code = RequestCode.DELETE_TOPIC_IN_BROKER
+                await change(self._instance.remoting, master.address, code, {"topic": topic})
+                done.append(master.broker_name)
         name_servers = self._instance.name_servers
         fields: dict[str, ExtValue] = {"topic": topic, "clusterName": cluster}
         await name_servers.request_all(RequestCode.DELETE_TOPIC_IN_NAMESRV, fields)

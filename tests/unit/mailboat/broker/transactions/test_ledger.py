@@ -1,8 +1,10 @@
 """Which half messages are open after a start, how old they are, and what a round does to them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +16,16 @@ from mailboat.broker.topics import TopicConfigManager
 from mailboat.broker.transactions.checks import CheckRounds
 from mailboat.broker.transactions.ledger import HalfLedger
 from mailboat.broker.transactions.parts import TransactionCounters
-from mailboat.broker.transactions.records import TRANSACTIONS_GROUP, half_message
+from mailboat.broker.transactions.records import (
+    TRANSACTIONS_GROUP,
+    committed_message,
+    half_message,
+)
 from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
 from mailboat.disk.real import RealDisk
 from mailboat.model.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from mailboat.model.record import decode_record
+from mailboat.model.topic import TopicConfig
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
 
@@ -76,6 +83,7 @@ def broker(tmp_path: Path, clock: Clock) -> Iterator[Broker]:
     store.open()
     config_dir = store.paths.config
     topics = TopicConfigManager(settings.broker, clock, config_dir)
+    topics.table[CHECK_MAX_TIME_TOPIC] = TopicConfig(CHECK_MAX_TIME_TOPIC, 1, 1)
     yield Broker(settings, store, topics, ConsumerOffsetManager(clock, config_dir))
     store.close()
 
@@ -295,3 +303,49 @@ def test_a_full_disk_puts_giving_up_off(broker: Broker, clock: Clock) -> None:
     assert _open(ledger) == [0]
     broker.store._derived_refusal = None
     assert _rounds(broker, ledger).given_up == 1
+
+
+async def test_what_is_given_up_waits_until_there_is_a_place_for_it(
+    broker: Broker, clock: Clock
+) -> None:
+    """The first half message of all makes the topic, and the round after that moves it there."""
+    del broker.topics.table[CHECK_MAX_TIME_TOPIC]
+    ledger = _started(broker, clock)
+    _put(broker, _half(0, TRANSACTION_CHECK_TIMES="3"))
+    ledger.tick()
+    assert _rounds(broker, ledger).given_up == 0
+    assert _open(ledger) == [0]
+    creation = broker.topics.create_check_max_time_topic()
+    assert creation is not None
+    await creation.wait()
+    assert _rounds(broker, ledger).given_up == 1
+    assert broker.store.max_offset(CHECK_MAX_TIME_TOPIC, 0) == 1
+
+
+def test_what_another_thread_looks_for_is_known_later(broker: Broker, clock: Clock) -> None:
+    """The question has no answer yet, everybody who asked is told, and it is searched for once."""
+    _put(broker, _half(1))
+    ledger = HalfLedger(broker, clock)
+    half = ledger.half(0)
+    assert half is not None
+    _put(broker, committed_message(half, 1, 0))
+    jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
+    broker.store._runners = broker.store._runners._replace(
+        reads=lambda job, done: jobs.append((job, done))
+    )
+    told: list[int] = []
+    for number in range(3):
+        assert ledger.was_delivered(half, partial(told.append, number)) is None
+    assert ledger.is_looked_for(0)
+    [(job, done)] = jobs
+    done(job(), None)
+    assert told == [0, 1, 2]
+    assert not ledger.is_looked_for(0)
+    assert ledger.was_delivered(half) is True
+    ledger.close_written([0], {0})
+    assert ledger.was_delivered(half) is None
+    done = jobs[1][1]
+    done(None, OSError(24, "Too many open files"))
+    with pytest.raises(OSError, match="Too many"):
+        ledger.was_delivered(half)
+    assert ledger.was_delivered(half) is None

@@ -1,0 +1,74 @@
+"""A topic on its way to the disk: what needs it waits, everything else goes on.
+
+A message is acknowledged only once its topic is durable, so what was sent to a topic that is being
+made is kept until its file is written. Then the messages that wait are stored, oldest first and a
+few at a time, and only after the last of them is the topic in the table: what comes meanwhile waits
+behind them, and the queue has the order of arrival.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from mailboat.errors import BrokerError
+from mailboat.model.topic import TopicConfig
+
+
+class Guest(Protocol):
+    """Keeps what waits for a topic."""
+
+    def proceed(self) -> bool:
+        """The topic is durable: do a bounded part of what waits; tell whether nothing is left."""
+        ...
+
+    def refused(self, error: BrokerError) -> None:
+        """The topic is not made: let go of what waits."""
+        ...
+
+
+class TopicCreation:
+    """One topic that is being made."""
+
+    def __init__(self, config: TopicConfig, cause: str) -> None:
+        """Begin with nobody waiting; one guest may come.
+
+        Args:
+            config: what the topic will look like; an administrator may change it meanwhile.
+            cause: who or what makes it.
+        """
+        self.config = config
+        self.cause = cause
+        self.is_durable = False
+        self.guest: Guest | None = None
+        self.on_end: list[Callable[[BrokerError | None], None]] = []
+        """Called once the topic is in the table, or with the reason why it was not made."""
+
+        self._end: asyncio.Future[BrokerError | None]
+        self._end = asyncio.get_running_loop().create_future()
+
+    async def wait(self) -> TopicConfig:
+        """Return the topic once it is durable and in the table.
+
+        Raises:
+            BrokerError: it was not made.
+        """
+        error = self._end.result() if self._end.done() else await asyncio.shield(self._end)
+        if error is not None:
+            raise error
+        return self.config
+
+    async def proceed(self) -> None:
+        """Let the guest do what waits; on return there is nothing left, and nobody came since."""
+        self.is_durable = True
+        while self.guest is not None:
+            if self.guest.proceed():
+                return
+            await asyncio.sleep(0)
+
+    def end(self, error: BrokerError | None) -> None:
+        """Tell everybody that the topic is in the table, or why it is not made."""
+        self._end.set_result(error)
+        if error is not None and self.guest is not None:
+            self.guest.refused(error)
+        for listener in self.on_end:
+            listener(error)

@@ -1,0 +1,97 @@
+"""The part of the JSON API by which a new broker of a cluster gets what the others were told:
+topics and consumer groups with all their settings, in pages.
+
+GET  /api/v1/declarations/topics    topics that somebody made: not the broker's own, and none that
+                                    belongs to a group (retries, dead letters)
+GET  /api/v1/declarations/groups    consumer groups, but for the broker's own
+POST /api/v1/declarations           make those that are not there; what is there stays as it is
+"""
+
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from mailboat.broker import administration
+from mailboat.model.names import SYSTEM_GROUPS, is_retry_or_dlq
+from mailboat.model.subscription import SubscriptionGroupConfig
+from mailboat.model.topic import TopicConfig
+from mailboat.web.api import PAGE_MAX, page_of, serving_broker
+from mailboat.web.context import WebContext
+from mailboat.web.replies import read_json, reply
+
+
+class DeclaredTopicsBody(msgspec.Struct):
+    """One page of topics; the next one starts behind `next`."""
+
+    topics: list[TopicConfig]
+    next: str | None
+
+
+class DeclaredGroupsBody(msgspec.Struct):
+    """One page of consumer groups; the next one starts behind `next`."""
+
+    groups: list[SubscriptionGroupConfig]
+    next: str | None
+
+
+class DeclarationsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """What there should be: at most 1,000 topics and groups together."""
+
+    topics: list[TopicConfig] = []
+    groups: list[SubscriptionGroupConfig] = []
+
+
+class DeclaredBody(msgspec.Struct):
+    """How many were not there and are now."""
+
+    topics: int
+    groups: int
+
+
+_decoder: Final = msgspec.json.Decoder(DeclarationsBody)
+
+
+def add_routes(app: web.Application, context: WebContext) -> None:
+    """Serve this part of the API."""
+    api = DeclarationsApi(context)
+    app.router.add_get("/api/v1/declarations/topics", api.topics)
+    app.router.add_get("/api/v1/declarations/groups", api.groups)
+    app.router.add_post("/api/v1/declarations", api.declare)
+
+
+class DeclarationsApi:
+    """The handlers."""
+
+    def __init__(self, context: WebContext) -> None:
+        """Act on the broker of one process."""
+        self._context = context
+
+    async def topics(self, request: web.Request) -> web.Response:
+        """Show a page of topics."""
+        topics = serving_broker(self._context).topics
+        declared = (
+            name for name in topics.table if not (topics.is_system(name) or is_retry_or_dlq(name))
+        )
+        names, following = page_of(declared, request)
+        return reply(DeclaredTopicsBody([topics.table[name] for name in names], following))
+
+    async def groups(self, request: web.Request) -> web.Response:
+        """Show a page of consumer groups."""
+        table = serving_broker(self._context).groups.table
+        names, following = page_of((name for name in table if name not in SYSTEM_GROUPS), request)
+        return reply(DeclaredGroupsBody([table[name] for name in names], following))
+
+    async def declare(self, request: web.Request) -> web.Response:
+        """Make what is not there, all of it or nothing if one of them is not legal."""
+        broker = serving_broker(self._context)
+        body = await read_json(request, _decoder)
+        if len(body.topics) + len(body.groups) > PAGE_MAX:
+            raise web.HTTPBadRequest(text=f"more than {PAGE_MAX} topics and groups in one request")
+        topics = [item for item in body.topics if broker.topics.select(item.topic_name) is None]
+        groups = [item for item in body.groups if broker.groups.select(item.group_name) is None]
+        if topics:
+            await administration.update_topics(broker, topics)
+        if groups:
+            await administration.update_groups(broker, groups)
+        return reply(DeclaredBody(len(topics), len(groups)))

@@ -1,0 +1,64 @@
+"""Who may connect to the pods of a resource: RocketMQ's port is for clients, HTTP for few.
+
+Only what comes in is ruled. The kubelet's probes need no rule: what comes from a pod's own node is
+always let in.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mailboat_operator.crds.common import Object
+from mailboat_operator.crds.network_policy import NetworkPolicySpec
+from mailboat_operator.resources.labels import child, selector_of
+from mailboat_operator.resources.names import HTTP
+
+Peer = Mapping[str, Any]
+"""A NetworkPolicyPeer of Kubernetes."""
+
+
+def network_policy(
+    owner: Object[Any],
+    name: str,
+    labels: dict[str, str],
+    ports: Mapping[str, int],
+    spec: NetworkPolicySpec,
+    http_peers: Sequence[Peer],
+) -> dict[str, Any]:
+    """Return the NetworkPolicy of a resource's pods.
+
+    Args:
+        owner: The resource.
+        name: Of the policy.
+        labels: Of the pods.
+        ports: Each port of the pods, by name.
+        spec: What the resource says.
+        http_peers: Who may reach HTTP anyway: the operator, Prometheus.
+    """
+    clients = [port for name, port in ports.items() if name != HTTP]
+    return child(
+        "networking.k8s.io/v1/NetworkPolicy",
+        owner,
+        name,
+        labels,
+        spec={
+            "podSelector": {"matchLabels": selector_of(labels)},
+            "policyTypes": ["Ingress"],
+            "ingress": [
+                {**_from(spec.clients_from), "ports": _tcp(clients)},
+                *_http_rule(ports[HTTP], [*http_peers, *spec.http_from]),
+            ],
+        },
+    )
+
+
+def _http_rule(port: int, peers: Sequence[Peer]) -> list[dict[str, Any]]:
+    """Return the rule for HTTP; none if nobody may: a rule without peers lets everybody in."""
+    return [{**_from(peers), "ports": _tcp([port])}] if peers else []
+
+
+def _from(peers: Sequence[Peer]) -> dict[str, Any]:
+    return {"from": [dict(peer) for peer in peers]} if peers else {}
+
+
+def _tcp(ports: Sequence[int]) -> list[dict[str, Any]]:
+    return [{"port": port, "protocol": "TCP"} for port in ports]

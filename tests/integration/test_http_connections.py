@@ -1,0 +1,158 @@
+"""The HTTP port beside peers that are slow: probes are answered, and descriptors are left."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from mailboat.remoting import limits
+from mailboat.testing.cluster import Cluster
+from mailboat.web import connections
+
+MOST = 32
+HEADERS = b"POST /api/v1/topics/T/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Port:
+    """An HTTP port, and the raw connections to it that a test has made."""
+
+    def __init__(self, cluster: Cluster, address: str) -> None:
+        """Connect to `address`, "host:port"."""
+        self.cluster = cluster
+        self.address = address
+        self._streams: list[Stream] = []
+
+    async def send(self, data: bytes, count: int = 1) -> list[Stream]:
+        """Connect so many times and send the same bytes each time."""
+        host, _, port = self.address.rpartition(":")
+        made = []
+        for _ in range(count):
+            reader, writer = await asyncio.open_connection(host, int(port), limit=4096)
+            self._streams.append((reader, writer))
+            writer.write(data)
+            made.append((reader, writer))
+        return made
+
+    async def is_alive(self) -> bool:
+        """Ask as a probe does, on a connection of its own and with its patience."""
+        timeout = aiohttp.ClientTimeout(total=5)
+        async with aiohttp.ClientSession(f"http://{self.address}", timeout=timeout) as session:
+            async with session.get("/livez") as answer:
+                return answer.status == 200
+
+    async def open_ones(self, streams: list[Stream]) -> int:
+        """Count the connections that the server has not closed."""
+        ended = 0
+        for reader, _ in streams:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    with contextlib.suppress(ConnectionError):
+                        await reader.read(1)
+                    ended += 1
+        return len(streams) - ended
+
+    async def close(self) -> None:
+        """Disconnect."""
+        for _, writer in self._streams:
+            writer.close()
+        for _, writer in self._streams:
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+
+async def ends(stream: Stream) -> bytes:
+    """Return what the server sends until it closes the connection."""
+    async with asyncio.timeout(20):
+        with contextlib.suppress(ConnectionError):
+            return await stream[0].read()
+    return b""
+
+
+@pytest.fixture
+async def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Port]:
+    """Run a broker whose HTTP port takes few connections and short waits."""
+    monkeypatch.setattr(limits, "_MAX_HTTP_CONNECTIONS", MOST)
+    options = {"httpPort": "0", "httpMaxRequestBytes": "200000"}
+    async with Cluster(tmp_path, options=options) as cluster:
+        port = Port(cluster, await cluster.http_address())
+        yield port
+        await port.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"GET /livez HTTP/1.1\r\nHost: x\r\n",
+        HEADERS + b"\r\n{",
+        b"GET /livez HTTP/1.1\r\n\r\n",
+    ],
+)
+async def test_slow_peers_do_not_keep_probes_out(port: Port, data: bytes) -> None:
+    """Connections beyond the limit take the place of the slowest ones, whatever they wait for."""
+    streams = await port.send(data, 10 * MOST)
+    for _ in range(3):
+        assert await port.is_alive()
+    assert await port.open_ones(streams) <= MOST
+
+
+async def test_headers_must_end(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within their time, for the first request and for a later one; an idle one may wait."""
+    monkeypatch.setattr(connections, "HEADERS_S", 0.5)
+    whole = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    [silent] = await port.send(b"")
+    [trickling] = await port.send(whole[:-2])
+    [later] = await port.send(whole)
+    answer = await later[0].readuntil(b"}")
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    later[1].write(whole[:5])
+    [idle] = await port.send(whole)
+    assert await ends(silent) == b""
+    assert await ends(trickling) == b""
+    assert await ends(later) == b""
+    await asyncio.sleep(1)
+    idle[1].write(whole.replace(b"Host", b"Connection: close\r\nHost"))
+    assert (await ends(idle)).count(b"HTTP/1.1 200 OK") == 2
+
+
+async def test_bodies_must_end(
+    port: Port, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A body that trickles in for too long ends its connection, with one line for all of them."""
+    monkeypatch.setattr(connections, "BODY_S", 0.5)
+    with caplog.at_level(logging.INFO):
+        slow = await port.send(HEADERS + b"\r\n{", 5)
+        for stream in slow:
+            assert await ends(stream) == b""
+    lines = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [line.getMessage() for line in lines] == [
+        "http connection closed suppressed=0: the body of a request does not end"
+    ]
+
+
+async def test_answers_must_be_read(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that asks again and again and reads nothing is closed."""
+    monkeypatch.setattr(connections, "ANSWER_S", 0.5)
+    [(_, writer)] = await port.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+    transport = writer.transport
+    transport.pause_reading()  # type: ignore[attr-defined]
+    async with asyncio.timeout(20):
+        while not transport.is_closing():
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.sleep(0.05)
+    assert await port.is_alive()
+
+
+async def test_bodies_have_a_budget(port: Port) -> None:
+    """Sixteen of the largest size in sum; whoever has the most is closed."""
+    large = HEADERS.replace(b"100000", b"190000") + b"\r\n" + bytes(180_000)
+    streams = await port.send(large, 20)
+    async with asyncio.timeout(20):
+        while await port.open_ones(streams) > 17:
+            pass
+    assert await port.is_alive()

@@ -1,0 +1,24 @@
+"""Tag subscriptions as sets of codes, and what is remembered of them."""
+
+from mailboat.broker.processors.send_rules import TagsCodes
+from mailboat.filtering import tag_filter
+from mailboat.filtering.tag_filter import tags_codes
+from mailboat.model.tags import tags_code
+
+
+def test_codes_are_those_of_the_tags() -> None:
+    """Of an ordinary expression, which is remembered, and of a long one, which is not."""
+    before = tag_filter._recall.cache_info().currsize
+    assert tags_codes("a || remembered") == {tags_code("a"), tags_code("remembered")}
+    assert tags_codes("*") is None
+    names = [f"t{number}" for number in range(1000)]
+    assert tags_codes(" || ".join(names)) == {tags_code(name) for name in names}
+    assert tag_filter._recall.cache_info().currsize <= before + 2
+
+
+def test_long_tags_of_messages_are_not_remembered() -> None:
+    """Sixty thousand of them would be two gigabytes."""
+    codes = TagsCodes()
+    assert codes["t" * 30_000] == tags_code("t" * 30_000)
+    assert codes["t"] == tags_code("t")
+    assert list(codes) == ["t"]
