@@ -12,15 +12,22 @@ from test_heavy_requests import LIMIT_S, Talk, frame, talk
 
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.pull_request_hold import MAX_BYTES_PER_CONNECTION
-from mailboat.model.batch import MAX_BATCH_MESSAGES
+from mailboat.model.batch import MAX_BATCH_MESSAGES, encode_batch
+from mailboat.model.message import Message
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
+from mailboat.store.client_batch import ClientBatch
 
 MESSAGES = 1500
 PULL = {
     "consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "32",
     "sysFlag": "4", "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*",
     "subVersion": "0", "expressionType": "TAG",
+}  # fmt: skip
+
+BATCH = {
+    "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
+    "i": "", "j": "0", "k": "false", "m": "true",
 }  # fmt: skip
 
 
@@ -73,19 +80,35 @@ async def test_different_requests_have_the_time_of_one_read_together(attacker: T
     assert lag.longest_s < LIMIT_S
 
 
+async def test_batches_of_one_read_are_stored_together(
+    broker: BrokerController, attacker: Talk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages take time, bytes hardly any: a round stores as many as it has time for."""
+    together: list[int] = []
+    put_batches = broker.store.put_batches
+
+    def put(batches: list[ClientBatch]) -> None:
+        together.append(len(batches))
+        put_batches(batches)
+
+    monkeypatch.setattr(broker.store, "put_batches", put)
+    messages = [Message("T", bytes(1024))] * 32
+    body = encode_batch(messages, [f"K{number}" for number in range(32)])
+    frames = [frame(RequestCode.SEND_BATCH_MESSAGE, body, BATCH, opaque) for opaque in range(12)]
+    answers = await attacker.ask(*frames)
+    assert {code for code, _ in answers} == {ResponseCode.SUCCESS}
+    assert max(together) > 2
+
+
 @pytest.mark.parametrize("properties", ["", "UNIQ_KEY\x011"])
 async def test_a_batch_of_tiny_messages_is_bounded(attacker: Talk, properties: str) -> None:
     """Its size alone would allow 190,000 of them: two seconds."""
     item = struct.pack(">iiiiiH", 22 + len(properties), 0, 0, 0, 0, len(properties))
     item += properties.encode()
-    fields = {
-        "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0",
-        "i": "", "j": "0", "k": "false", "m": "true",
-    }  # fmt: skip
     code = RequestCode.SEND_BATCH_MESSAGE
     async with LoopLag() as lag:
-        many = await attacker.ask(frame(code, item * (4_000_000 // len(item)), fields))
-        batches = [frame(code, item * MAX_BATCH_MESSAGES, fields, opaque) for opaque in range(8)]
+        many = await attacker.ask(frame(code, item * (4_000_000 // len(item)), BATCH))
+        batches = [frame(code, item * MAX_BATCH_MESSAGES, BATCH, opaque) for opaque in range(8)]
         answers = await attacker.ask(*batches)
     assert many[0][0] == ResponseCode.MESSAGE_ILLEGAL
     assert "at most 1900 messages" in many[0][1]

@@ -3,8 +3,8 @@
 Virtual machines are halted for seconds, and so are their disks. Afterwards every time limit is over
 at once: Java brokers and clients drop connections after 3 s without an answer, routes are gone
 until the next registration, messages are late. A test that fails while something stood still is run
-once more, and the report says so ("R" and "rerun"); without a measured halt, a failure is a
-failure. What many tests look at is taken again as a whole (`undisturbed`).
+again, twice at most, and the report says so ("R" and "rerun"); without a measured halt, a failure
+is a failure. What many tests look at is taken again as a whole (`undisturbed`).
 
 A process of its own does the measuring, so that a busy test is not taken for a halt. It is asked
 through a pipe: one byte for the halts so far, the end of the pipe to end it.
@@ -54,7 +54,7 @@ class MachineHalts:
         self._test_began_s = time.monotonic()
         self._taken_again = 0
         self.excuses: list[Callable[[], bool]] = []
-        """What else lets a test that fails be run once more."""
+        """What else lets a test that fails be run again."""
 
     @property
     def pid(self) -> int:
@@ -100,9 +100,9 @@ class MachineHalts:
         return bool(self.since(self._test_began_s)) or any(excuse() for excuse in self.excuses)
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Let every test be run once more, if it fails and met a halt."""
+        """Let every test be run again, twice at most, if it fails and met a halt."""
         for item in items:
-            item.add_marker(pytest.mark.flaky(reruns=1, condition=self.met))
+            item.add_marker(pytest.mark.flaky(reruns=MAX_TAKES - 1, condition=self.met))
 
     def pytest_runtest_logstart(self) -> None:
         """Remember when a test begins."""

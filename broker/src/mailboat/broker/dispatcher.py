@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from mailboat.errors import RemoteProtocolError
+from mailboat.model.batch import count_messages
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import decode_command
 from mailboat.protocol.frame import SERIALIZE_JSON, Frame
@@ -48,8 +49,8 @@ _RESPONSE_BIT: Final = 1
 # Sends are stored at once when so much has gathered: memory stays bounded, and so does a round.
 _MAX_GATHERED: Final = 512
 _MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
-# Of client batches, whose messages may have 22 bytes each.
-_MAX_GATHERED_BATCH_BYTES: Final = 32_768
+# Of the messages in client batches, at ten microseconds each.
+_MAX_GATHERED_BATCH_MESSAGES: Final = 1_500
 
 
 class Asker(Protocol):
@@ -97,7 +98,7 @@ class BrokerDispatcher(Dispatcher):
         self._pull: PullProcessor | None = None
         self._gathered: list[Send] = []
         self._gathered_bytes = 0
-        self._gathered_batch_bytes = 0
+        self._gathered_batch_messages = 0
 
     def use(self, send: SendProcessor, pull: PullProcessor) -> None:
         """Take the processors of sends and pulls."""
@@ -171,8 +172,8 @@ class BrokerDispatcher(Dispatcher):
                 gathered.append((connection, request, frame[2]))
                 self._gathered_bytes += len(frame[2])
                 if request.fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
-                    self._gathered_batch_bytes += len(frame[2])
-                    if self._gathered_batch_bytes < _MAX_GATHERED_BATCH_BYTES:
+                    self._gathered_batch_messages += count_messages(frame[2])
+                    if self._gathered_batch_messages < _MAX_GATHERED_BATCH_MESSAGES:
                         continue
                     self._store_gathered()
                     gathered = self._gathered
@@ -193,7 +194,7 @@ class BrokerDispatcher(Dispatcher):
 
     def _store_gathered(self) -> None:
         sends, self._gathered = self._gathered, []
-        self._gathered_bytes = self._gathered_batch_bytes = 0
+        self._gathered_bytes = self._gathered_batch_messages = 0
         if sends:
             assert self._send is not None
             assert self._pull is not None

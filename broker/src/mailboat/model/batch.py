@@ -34,6 +34,7 @@ the ten microseconds that each takes.
 TOO_MANY: Final = f"a batch has at most {MAX_BATCH_MESSAGES} messages; send smaller batches"
 
 _HEAD: Final = struct.Struct(">iiiii")
+_SIZE: Final = struct.Struct(">i")
 # size, flag, body size
 _ITEM_HEAD: Final = struct.Struct(">i8xii")
 _SHORT: Final = struct.Struct(">H")
@@ -124,6 +125,23 @@ def decode_batch_columns(body: bytes) -> BatchColumns:
     if not flags:
         raise IllegalMessageError("the batch holds no message")
     return BatchColumns(flags, bodies, texts)
+
+
+def count_messages(body: bytes) -> int:
+    """Return how many messages a batch body holds, as far as its sizes can be followed.
+
+    It looks at no more than `MAX_BATCH_MESSAGES` of them, for a batch with more is refused.
+    """
+    position, end = 0, len(body) - _FIXED_BYTES
+    count = 0
+    unpack_size = _SIZE.unpack_from
+    while position <= end and count < MAX_BATCH_MESSAGES:
+        (size,) = unpack_size(body, position)
+        count += 1
+        if size < _FIXED_BYTES:
+            break
+        position += size
+    return count
 
 
 def _decode_uniform(body: bytes) -> BatchColumns | None:

@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailboat.errors import IllegalMessageError
-from mailboat.model.batch import decode_batch, encode_batch
+from mailboat.model.batch import (
+    MAX_BATCH_MESSAGES,
+    count_messages,
+    decode_batch,
+    encode_batch,
+)
 from mailboat.model.message import Message
 
 # Written by RocketMQ 4.9.8: "b1", tag TagA, property k=v.
@@ -46,6 +51,25 @@ def test_round_trip(bodies: list[bytes], flag: int) -> None:
     assert [(flag, body) for flag, body, _ in items] == [(flag, body) for body in bodies]
     for (_, _, properties), key in zip(items, keys, strict=True):
         assert f"UNIQ_KEY\x01{key}\x02".encode() in properties
+
+
+@pytest.mark.parametrize(
+    ("body", "count"),
+    [
+        (b"", 0),
+        (GOLDEN[:21], 0),
+        (GOLDEN, 1),
+        (GOLDEN * 32, 32),
+        (GOLDEN + GOLDEN[:30], 2),
+        (struct.pack(">iiiiiH", 22, 0, 0, 0, 0, 0) * 100_000, MAX_BATCH_MESSAGES),
+        (struct.pack(">i", 0) * 100, 1),
+        (struct.pack(">i", -50) * 100, 1),
+        (struct.pack(">i", 2**31 - 1) * 100, 1),
+    ],
+)
+def test_messages_are_counted_without_reading_them(body: bytes, count: int) -> None:
+    """Whatever stands in the sizes, the count ends."""
+    assert count_messages(body) == count
 
 
 @settings(max_examples=300)
