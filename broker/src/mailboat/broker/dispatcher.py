@@ -18,10 +18,12 @@ from mailboat.protocol.command import decode_command
 from mailboat.protocol.frame import SERIALIZE_JSON, Frame
 from mailboat.protocol.send_header import (
     CODE_BY_START,
+    PLAIN_SEND_START,
     START_BYTES,
     MalformedRequestError,
     PullRequest,
     SendRequest,
+    decode_plain_send,
     decode_pull_header,
     decode_send_headers,
     peek_code,
@@ -44,6 +46,8 @@ _KIND_BY_START: Final = {
     start: _KINDS[code] for start, code in CODE_BY_START.items() if code in _KINDS
 }
 _RESPONSE_BIT: Final = 1
+# As a plain number: an enumeration takes longer to compare.
+_BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 
 
 # Sends are stored at once when so much has gathered: memory stays bounded, and so does a round.
@@ -96,12 +100,14 @@ class BrokerDispatcher(Dispatcher):
         super().__init__()
         self._send: SendProcessor | None = None
         self._pull: PullProcessor | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._gathered: list[Send] = []
         self._gathered_bytes = 0
         self._gathered_batch_messages = 0
 
     def use(self, send: SendProcessor, pull: PullProcessor) -> None:
-        """Take the processors of sends and pulls."""
+        """Take the processors of sends and pulls; called by the event loop."""
+        self._loop = asyncio.get_running_loop()
         self._send = send
         self._pull = pull
 
@@ -110,13 +116,16 @@ class BrokerDispatcher(Dispatcher):
 
         Once they have taken `ROUND_S`, the rest waits until the loop has looked at everybody else.
         """
+        if len(frames) == 1 and not connection.is_write_paused:
+            serialize_type, header, body = frames[0]
+            if serialize_type == SERIALIZE_JSON:
+                if header.startswith(PLAIN_SEND_START) and self._gather(connection, header, body):
+                    return
+                kind = _KIND_BY_START.get(header[:START_BYTES], _OTHER)
+                if kind:
+                    self._run(connection, frames, kind, time.monotonic() + ROUND_S)
+                    return
         end_s = time.monotonic() + ROUND_S
-        if len(frames) == 1:
-            serialize_type, header, _ = frames[0]
-            kind = _KIND_BY_START.get(header[:START_BYTES], _OTHER)
-            if kind and serialize_type == SERIALIZE_JSON and not connection.is_write_paused:
-                self._run(connection, frames, kind, end_s)
-                return
         start = 0
         kind = _OTHER
         try:
@@ -159,27 +168,48 @@ class BrokerDispatcher(Dispatcher):
         self._handle(connection, frames, end_s)
         return not connection.is_closed
 
+    def _gather(self, connection: Connection, header: bytes, body: bytes) -> bool:
+        """Take a send that came alone, as most do; return False if it is none of the plain ones."""
+        try:
+            request = decode_plain_send(header)
+        except (ValueError, RecursionError):
+            return False
+        if request.code == _BATCH_CODE or request.flag & _RESPONSE_BIT or request.fields.batch:
+            return False
+        gathered = self._gathered
+        if not gathered:
+            assert self._loop is not None
+            self._loop.call_soon(self._store_gathered)
+        gathered.append((connection, request, body))
+        self._gathered_bytes += len(body)
+        if len(gathered) >= _MAX_GATHERED or self._gathered_bytes >= _MAX_GATHERED_BYTES:
+            self._store_gathered()
+        return True
+
     def _run_sends(self, connection: Connection, frames: list[Frame], end_s: float) -> bool:
         gathered = self._gathered
         if not gathered:
-            asyncio.get_running_loop().call_soon(self._store_gathered)
+            assert self._loop is not None
+            self._loop.call_soon(self._store_gathered)
         requests = decode_send_headers(frames)
         for index, (request, frame) in enumerate(zip(requests, frames, strict=True)):
             if isinstance(request, SendRequest):
                 if request.flag & _RESPONSE_BIT:
                     self._handle(connection, [frame], end_s)
                     continue
-                gathered.append((connection, request, frame[2]))
-                self._gathered_bytes += len(frame[2])
-                if request.fields.batch or request.code == RequestCode.SEND_BATCH_MESSAGE:
-                    self._gathered_batch_messages += count_messages(frame[2])
-                    if self._gathered_batch_messages < _MAX_GATHERED_BATCH_MESSAGES:
-                        continue
-                    self._store_gathered()
-                    gathered = self._gathered
-                    if time.monotonic() > end_s and index + 1 < len(frames):
-                        connection.defer(frames[index + 1 :])
-                        return not connection.is_closed
+                body = frame[2]
+                gathered.append((connection, request, body))
+                self._gathered_bytes += len(body)
+                if request.code != _BATCH_CODE and not request.fields.batch:
+                    continue
+                self._gathered_batch_messages += count_messages(body)
+                if self._gathered_batch_messages < _MAX_GATHERED_BATCH_MESSAGES:
+                    continue
+                self._store_gathered()
+                gathered = self._gathered
+                if time.monotonic() > end_s and index + 1 < len(frames):
+                    connection.defer(frames[index + 1 :])
+                    return not connection.is_closed
             elif isinstance(request, MalformedRequestError):
                 answer = encode_answer(request.command, answer_error(request.command, request))
                 if answer is not None:

@@ -47,7 +47,10 @@ START_BYTES: Final = 12
 CODE_BY_START: Final = {
     (b'{"code":%d,"' % code)[:START_BYTES]: code for code in REQUEST_CODES if 10 <= code <= 999
 }
-_SHORT_NAMES_STARTS: Final = frozenset((b'{"code":310,', b'{"code":320,'))
+PLAIN_SEND_START: Final = b'{"code":310,'
+"""How the header of a send of one message starts, written as all clients do."""
+
+_SHORT_NAMES_STARTS: Final = frozenset((PLAIN_SEND_START, b'{"code":320,'))
 _LONG_NAMES_CODES: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 _LONG_NAMES_START: Final = b'{"code":10,'
 _SHORT_NAMES: Final = {
@@ -174,6 +177,10 @@ class _CodeOnly(msgspec.Struct, gc=False):
 
 
 _decode_send: Final = msgspec.json.Decoder(SendRequest, strict=False).decode
+decode_plain_send: Final = _decode_send
+"""Reads a header that begins with `PLAIN_SEND_START`; ValueError and RecursionError mean that
+`decode_send_header` must look at it."""
+
 _decode_long_send: Final = msgspec.json.Decoder(_LongSendRequest, strict=False).decode
 _decode_pull: Final = msgspec.json.Decoder(PullRequest, strict=False).decode
 _decode_code: Final = msgspec.json.Decoder(_CodeOnly, strict=False).decode

@@ -344,8 +344,9 @@ class Connection(asyncio.Protocol):
                 self._put_back(frames)
             if decoder.failure is not None and not self.is_closed:
                 self.protocol_error(decoder.failure)
-        if decoder.buffered_bytes:
-            self._grew(len(data))
+            if not decoder.buffered_bytes:
+                return
+        self._grew(len(data))
 
     def eof_received(self) -> bool:
         """Close once the answers are sent; called by the event loop when the peer stops sending."""

@@ -12,9 +12,9 @@ import struct
 import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from functools import partial, reduce
+from functools import partial
 from itertools import accumulate, repeat
-from operator import add, attrgetter, or_
+from operator import add, attrgetter
 from typing import Any, Final, NamedTuple
 
 from isal.isal_zlib import crc32
@@ -62,6 +62,9 @@ _SURELY_LEGAL_BYTES: Final = 8192
 
 
 _SYS_FLAG: Final = attrgetter("sys_flag")
+_ORDINARY_FLAGS: Final = frozenset(
+    [flags for flags in range(0x800) if not flags & (ANY_HOST_V6 | TRANSACTION_PREPARED)]
+)
 _COLUMNS: Final = attrgetter(
     "body",
     "properties",
@@ -400,12 +403,12 @@ class CommitLog:
         """
         # Only what is near a limit is looked at closely, and what has a mark that none may have.
         largest = max([len(message.body) + len(message.properties) for message in batch])
-        flags = reduce(or_, map(_SYS_FLAG, batch))
-        if flags & ANY_HOST_V6:
-            for message in batch:
-                message.sys_flag &= ~ANY_HOST_V6
-        is_close = largest > _SURELY_LEGAL_BYTES or flags & TRANSACTION_PREPARED
-        return bool(is_close) and not all(map(self._is_legal, batch))
+        is_ordinary = _ORDINARY_FLAGS.issuperset(map(_SYS_FLAG, batch))
+        if is_ordinary and largest <= _SURELY_LEGAL_BYTES:
+            return False
+        for message in batch:
+            message.sys_flag &= ~ANY_HOST_V6
+        return not all(map(self._is_legal, batch))
 
     def _append_legal(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> int:
         pairs = list(zip(batch, queues, strict=True))
