@@ -400,6 +400,8 @@ class Connection(asyncio.Protocol):
             self._handler.connection_closed(self)
 
     def _put_back(self, frames: list[Frame]) -> None:
+        if not frames:
+            return  # Nothing waits, so nothing that comes has to wait behind it.
         if self._postponed is None:
             self._postponed = frames
         else:

@@ -373,6 +373,19 @@ async def test_peer_that_does_not_read_is_not_served_further() -> None:
     assert list(range(20)) == [answer.opaque for answer in answers(transport)]
 
 
+async def test_peer_that_was_slow_to_read_its_last_answer_is_served_further() -> None:
+    """One large answer that nothing else waits behind stops nothing that comes after it."""
+    dispatcher = Dispatcher()
+    dispatcher.register(1000, echo)
+    connection, transport = connect(dispatcher, RemotingLimits(write_high_water_bytes=1000))
+    transport.pause_at_write = 1
+    connection.data_received(request(1000, 0, body=bytes(2000)))
+    assert connection.is_write_paused
+    connection.resume_writing()
+    connection.data_received(request(1000, 1))
+    assert [0, 1] == [answer.opaque for answer in answers(transport)]
+
+
 async def test_answer_that_fits_no_frame_becomes_an_error() -> None:
     """An answer beyond 16 MiB is an error for its peer, not a broken connection."""
 
