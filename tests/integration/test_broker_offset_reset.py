@@ -353,3 +353,36 @@ async def test_the_slowest_group_of_a_queue_is_found(client: RawClient) -> None:
         RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "unknown", "compareGroup": "G"}
     )
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+@pytest.mark.parametrize("on_server", ["true", "false"])
+async def test_a_time_is_found_behind_a_million_messages_that_are_lost(
+    tmp_path: Path, on_server: str
+) -> None:
+    """A damaged log leaves blank units; a search skips them, and holds nobody up meanwhile."""
+    lost = 1_000_000
+    options = {"use_server_side_reset_offset": on_server == "true"}
+    async with running_broker(tmp_path, **options) as broker, connected(broker, "a") as [client]:
+        await fill(client)
+        queue = broker.store.queues.get("T", 0)
+        assert queue is not None
+        queue.append_blanks(10 + lost)
+        broker.store.queues.mark_dirty(queue)
+    async with running_broker(tmp_path, **options) as broker, connected(broker, "a") as [client]:
+        await client.heartbeat("T", group="G")
+        await client.send("T", b"behind")
+        queue = broker.store.queues.get("T", 0)
+        assert queue is not None
+        assert queue.max_offset == 10 + lost + 1
+        time_ms = broker.store.store_timestamp("T", 0, 10 + lost)
+        place: dict[str, ExtValue] = {"topic": "T", "queueId": 0}
+        for searched_ms, boundary, expected in (
+            (time_ms, "LOWER", 10),
+            (time_ms + 1, "LOWER", 10 + lost + 1),
+            (time_ms - 1, "UPPER", 9),
+            (time_ms, "UPPER", 10 + lost),
+        ):
+            fields = {**place, "timestamp": searched_ms, "boundaryType": boundary}
+            answer = await client.call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields)
+            assert answer.ext_fields == {"offset": str(expected)}
+        assert table(await reset(client, time_ms)) == {0: 10, 1: 0}

@@ -19,6 +19,7 @@ from mailboat.model.record import decode_records
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand
+from mailboat.store.message_inner import MessageInner
 from mailboat.testing.disk_wrapper import DiskWrapper
 
 
@@ -278,3 +279,81 @@ async def test_making_a_topic_among_many_holds_nobody_up(tmp_path: Path, disk: S
             assert {answer.code for answer in await sending} == {ResponseCode.SUCCESS}
             gc.unfreeze()
             assert longest < 0.05
+
+
+async def test_a_topic_is_made_though_what_waited_for_it_failed(
+    tmp_path: Path, disk: SlowTopics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited is told that the outcome is open, and the next message is stored; topics that
+    are made at the same time are none the worse for it."""
+    async with running(tmp_path, disk) as broker:
+        put_messages = broker.store.put_messages
+
+        def put(messages: list[MessageInner]) -> None:
+            if messages[0].topic == "T":
+                raise RuntimeError("planted")
+            put_messages(messages)
+
+        async with connected(broker, "a") as [client]:
+            await client.heartbeat("T", "U", group="G")
+            await broker.topics.persist()
+            disk.go.clear()
+            waiting = [send(client, "T", b"%d" % number) for number in range(300)]
+            other = send(client, "U", b"other")
+            await asyncio.sleep(0.05)
+            monkeypatch.setattr(broker.store, "put_messages", put)
+            disk.go.set()
+            for answer in await asyncio.gather(*waiting):
+                assert answer.code == ResponseCode.SYSTEM_ERROR
+                assert "topic T was made, but what waited for it failed" in (answer.remark or "")
+            assert (await other).code == ResponseCode.SUCCESS
+            monkeypatch.undo()
+            await client.send("T", b"again")
+            assert await bodies(client, "T") == [b"again"]
+
+
+async def test_a_topic_that_is_deleted_while_it_is_made_is_gone(
+    tmp_path: Path, disk: SlowTopics
+) -> None:
+    """It is as if the request had come a little later: what was sent is acknowledged, then all of
+    it goes."""
+    async with running(tmp_path, disk) as broker:
+        async with connected(broker, "a", "b") as [client, admin]:
+            await client.send("Known", b"x")
+            disk.go.clear()
+            sent = send(client, "T", b"1")
+            await asyncio.sleep(0.05)
+            assert broker.topics.is_being_made("T")
+            delete = RequestCode.DELETE_TOPIC_IN_BROKER
+            deleted = asyncio.ensure_future(admin.call(delete, {"topic": "T"}))
+            await asyncio.sleep(0.05)
+            disk.go.set()
+            assert (await sent).code == ResponseCode.SUCCESS
+            assert (await deleted).code == ResponseCode.SUCCESS
+            assert broker.topics.select("T") is None
+            assert not broker.store.has_queue("T", 0)
+            await client.send("T", b"2")
+            await client.heartbeat("T", group="G")
+            assert await bodies(client, "T") == [b"2"]
+            assert (await admin.call(delete, {"topic": "T"})).code == ResponseCode.SUCCESS
+    async with running(tmp_path, disk) as again:
+        assert again.topics.select("T") is None
+
+
+async def test_queues_of_a_topic_that_is_being_made_are_not_unused(
+    tmp_path: Path, disk: SlowTopics
+) -> None:
+    """What waits is stored before the topic is in the table."""
+    async with running(tmp_path, disk) as broker:
+        async with connected(broker, "a", "b") as [client, admin]:
+            await client.send("T", b"1")
+            broker.topics.delete("T")
+            disk.go.clear()
+            sent = send(client, "T", b"2")
+            await asyncio.sleep(0.05)
+            assert broker.topics.is_being_made("T")
+            answer = await admin.call(RequestCode.CLEAN_UNUSED_TOPIC)
+            assert answer.code == ResponseCode.SUCCESS
+            assert broker.store.max_offset("T", 0) == 1
+            disk.go.set()
+            assert (await sent).ext_fields["queueOffset"] == "1"

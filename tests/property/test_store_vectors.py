@@ -2,13 +2,15 @@
 
 import struct
 import zlib
-from typing import Any
+from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mailboat.model.tags import java_hash
+from mailboat.store import lookup
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
@@ -51,6 +53,16 @@ def _message(
 def _put(store: MessageStore, *messages: MessageInner) -> None:
     store.put_messages(list(messages))
     assert {message.status for message in messages} == {PutStatus.PUT_OK}
+
+
+def _offset_by_time(store: MessageStore, timestamp_ms: int, *, upper: bool = False) -> int:
+    """Go through all steps of a search in the queue that `_put` fills."""
+    steps = store.offset_by_time_steps("T1", 1, timestamp_ms, upper=upper)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast(int, done.value)
 
 
 def test_the_first_message_makes_rocketmqs_files_and_bytes() -> None:
@@ -280,10 +292,50 @@ def test_offsets_by_time_agree_with_a_list(gaps: list[int], questions: list[int]
         timestamp_ms = base + question * 500
         lower = next((i for i, time in enumerate(times) if time >= timestamp_ms), len(times))
         upper = max((i for i, time in enumerate(times) if time <= timestamp_ms), default=0)
-        assert store.offset_by_time("T1", 1, timestamp_ms) == lower
-        assert store.offset_by_time("T1", 1, timestamp_ms, upper=True) == upper
+        assert _offset_by_time(store, timestamp_ms) == lower
+        assert _offset_by_time(store, timestamp_ms, upper=True) == upper
     assert store.earliest_message_time("T1", 1) == times[0]
     assert store.store_timestamp("T1", 1, len(times)) == -1
+    store.close()
+
+
+@given(
+    units=st.lists(st.sampled_from("mmbul"), min_size=1, max_size=40),
+    begins_at=st.sampled_from([0, 7]),
+    together=st.integers(1, 5),
+    question=st.integers(-5, 60),
+)
+def test_offsets_by_time_step_over_messages_that_are_not_there(
+    units: list[str], begins_at: int, together: int, question: int
+) -> None:
+    """Lower bound: behind the last message before the time; upper: the last one not after it.
+
+    Blank units, units of records that are not there (u) and long gaps (l) are nobody's time.
+    """
+    disk = SimulatedDisk()
+    store = _open(disk)
+    queue = store.queues.get_or_add("T1", 1)
+    if begins_at:
+        queue.begin_at(begins_at)
+    times: dict[int, int] = {}
+    for kind in units:
+        disk.advance(1)
+        end = queue.max_offset
+        if kind == "m":
+            _put(store, _message())
+            times[end] = disk.wall_ms()
+        elif kind == "u":
+            queue.append(1 << 40, 200, 0)
+            queue.next_offset = queue.max_offset
+        else:
+            queue.append_blanks(end + (1 if kind == "b" else 11))
+    timestamp_ms = disk.wall_ms() + (question - 50) * 500
+    before = [at for at, time_ms in times.items() if time_ms < timestamp_ms]
+    not_after = [at for at, time_ms in times.items() if time_ms <= timestamp_ms]
+    with patch.object(lookup, "_BLANKS_TOGETHER", together):
+        assert _offset_by_time(store, timestamp_ms) == max(before, default=begins_at - 1) + 1
+        upper = _offset_by_time(store, timestamp_ms, upper=True)
+    assert upper == max(not_after, default=begins_at)
     store.close()
 
 

@@ -56,10 +56,13 @@ async def update_topics(broker: BrokerContext, configs: Sequence[TopicConfig]) -
 async def delete_topic(broker: BrokerContext, topic: str) -> None:
     """Remove a topic, its messages' queues and the offsets in it; an unknown one is no error.
 
+    One that is being made is made first, with all that waits for it, and removed then.
+
     Raises:
         BrokerError: INVALID_PARAMETER, it is the broker's own, or no topic can have that name;
             SYSTEM_ERROR, the change could not be saved, or the queues not be removed.
     """
+    await broker.topics.until_made(topic)
     try:
         if broker.topics.select(topic) is None:
             check_topic(topic)

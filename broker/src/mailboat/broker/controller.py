@@ -226,13 +226,13 @@ class BrokerController:
         self.phase = "stopping"
         await self._server.stop_accepting()
         await self.registration.unregister()
-        self.pull_holds.close()
+        await self.pull_holds.close()
         await self.dispatcher.drain(_DRAIN_REQUESTS_S)
         await self.topics.settle(_DRAIN_REQUESTS_S)
         await self._drain_flush()
         await self._server.close(_DRAIN_WRITES_S)
         # What came in until now may have left something behind again.
-        self.pull_holds.close()
+        await self.pull_holds.close()
         self.consumers.close()
         await self.supervisor.stop()
         await self.registration.close()

@@ -8,17 +8,21 @@ slots of time, so that a pull that is answered early leaves nothing behind; one 
 set to the earliest slot, and nothing runs while nothing waits.
 
 Nothing is answered to a peer that does not read, and nothing at all while the memory for unread
-answers is short: such pulls are postponed until there is room. Nor are more answered in one go than
-a slice of time allows, however many a message wakes.
+answers is short: such pulls are postponed until there is room. Nor is more done in one go than a
+slice of time allows, however many pulls a message wakes, a time ends or a connection had: the rest
+is done in the next rounds of the event loop, where each kind of work has a slice.
 
 Source: apache/rocketmq broker/longpolling/PullRequestHoldService.java @ rocketmq-all-5.3.3.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Final, TypeVar
+
+import msgspec
 
 from mailboat.errors import BrokerError
 from mailboat.protocol.codes import ResponseCode
@@ -43,37 +47,92 @@ MAX_BYTES_PER_CONNECTION: Final = 8 * 1024 * 1024
 _SLICE_S: Final = 0.01
 _PORT_BYTES: Final = 4
 _LOOK_FOR_ROOM_S: Final = 0.005
-
-Retry = Callable[[bool], bool]
-"""Tries a pull again; the argument says that its time is up. Returns whether it is done with."""
+# Of the pulls of one queue, before those of the next one that got a message.
+_TRIED_TOGETHER: Final = 64
 
 _Key = tuple[str, int]
 _T = TypeVar("_T")
+_Pulls = TypeVar("_Pulls", bound="dict[HeldPull, None]")
 
 
-class HeldPull:
-    """One waiting pull; `slot` is when its time is up, in units of `SLOT_S`.
+class HeldPull(msgspec.Struct, gc=False, eq=False):
+    """One pull that waits; a subclass says how it is tried again.
 
-    Without a key it does not wait for a message, and without a slot for no time.
+    Hundreds of thousands may wait, and the garbage collector does not look at them: who waits is
+    part of no cycle once it is forgotten, and whoever ends forgets all.
     """
 
-    __slots__ = ("connection", "is_late", "key", "retry", "size", "slot")
+    connection: Connection
+    size: int
+    """Bytes of the pull's texts."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        retry: Retry,
-        size: int,
-        key: _Key | None = None,
-        slot: int = 0,
-    ) -> None:
-        """Wait for messages on the queue `key`, with texts of so many bytes."""
-        self.connection = connection
-        self.key = key
-        self.retry = retry
-        self.size = size
-        self.slot = slot
-        self.is_late = False
+    key: _Key | None = None
+    """The queue whose messages it waits for, if it does."""
+
+    slot: int = 0
+    """When its time is up, in units of `SLOT_S`, if it waits for a message."""
+
+    is_held: bool = False
+    is_late: bool = False
+    before: "HeldPull | None" = None
+    """Who has waited for longer in the same queue."""
+
+    after: "HeldPull | None" = None
+    """Who waits since later in the same queue."""
+
+    def retry(self, is_late: bool) -> bool:
+        """Try again, for the last time if its time is up; return whether it is done with."""
+        raise NotImplementedError
+
+
+class _Line:
+    """The pulls that wait for the messages of one queue, the longest waiting one first."""
+
+    __slots__ = ("_first", "_last", "_next", "is_woken")
+
+    def __init__(self) -> None:
+        self._first: HeldPull | None = None
+        self._last: HeldPull | None = None
+        # Who is tried next; None when there is nobody left to be tried.
+        self._next: HeldPull | None = None
+        self.is_woken = False
+        """Whether all are to be tried, once those are that are being tried now."""
+
+    @property
+    def is_empty(self) -> bool:
+        return self._first is None
+
+    def add(self, held: HeldPull) -> None:
+        held.before = self._last
+        if self._last is None:
+            self._first = held
+        else:
+            self._last.after = held
+        self._last = held
+
+    def remove(self, held: HeldPull) -> None:
+        before, after = held.before, held.after
+        if before is None:
+            self._first = after
+        else:
+            before.after = after
+        if after is None:
+            self._last = before
+        else:
+            after.before = before
+        if self._next is held:
+            self._next = after
+        held.before = held.after = None
+
+    def take_next(self) -> HeldPull | None:
+        """Return who is to be tried now, None when all were."""
+        if self._next is None and self.is_woken:
+            self.is_woken = False
+            self._next = self._first
+        held = self._next
+        if held is not None:
+            self._next = held.after
+        return held
 
 
 class PullRequestHoldService:
@@ -82,14 +141,18 @@ class PullRequestHoldService:
     def __init__(self) -> None:
         """Hold nothing."""
         self._loop = asyncio.get_running_loop()
-        # Dictionaries for sets that keep their order: who waits longest is answered first.
-        self._by_queue: dict[_Key, dict[HeldPull, None]] = {}
+        self._by_queue: dict[_Key, _Line] = {}
         self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
-        self._by_slot: dict[int, dict[HeldPull, None]] = {}
-        self._postponed: dict[Connection, dict[HeldPull, None]] = {}
+        # Dictionaries for sets that keep their order; these give up the first one without a search.
+        self._by_slot: dict[int, OrderedDict[HeldPull, None]] = {}
+        self._postponed: dict[Connection, OrderedDict[HeldPull, None]] = {}
         self._by_address: Counter[bytes] = Counter()
         self._count = 0
-        self._woken: set[_Key] = set()
+        self._waiting = 0
+        # Queues that got messages and have pulls that were not tried since.
+        self._woken: OrderedDict[_Key, None] = OrderedDict()
+        self._wake_up: asyncio.Handle | None = None
+        self._closed: deque[Connection] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = 0
         self._next_try: asyncio.Handle | None = None
@@ -97,35 +160,28 @@ class PullRequestHoldService:
 
     def __len__(self) -> int:
         """Return how many pulls wait for a message."""
-        return sum(map(len, self._by_queue.values()))
+        return self._waiting
 
-    def hold(
-        self,
-        connection: Connection,
-        topic: str,
-        queue_id: int,
-        suspend_s: float,
-        retry: Retry,
-        size: int = 0,
-    ) -> None:
+    def hold(self, held: HeldPull, topic: str, queue_id: int, suspend_s: float) -> None:
         """Keep a pull until a message arrives on its queue or `suspend_s` have passed.
-
-        Its texts take `size` bytes.
 
         Raises:
             BrokerError: SYSTEM_BUSY, too many wait already.
         """
-        key = (topic, queue_id)
-        deadline = self._loop.time() + min(max(suspend_s, 0.0), MAX_SUSPEND_S)
-        slot = int(deadline / SLOT_S) + 1
-        held = HeldPull(connection, retry, size, key, slot)
         self._add(held)
-        self._by_queue.setdefault(key, {})[held] = None
-        self._by_slot.setdefault(slot, {})[held] = None
+        deadline = self._loop.time() + min(max(suspend_s, 0.0), MAX_SUSPEND_S)
+        held.slot = slot = int(deadline / SLOT_S) + 1
+        held.key = key = (topic, queue_id)
+        self._waiting += 1
+        line = self._by_queue.get(key)
+        if line is None:
+            line = self._by_queue[key] = _Line()
+        line.add(held)
+        _put(self._by_slot, slot, held)
         if self._timer is None or slot < self._timer_slot:
             self._arm(slot)
 
-    def keep(self, connection: Connection, retry: Retry, size: int = 0) -> Callable[[], None]:
+    def keep(self, held: HeldPull) -> Callable[[], None]:
         """Keep a pull that waits for something else; return what to call when that is there.
 
         It is then tried, once there is room for its answer.
@@ -133,7 +189,6 @@ class PullRequestHoldService:
         Raises:
             BrokerError: SYSTEM_BUSY, too many wait already.
         """
-        held = HeldPull(connection, retry, size)
         self._add(held)
         return partial(self._ready, held)
 
@@ -144,10 +199,12 @@ class PullRequestHoldService:
             return
         for queue in queues:
             key = (queue.topic, queue.queue_id)
-            if key in by_queue:
-                if not self._woken and not self._is_gathering:
-                    self._loop.call_soon(self._wake)
-                self._woken.add(key)
+            line = by_queue.get(key)
+            if line is not None:
+                if self._wake_up is None and not self._is_gathering:
+                    self._wake_up = self._loop.call_soon(self._wake)
+                line.is_woken = True
+                self._woken[key] = None
 
     def __enter__(self) -> None:
         """Gather what arrives until `__exit__`, which wakes the pulls at once."""
@@ -156,7 +213,8 @@ class PullRequestHoldService:
     def __exit__(self, *_: object) -> None:
         """Wake the pulls of the queues that got messages."""
         self._is_gathering = False
-        if self._woken:
+        # What is under way already goes on in the next round, with these.
+        if self._woken and self._wake_up is None:
             self._wake()
 
     def writing_resumed(self, connection: Connection) -> None:
@@ -166,20 +224,29 @@ class PullRequestHoldService:
 
     def connection_closed(self, connection: Connection) -> None:
         """Forget the pulls of a connection that ended."""
-        for held in list(self._by_connection.get(connection, ())):
-            self._forget(held)
+        if connection in self._by_connection:
+            self._closed.append(connection)
+            if len(self._closed) == 1:
+                self._forget_closed()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Answer all that wait for a message as if their time were up; forget who cannot read."""
-        for pulls in list(self._by_queue.values()):
-            for held in list(pulls):
+        until_s = self._loop.time() + _SLICE_S
+        # Not who comes meanwhile: those who are answered ask again at once.
+        for held in list(chain.from_iterable(self._by_connection.values())):
+            if held.is_held and held.key is not None:
+                held.is_late = True
                 if not held.connection.is_write_paused:
-                    held.retry(True)
+                    self._retry(held)
                 self._forget(held)
-        for timer in (self._timer, self._next_try):
-            if timer is not None:
-                timer.cancel()
-        self._timer = self._next_try = None
+            if self._loop.time() > until_s:
+                await asyncio.sleep(0)
+                until_s = self._loop.time() + _SLICE_S
+        if not self._by_connection:
+            for timer in (self._timer, self._next_try, self._wake_up):
+                if timer is not None:
+                    timer.cancel()
+            self._timer = self._next_try = self._wake_up = None
 
     def _add(self, held: HeldPull) -> None:
         connection = held.connection
@@ -205,39 +272,57 @@ class PullRequestHoldService:
         self._by_connection.setdefault(connection, pulls)[held] = None
         self._by_address[address] += 1
         self._count += 1
+        held.is_held = True
         connection.keep(held.size)
 
     def _ready(self, held: HeldPull) -> None:
-        if held in self._by_connection.get(held.connection, ()):
-            self._try(held, self._loop.time() + _SLICE_S)
+        if held.is_held:
+            self._try(held)
 
     def _wake(self) -> None:
-        woken, self._woken = self._woken, set()
+        """Try the pulls of the queues that got messages; the queues take turns."""
+        self._wake_up = None
         until_s = self._loop.time() + _SLICE_S
-        for key in woken:
-            for held in list(self._by_queue.get(key, ())):
-                self._try(held, until_s)
+        while self._woken:
+            key = next(iter(self._woken))
+            line = self._by_queue.get(key)
+            if line is not None and self._try_some(line, until_s):
+                self._woken.move_to_end(key)
+            else:
+                del self._woken[key]
+            if self._woken and self._loop.time() > until_s:
+                self._wake_up = self._loop.call_soon(self._wake)
+                return
 
-    def _try(self, held: HeldPull, until_s: float) -> None:
-        """Try a pull now, or later if there is no room or this has taken long enough."""
-        connection = held.connection
-        if connection.has_room() and self._loop.time() <= until_s:
-            if held.retry(held.is_late):
-                self._forget(held)
-        else:
-            self._postponed.setdefault(connection, {})[held] = None
-            self._must_wait(connection, until_s)
-
-    def _must_wait(self, connection: Connection, until_s: float) -> bool:
-        """Tell whether nothing is to be answered now, and see to it that it is later."""
-        has_room = connection.has_room()
-        if has_room and self._loop.time() <= until_s:
-            return False
-        # Those whose peer does not read are tried when it does.
-        if self._next_try is None and not connection.is_write_paused:
-            delay_s = 0.0 if has_room else _LOOK_FOR_ROOM_S
-            self._next_try = self._loop.call_later(delay_s, self._try_all_postponed)
+    def _try_some(self, line: _Line, until_s: float) -> bool:
+        """Try pulls of one queue; tell whether there may be more to try."""
+        for _ in range(_TRIED_TOGETHER):
+            held = line.take_next()
+            if held is None:
+                return False
+            self._try(held)
+            if self._loop.time() > until_s:
+                break
         return True
+
+    def _try(self, held: HeldPull) -> None:
+        """Try a pull now, or later if there is no room."""
+        connection = held.connection
+        if connection.has_room() or connection.is_closed:
+            self._retry(held)
+        else:
+            _put(self._postponed, connection, held)
+            # Those whose peer does not read are tried when it does.
+            if not connection.is_write_paused:
+                self._try_postponed_in(_LOOK_FOR_ROOM_S)
+
+    def _retry(self, held: HeldPull) -> None:
+        if held.connection.is_closed or held.retry(held.is_late):
+            self._forget(held)
+
+    def _try_postponed_in(self, delay_s: float) -> None:
+        if self._next_try is None:
+            self._next_try = self._loop.call_later(delay_s, self._try_all_postponed)
 
     def _try_all_postponed(self) -> None:
         self._next_try = None
@@ -245,34 +330,59 @@ class PullRequestHoldService:
         for connection in list(self._postponed):
             if not connection.is_write_paused:
                 self._try_postponed(connection, until_s)
-                if self._next_try is not None:
-                    return
+            if self._loop.time() > until_s:
+                self._try_postponed_in(0.0)
+                return
 
     def _try_postponed(self, connection: Connection, until_s: float) -> None:
         """Try the postponed pulls of a connection until they must wait again."""
-        while connection in self._postponed and not self._must_wait(connection, until_s):
-            held = next(iter(self._postponed[connection]))
+        while pulls := self._postponed.get(connection):
+            if not connection.has_room():
+                if not connection.is_write_paused:
+                    self._try_postponed_in(_LOOK_FOR_ROOM_S)
+                return
+            if self._loop.time() > until_s:
+                self._try_postponed_in(0.0)
+                return
+            held = next(iter(pulls))
             _remove(self._postponed, connection, held)
-            if held.retry(held.is_late):
-                self._forget(held)
+            self._retry(held)
+
+    def _forget_closed(self) -> None:
+        """Forget the pulls of connections that ended."""
+        until_s = self._loop.time() + _SLICE_S
+        while self._closed:
+            pulls = self._by_connection.get(self._closed[0])
+            if pulls:
+                self._forget(pulls.popitem()[0])
+            else:
+                self._closed.popleft()
+            if self._closed and self._loop.time() > until_s:
+                self._loop.call_soon(self._forget_closed)
+                return
 
     def _forget(self, held: HeldPull) -> None:
-        pulls = self._by_connection.get(held.connection)
-        if pulls is None or held not in pulls:
+        if not held.is_held:
             return
+        held.is_held = False
+        connection = held.connection
         self._count -= 1
-        del pulls[held]
-        address = _address(held.connection)
+        address = _address(connection)
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]
-        held.connection.release(held.size)
-        if not pulls:
-            del self._by_connection[held.connection]
-        _remove(self._by_queue, held.key, held)
-        _remove(self._by_slot, held.slot, held)
+        connection.release(held.size)
+        _remove(self._by_connection, connection, held)
         if self._postponed:
-            _remove(self._postponed, held.connection, held)
+            _remove(self._postponed, connection, held)
+        key = held.key
+        if key is not None:
+            self._waiting -= 1
+            line = self._by_queue[key]
+            line.remove(held)
+            if line.is_empty:
+                del self._by_queue[key]
+            _remove(self._by_slot, held.slot, held)
 
     def _arm(self, slot: int) -> None:
         if self._timer is not None:
@@ -285,21 +395,38 @@ class PullRequestHoldService:
         # A timer may fire a little early; what it was set for is due all the same.
         now = max(int(self._loop.time() / SLOT_S), self._timer_slot)
         until_s = self._loop.time() + _SLICE_S
-        for slot in sorted(slot for slot in self._by_slot if slot <= now):
-            for held in self._by_slot.pop(slot):
-                held.is_late = True
-                self._try(held, until_s)
+        for held in self._take_due(now):
+            held.is_late = True
+            self._try(held)
+            if self._loop.time() > until_s:
+                break
         if self._by_slot:
             self._arm(min(self._by_slot))
+
+    def _take_due(self, now: int) -> Iterator[HeldPull]:
+        """Yield the pulls whose time is up, out of their slots."""
+        for slot in sorted(slot for slot in self._by_slot if slot <= now):
+            while pulls := self._by_slot.get(slot):
+                held = next(iter(pulls))
+                _remove(self._by_slot, slot, held)
+                yield held
 
 
 def _address(connection: Connection) -> bytes:
     return connection.peer_host[:-_PORT_BYTES]
 
 
-def _remove(table: dict[_T, dict[HeldPull, None]], key: _T | None, held: HeldPull) -> None:
+def _put(table: dict[_T, OrderedDict[HeldPull, None]], key: _T, held: HeldPull) -> None:
+    """Put a pull last into one of the tables, unless it is there."""
+    pulls = table.get(key)
+    if pulls is None:
+        pulls = table[key] = OrderedDict()
+    pulls[held] = None
+
+
+def _remove(table: dict[_T, _Pulls], key: _T, held: HeldPull) -> None:
     """Take a pull out of one of the tables, and its entry with the last one."""
-    if key is not None and (pulls := table.get(key)) is not None:
+    if (pulls := table.get(key)) is not None:
         pulls.pop(held, None)
         if not pulls:
             del table[key]

@@ -15,7 +15,9 @@ import asyncio
 import importlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
+from operator import length_hint
 from typing import Final, NamedTuple, TypeAlias
 
 from mailboat.config import BrokerConfig
@@ -35,6 +37,7 @@ MAX_WAITING: Final = 1024
 # Ordinary expressions take less than a millisecond.
 _LONG_S: Final = 0.005
 _REST_FACTOR: Final = 4
+_TOLD_TOGETHER: Final = 64
 _MODULE: Final = "mailboat.filtering.sql.sql_filter"
 
 _Compiled: TypeAlias = PropertyFilter | BrokerError
@@ -127,8 +130,7 @@ class SqlFilters:
             compiled, took_s = ended.result()
             self._keep(text, compiled)
             rest_s = _REST_FACTOR * took_s if took_s > _LONG_S else 0.0
-        for done in self._waiting.pop(text):
-            loop.call_soon(done)
+        _tell(loop, iter(self._waiting.pop(text)))
         loop.call_later(rest_s, self._run_next)
 
     def _keep(self, text: str, compiled: _Compiled) -> None:
@@ -139,6 +141,14 @@ class SqlFilters:
             oldest = next(iter(self._compiled))
             del self._compiled[oldest]
             self._characters -= len(oldest)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, waiting: Iterator[Callable[[], None]]) -> None:
+    """Call those who waited, a few in each round of the loop: a pull may find much to read."""
+    for done in islice(waiting, _TOLD_TOGETHER):
+        loop.call_soon(done)
+    if length_hint(waiting):
+        loop.call_soon(_tell, loop, waiting)
 
 
 def check_expression_type(kind: str, config: BrokerConfig) -> None:

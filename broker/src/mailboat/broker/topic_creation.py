@@ -7,11 +7,15 @@ behind them, and the queue has the order of arrival.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from mailboat.errors import BrokerError
 from mailboat.model.topic import TopicConfig
+from mailboat.protocol.codes import ResponseCode
+
+_log: Final = logging.getLogger(__name__)
 
 
 class Guest(Protocol):
@@ -22,7 +26,7 @@ class Guest(Protocol):
         ...
 
     def refused(self, error: BrokerError) -> None:
-        """The topic is not made: let go of what waits."""
+        """The topic is not made, or `proceed` raised: let go of what waits."""
         ...
 
 
@@ -58,10 +62,27 @@ class TopicCreation:
         return self.config
 
     async def proceed(self) -> None:
-        """Let the guest do what waits; on return there is nothing left, and nobody came since."""
+        """Let the guest do what waits; on return there is nothing left, and nobody came since.
+
+        A guest that raises is refused the rest. The topic is made all the same: it is on the disk,
+        and some of what waited may have been acknowledged.
+        """
         self.is_durable = True
         while self.guest is not None:
-            if self.guest.proceed():
+            try:
+                if self.guest.proceed():
+                    return
+            except Exception:
+                # The error ends here, as that of a request does: others wait for this topic too.
+                name = self.config.topic_name
+                _log.exception("what waited for topic %s failed", name)
+                self.guest.refused(
+                    BrokerError(
+                        ResponseCode.SYSTEM_ERROR,
+                        f"topic {name} was made, but what waited for it failed on this broker, "
+                        "whose log says why; whether this message is stored is open, send it again",
+                    )
+                )
                 return
             await asyncio.sleep(0)
 

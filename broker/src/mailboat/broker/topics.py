@@ -8,6 +8,7 @@ Source: apache/rocketmq broker/topic/TopicConfigManager.java @ rocketmq-all-5.3.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -351,6 +352,16 @@ class TopicConfigManager:
         """Return the whole table as the body of GET_ALL_TOPIC_CONFIG, in slices."""
         return compact_slices(self._members())
 
+    def is_being_made(self, topic: str) -> bool:
+        """Tell whether a topic that is not in the table yet is on its way to the disk."""
+        return topic in self._making
+
+    async def until_made(self, topic: str) -> None:
+        """Wait until a topic that is being made is in the table, or is known not to be made."""
+        while (creation := self._making.get(topic)) is not None:
+            with contextlib.suppress(BrokerError):
+                await creation.wait()
+
     async def persist(self) -> None:
         """Make the table durable; does nothing while it is unchanged.
 
@@ -411,6 +422,10 @@ class TopicConfigManager:
             reason = f"{self._file.path} cannot be saved ({error.strerror or error})"
         except asyncio.CancelledError:
             reason = f"the broker is stopping, and {self._file.path} is not written in time"
+        except Exception as error:
+            # The error ends here, as that of a request does: nobody may wait for ever.
+            _log.exception("%s cannot be saved", self._file.path)
+            reason = f"{self._file.path} cannot be saved ({type(error).__name__}: {error})"
         if reason is not None:
             self._saver.mark_changed()
         for number, creation in enumerate(creations, 1):

@@ -35,7 +35,13 @@ from mailboat.protocol.codes import (
     ResponseCode,
     request_code_name,
 )
-from mailboat.protocol.frame import SERIALIZE_BINARY, SERIALIZE_JSON, Frame, encode_frame
+from mailboat.protocol.frame import (
+    SERIALIZE_BINARY,
+    SERIALIZE_JSON,
+    Frame,
+    encode_frame,
+    encode_frame_head,
+)
 
 RESPONSE_FLAG: Final = 0x1
 ONEWAY_FLAG: Final = 0x2
@@ -212,8 +218,23 @@ class RemotingCommand:
         Raises:
             LocalProtocolError: a field does not fit the protocol or the frame limits.
         """
+        return encode_frame(self._written_type, self._encode_header(), self.body)
+
+    def encode_head(self, body_bytes: int) -> bytes:
+        """Return the frame up to its body, of which so many bytes follow; `body` is left aside.
+
+        Raises:
+            LocalProtocolError: a field does not fit the protocol or the frame limits.
+        """
+        return encode_frame_head(self._written_type, self._encode_header(), body_bytes)
+
+    @property
+    def _written_type(self) -> int:
+        return SERIALIZE_BINARY if self.serialize_type == SERIALIZE_BINARY else SERIALIZE_JSON
+
+    def _encode_header(self) -> bytes:
         if self.serialize_type == SERIALIZE_BINARY:
-            return encode_frame(SERIALIZE_BINARY, _encode_binary_header(self), self.body)
+            return _encode_binary_header(self)
         output = _JsonOutput(
             self.code,
             self.ext_fields or msgspec.UNSET,
@@ -225,10 +246,9 @@ class RemotingCommand:
             self.version,
         )
         try:
-            header = _encode_json(output)
+            return _encode_json(output)
         except (UnicodeEncodeError, TypeError, OverflowError) as error:
             raise LocalProtocolError(f"{self!r} cannot be written as JSON: {error}") from error
-        return encode_frame(SERIALIZE_JSON, header, self.body)
 
 
 def decode_command(frame: Frame) -> RemotingCommand:

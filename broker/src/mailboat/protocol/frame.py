@@ -180,8 +180,20 @@ def encode_frame(serialize_type: int, header: bytes, body: bytes | memoryview = 
     Raises:
         LocalProtocolError: header or frame would exceed the limits that every peer enforces.
     """
-    header_length = len(header)
-    length = _LENGTH_BYTES + header_length + len(body)
+    return b"".join((_prefix(serialize_type, len(header), len(body)), header, body))
+
+
+def encode_frame_head(serialize_type: int, header: bytes, body_bytes: int) -> bytes:
+    """Return what comes before a body of so many bytes in a frame.
+
+    Raises:
+        LocalProtocolError: as `encode_frame`.
+    """
+    return _prefix(serialize_type, len(header), body_bytes) + header
+
+
+def _prefix(serialize_type: int, header_length: int, body_length: int) -> bytes:
+    length = _LENGTH_BYTES + header_length + body_length
     if header_length > HEADER_MAX_BYTES:
         raise LocalProtocolError(
             f"header of {header_length} bytes: the limit is {HEADER_MAX_BYTES} bytes"
@@ -190,7 +202,7 @@ def encode_frame(serialize_type: int, header: bytes, body: bytes | memoryview = 
         raise LocalProtocolError(
             f"frame of {length + _LENGTH_BYTES} bytes: the limit is {FRAME_MAX_BYTES} bytes"
         )
-    return b"".join((_PREFIX.pack(length, serialize_type << 24 | header_length), header, body))
+    return _PREFIX.pack(length, serialize_type << 24 | header_length)
 
 
 def _damage(length: int, header_word: int) -> RemoteProtocolError:

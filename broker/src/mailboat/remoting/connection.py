@@ -175,7 +175,10 @@ class Connection(asyncio.Protocol):
         return self._written_bytes > 0 and self.unsent_bytes() == 0
 
     def write(self, data: bytes) -> None:
-        """Send bytes, joined by the caller; dropped without a word when the connection is gone."""
+        """Send bytes; dropped without a word when the connection is gone.
+
+        The caller joins small pieces, since each call may be a packet, and no large ones.
+        """
         transport = self._transport
         if self.is_closed or transport is None or transport.is_closing():
             return
@@ -401,6 +404,8 @@ class Connection(asyncio.Protocol):
             self._handler.connection_closed(self)
 
     def _put_back(self, frames: list[Frame]) -> None:
+        if not frames:
+            return  # Nothing waits, so nothing that comes has to wait behind it.
         if self._postponed is None:
             self._postponed = frames
         else:

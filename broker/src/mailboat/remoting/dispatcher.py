@@ -162,6 +162,8 @@ class Dispatcher:
         else:
             try:
                 result = processor(connection, command)
+            except asyncio.CancelledError:
+                answer = _answer_cancelled(command)
             except Exception as error:
                 answer = answer_error(command, error)
             else:
@@ -228,11 +230,24 @@ class Dispatcher:
     ) -> None:
         try:
             answer = await result
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            answer = _answer_cancelled(command)
         except Exception as error:
             answer = answer_error(command, error)
         data = encode_answer(command, answer)
         if data is not None:
             connection.write(data)
+
+
+def _answer_cancelled(command: RemotingCommand) -> RemotingCommand:
+    """Answer a request that is not cancelled itself, but what it waited for was."""
+    name = request_code_name(command.code)
+    _log.warning("request failed request=%s: what it waited for was cancelled", name)
+    remark = f"what the request {name} waited for was cancelled; its outcome is open, try again"
+    return command.response(ResponseCode.SYSTEM_ERROR, remark)
 
 
 def _size_bytes(command: RemotingCommand) -> int:

@@ -58,6 +58,19 @@ def read_whole_units(disk: Disk, fd: int, place: UnitPlace) -> bytes:
     return data[: len(data) - len(data) % UNIT_BYTES]
 
 
+def blanks_before_message(units: bytes) -> int:
+    """Return how many of some units, from the first one on, are blanks."""
+    count = len(units) // UNIT_BYTES
+    first = units[:UNIT_BYTES]
+    # Those of one gap are all alike.
+    if first and UNIT.unpack(first)[1] == BLANK_SIZE and units == first * count:
+        return count
+    for number, (_, size, _) in enumerate(UNIT.iter_unpack(units)):
+        if size != BLANK_SIZE:
+            return number
+    return count
+
+
 class StoredQueue(NamedTuple):
     """A folder with files of a queue."""
 

@@ -15,7 +15,7 @@ import logging
 import struct
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import lru_cache
 from itertools import accumulate, compress
 from typing import Final, NamedTuple
@@ -35,7 +35,13 @@ from mailboat.model.record import (
 )
 from mailboat.model.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from mailboat.store.commit_log import CommitLog
-from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from mailboat.store.consume_queue import (
+    BLANK_SIZE,
+    UNIT,
+    UNIT_BYTES,
+    ConsumeQueue,
+    blanks_before_message,
+)
 from mailboat.store.record_source import LogSource, RecordSource
 from mailboat.store.segment_reader import read_record, read_record_at
 
@@ -53,6 +59,8 @@ _SCAN_UNITS: Final = 800
 _CHUNK_UNITS: Final = 32
 _CHUNK_BYTES: Final = 262_144
 _SLICE_S: Final = 0.002
+# Units of messages that are not there, skipped at once: 80 KB.
+_BLANKS_TOGETHER: Final = 4096
 _CRC_MASK: Final = 0x7FFFFFFF
 _MIN_RECORD_BYTES: Final = FIXED_BYTES + CRC_PROPERTY_BYTES
 # A checksum property back to front: its digits are stored in that order.
@@ -473,10 +481,14 @@ class Lookup:
         found = self._record(physical_offset)
         return -1 if found is None else found[1].store_timestamp_ms
 
-    def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool) -> int:
-        """Return the first queue offset stored at or after a time, `max_offset` when none was.
+    def offset_by_time_steps(
+        self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool
+    ) -> Generator[None, None, int]:
+        """Find the first queue offset stored at or after a time, `max_offset` when none was.
 
         With `upper` the last queue offset stored at or before the time, `min_offset` when none was.
+        A step looks at one message, or at some thousand units without one. What the queue loses
+        between two steps is not found; 0 is returned once the queue is removed.
 
         Raises:
             OSError: a file cannot be read.
@@ -484,23 +496,40 @@ class Lookup:
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
-            found, time_ms = self._readable_time(queue, middle, high)
+            found, time_ms = yield from self._readable_time(queue, middle, high)
             is_before = time_ms <= timestamp_ms if upper else time_ms < timestamp_ms
             if found < high and is_before:
                 low = found + 1
             else:
                 high = middle
-        if upper:
-            return max(low - 1, queue.min_offset)
-        return low
+            yield
+        if queue.is_removed:
+            return 0
+        return max(low - 1 if upper else low, queue.min_offset)
 
-    def _readable_time(self, queue: ConsumeQueue, queue_offset: int, limit: int) -> tuple[int, int]:
-        """Return the next message with a readable time and the time, `limit` when there is none."""
-        while queue_offset < limit:
-            time_ms = self.store_timestamp_ms(queue, queue_offset)
-            if time_ms >= 0:
-                return queue_offset, time_ms
-            queue_offset += 1
+    def _readable_time(
+        self, queue: ConsumeQueue, queue_offset: int, limit: int
+    ) -> Generator[None, None, tuple[int, int]]:
+        """Find the next message with a readable time and the time, `limit` when there is none.
+
+        Each unit may be the one; behind one that is blank there are often many more.
+        """
+        count = 1
+        while queue_offset < limit and not queue.is_removed:
+            queue_offset = max(queue_offset, queue.min_offset)
+            units = queue.read_units(queue_offset, min(count, limit - queue_offset))
+            blanks = blanks_before_message(units)
+            queue_offset += blanks
+            count = _BLANKS_TOGETHER
+            if blanks == 0 or blanks * UNIT_BYTES < len(units):
+                count = 1
+                if units:
+                    physical_offset, _, _ = UNIT.unpack_from(units, blanks * UNIT_BYTES)
+                    time_ms = self._timestamp_at(physical_offset)
+                    if time_ms >= 0:
+                        return queue_offset, time_ms
+                queue_offset += 1
+            yield
         return limit, 0
 
 

@@ -659,12 +659,14 @@ class MessageStore:
         job = fetch_job(self._disk, self.commit_log, queue, queue_offset, limits)
         self._runners.reads(job, done)
 
-    def offset_by_time(
+    def offset_by_time_steps(
         self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
-    ) -> int:
-        """Return a queue offset by store time; see `Lookup.offset_by_time`."""
+    ) -> Generator[None, None, int]:
+        """Find a queue offset by store time; see `Lookup.offset_by_time_steps`."""
         queue = self.queues.get(topic, queue_id)
-        return self.lookup.offset_by_time(queue, timestamp_ms, upper=upper) if queue else 0
+        if queue is None:
+            return 0
+        return (yield from self.lookup.offset_by_time_steps(queue, timestamp_ms, upper=upper))
 
     def earliest_message_time(self, topic: str, queue_id: int) -> int:
         """Return the store time of the first message still there, -1 for none."""

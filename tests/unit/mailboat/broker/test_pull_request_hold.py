@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import pytest
 
 from mailboat.broker import pull_request_hold
-from mailboat.broker.pull_request_hold import SLOT_S, PullRequestHoldService
+from mailboat.broker.pull_request_hold import SLOT_S, HeldPull, PullRequestHoldService
 from mailboat.errors import BrokerError
 from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.connection import Connection
@@ -23,9 +24,23 @@ class _Queue:
         self.queue_id = queue_id
 
 
+class _Pull(HeldPull, gc=False, eq=False, kw_only=True):
+    """A pull that calls something to be tried."""
+
+    call: Callable[[bool], bool]
+
+    def retry(self, is_late: bool) -> bool:
+        return self.call(is_late)
+
+
+def _pull(peer: object, call: Callable[[bool], bool], size: int = 0) -> _Pull:
+    return _Pull(cast(Connection, peer), size, call=call)
+
+
 class _Waiters:
     """Pulls that note when they were tried, and the connection of most of them."""
 
+    is_closed = False
     is_write_paused = False
     is_roomy = True
     awaited_bytes = 0
@@ -63,11 +78,20 @@ class _Waiters:
                 self.late.set()
             return is_answered or is_late
 
-        peer = cast(Connection, connection or self)
-        self.holds.hold(peer, "orders", queue_id, suspend_s, retry)
+        self.holds.hold(_pull(connection or self, retry), "orders", queue_id, suspend_s)
 
     def arrive(self, *queue_ids: int) -> None:
         self.holds.on_arrival([cast(ConsumeQueue, _Queue(queue_id)) for queue_id in queue_ids])
+
+
+def _done_by(call: Callable[[], None]) -> Callable[[bool], bool]:
+    """Return how a pull is tried that is answered by a call."""
+
+    def retry(_: bool) -> bool:
+        call()
+        return True
+
+    return retry
 
 
 async def _next_round() -> None:
@@ -177,7 +201,7 @@ async def test_closing_answers_all_as_if_their_time_were_up() -> None:
     waiters = _Waiters()
     waiters.hold("first")
     waiters.hold("other", queue_id=1, is_answered=False)
-    waiters.holds.close()
+    await waiters.holds.close()
     assert waiters.tried == [("first", True), ("other", True)]
     assert len(waiters.holds) == 0
 
@@ -214,7 +238,7 @@ async def test_a_peer_that_stops_reading_again_keeps_the_rest_waiting() -> None:
 
     peer = cast(Connection, waiters)
     for number in range(3):
-        waiters.holds.hold(peer, "orders", 0, 60.0, fill(number))
+        waiters.holds.hold(_pull(peer, fill(number)), "orders", 0, 60.0)
     with waiters.holds:
         waiters.arrive(0)
     for expected in ([0], [0, 1], [0, 1, 2]):
@@ -230,7 +254,7 @@ async def test_short_memory_lets_pulls_wait_until_there_is_room() -> None:
     waiters.is_roomy = False
     waiters.hold("first")
     answered = asyncio.Event()
-    waiters.holds.keep(cast(Connection, waiters), lambda _: answered.set() or True)()
+    waiters.holds.keep(_pull(waiters, _done_by(answered.set)))()
     with waiters.holds:
         waiters.arrive(0)
     await asyncio.sleep(0.03)
@@ -257,7 +281,7 @@ async def test_a_message_that_wakes_many_does_not_hold_the_loop() -> None:
         return retry
 
     for number in range(60):
-        waiters.holds.hold(cast(Connection, waiters), "orders", 0, 60.0, slow(number))
+        waiters.holds.hold(_pull(waiters, slow(number)), "orders", 0, 60.0)
     waiters.arrive(0)
     rounds = 0
     while len(tried) < 60:
@@ -275,11 +299,8 @@ async def test_what_waits_for_something_else_is_tried_when_it_is_there() -> None
     gone = _Waiters()
     tried: list[str] = []
 
-    def retry(name: str) -> Callable[[bool], bool]:
-        return lambda _: tried.append(name) is None
-
     calls = [
-        waiters.holds.keep(cast(Connection, peer), retry(name))
+        waiters.holds.keep(_pull(peer, _done_by(partial(tried.append, name))))
         for name, peer in (("gone", gone), ("here", waiters))
     ]
     waiters.holds.connection_closed(cast(Connection, gone))
@@ -301,7 +322,7 @@ async def test_waiting_pulls_are_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     assert error.value.code == ResponseCode.SYSTEM_BUSY
     waiters.hold("d", connection=other)
     with pytest.raises(BrokerError, match="0 pulls of this connection and 3 in all"):
-        waiters.holds.keep(cast(Connection, third), lambda _: True)
+        waiters.holds.keep(_pull(third, lambda _: True))
     waiters.holds.connection_closed(cast(Connection, other))
     waiters.hold("e", connection=third)
     assert len(waiters.holds) == 3
@@ -328,12 +349,12 @@ async def test_the_texts_of_waiting_pulls_are_kept_for_their_peer() -> None:
     waiters = _Waiters()
     peer = cast(Connection, waiters)
     half = pull_request_hold.MAX_BYTES_PER_CONNECTION // 2
-    waiters.holds.hold(peer, "orders", 0, 60.0, lambda _: True, half)
-    ready = waiters.holds.keep(peer, lambda _: True, half)
+    waiters.holds.hold(_pull(peer, lambda _: True, half), "orders", 0, 60.0)
+    ready = waiters.holds.keep(_pull(peer, lambda _: True, half))
     with pytest.raises(BrokerError, match="bytes of subscriptions") as error:
-        waiters.holds.hold(peer, "orders", 1, 60.0, lambda _: True, 1)
+        waiters.holds.hold(_pull(peer, lambda _: True, 1), "orders", 1, 60.0)
     assert error.value.code == ResponseCode.SYSTEM_BUSY
-    waiters.holds.hold(peer, "orders", 1, 60.0, lambda _: True)
+    waiters.holds.hold(_pull(peer, lambda _: True), "orders", 1, 60.0)
     assert waiters.awaited_bytes == 2 * half
     ready()
     assert waiters.awaited_bytes == half

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
@@ -24,6 +25,21 @@ async def test_an_expression_is_compiled_once_however_many_wait() -> None:
     await filters.check("a = 1")
     assert filters.find("a = 1") is compiled
     assert len(filters) == 1
+
+
+async def test_many_that_wait_for_one_expression_leave_the_loop_to_others() -> None:
+    """A thousand go on in the order in which they came, no more than 64 in a round."""
+    filters = SqlFilters()
+    told: list[int] = []
+    for number in range(1000):
+        filters.compile("a = 1", partial(told.append, number))
+    most = 0
+    while len(told) < 1000:
+        before = len(told)
+        await asyncio.sleep(0)
+        most = max(most, len(told) - before)
+    assert most == 64
+    assert told == list(range(1000))
 
 
 async def test_a_wrong_expression_is_refused_at_once_when_it_comes_again() -> None:

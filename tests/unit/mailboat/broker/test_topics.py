@@ -65,6 +65,18 @@ class HangingDisk(DiskWrapper):
         super().fdatasync(fd)
 
 
+class BrokenDisk(DiskWrapper):
+    """A disk whose code has a bug."""
+
+    is_broken = True
+
+    def fdatasync(self, fd: int) -> None:
+        """Raise what no disk raises."""
+        if self.is_broken:
+            raise RuntimeError("planted")
+        super().fdatasync(fd)
+
+
 def shape(topics: TopicConfigManager) -> dict[str, tuple[int, int]]:
     """Return queues and permission of every topic."""
     assert all(topic.read_queue_nums == topic.write_queue_nums for topic in topics.table.values())
@@ -169,6 +181,20 @@ async def test_a_stop_ends_what_is_being_made() -> None:
         assert topics.select("T") is None
     finally:
         disk.go.set()
+
+
+async def test_an_error_of_any_kind_ends_what_is_being_made() -> None:
+    """Nobody waits for ever; the topic may be made later."""
+    disk = BrokenDisk(SimulatedDisk())
+    topics = manager(disk)
+    with pytest.raises(
+        BrokerError, match=r"topics.json cannot be saved \(RuntimeError: planted"
+    ) as e:
+        await made(topics.create_in_send("T", "TBW102", 4))
+    assert e.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert not topics.is_being_made("T")
+    disk.is_broken = False
+    await made(topics.create_in_send("T", "TBW102", 4))
 
 
 @pytest.mark.parametrize("model", ["BenchmarkTest", "unknown", ""])

@@ -319,6 +319,35 @@ async def test_drain_ends_requests_that_take_too_long() -> None:
     assert [] == transport.written
 
 
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_request_is_answered_when_what_it_waits_for_is_cancelled(later: bool) -> None:
+    """Somebody else's cancellation is no reason to leave a peer without an answer."""
+    shared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    shared.cancel()
+
+    def read(_: Connection, command: RemotingCommand) -> Answer:
+        shared.result()
+        return command.response(0)
+
+    async def read_later(_: Connection, command: RemotingCommand) -> Answer:
+        await shared
+        return command.response(0)
+
+    dispatcher = Dispatcher()
+    dispatcher.register(12, read_later if later else read)
+    dispatcher.register(1001, echo)
+    connection, transport = connect(dispatcher)
+    connection.data_received(request(12, 1) + request(1001, 2))
+    await dispatcher.drain(5)
+    by_opaque = {answer.opaque: answer for answer in answers(transport)}
+    assert (1, by_opaque[1].remark) == (
+        by_opaque[1].code,
+        "what the request QUERY_MESSAGE waited for was cancelled; its outcome is open, try again",
+    )
+    assert 0 == by_opaque[2].code
+    assert not transport.is_closed
+
+
 async def test_unreadable_header_closes_after_the_answers_before_it() -> None:
     """Frames before a broken header are served, the connection is then closed."""
     dispatcher = Dispatcher()
@@ -342,6 +371,19 @@ async def test_peer_that_does_not_read_is_not_served_further() -> None:
     transport.pause_at_write = 0
     connection.resume_writing()
     assert list(range(20)) == [answer.opaque for answer in answers(transport)]
+
+
+async def test_peer_that_was_slow_to_read_its_last_answer_is_served_further() -> None:
+    """One large answer that nothing else waits behind stops nothing that comes after it."""
+    dispatcher = Dispatcher()
+    dispatcher.register(1000, echo)
+    connection, transport = connect(dispatcher, RemotingLimits(write_high_water_bytes=1000))
+    transport.pause_at_write = 1
+    connection.data_received(request(1000, 0, body=bytes(2000)))
+    assert connection.is_write_paused
+    connection.resume_writing()
+    connection.data_received(request(1000, 1))
+    assert [0, 1] == [answer.opaque for answer in answers(transport)]
 
 
 async def test_answer_that_fits_no_frame_becomes_an_error() -> None:

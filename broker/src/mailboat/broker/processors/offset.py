@@ -30,7 +30,7 @@ from mailboat.protocol.command import (
 )
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Lane
-from mailboat.remoting.turns import joined_in_turns
+from mailboat.remoting.turns import in_turns, joined_in_turns
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -123,15 +123,16 @@ class OffsetProcessor:
         topic, queue_id = self._queue(command)
         return self._offset(command, self._broker.store.min_offset(topic, queue_id))
 
-    def search_by_timestamp(
+    async def search_by_timestamp(
         self, _connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return the offset of the first message stored at a time or later."""
         topic, queue_id = self._queue(command)
         timestamp_ms = required_int(command, "timestamp")
         upper = (optional_str(command, "boundaryType") or "").upper() == "UPPER"
-        queue_offset = self._broker.store.offset_by_time(topic, queue_id, timestamp_ms, upper=upper)
-        return self._offset(command, queue_offset)
+        store = self._broker.store
+        steps = store.offset_by_time_steps(topic, queue_id, timestamp_ms, upper=upper)
+        return self._offset(command, await in_turns(steps))
 
     def earliest_store_time(
         self, _connection: Connection, command: RemotingCommand

@@ -170,13 +170,14 @@ class OffsetResetProcessor:
         if queue_id < 0:
             targets = {}
             for each in range(config.read_queue_nums):
-                targets[self._queue(topic, each)] = self._by_time(topic, each, timestamp_ms)
+                found = yield from self._by_time(topic, each, timestamp_ms)
+                targets[self._queue(topic, each)] = found
                 yield
             return targets
         require_queue(self._broker, topic, queue_id)
         queue_offset = optional_int(command, "offset", -1)
         if queue_offset == -1:
-            queue_offset = self._by_time(topic, queue_id, timestamp_ms)
+            queue_offset = yield from self._by_time(topic, queue_id, timestamp_ms)
         else:
             low = self._broker.store.min_offset(topic, queue_id)
             high = self._broker.store.max_offset(topic, queue_id)
@@ -187,10 +188,11 @@ class OffsetResetProcessor:
                 )
         return {self._queue(topic, queue_id): queue_offset}
 
-    def _by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    def _by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> Generator[None, None, int]:
+        store = self._broker.store
         if timestamp_ms < 0:
-            return self._broker.store.max_offset(topic, queue_id)
-        return self._broker.store.offset_by_time(topic, queue_id, timestamp_ms)
+            return store.max_offset(topic, queue_id)
+        return (yield from store.offset_by_time_steps(topic, queue_id, timestamp_ms))
 
     def _wake_pulls(self, topic: str, queues: dict[MessageQueue, int]) -> None:
         """Let pulls that wait for messages notice the reset now."""
@@ -219,7 +221,8 @@ class OffsetResetProcessor:
             if timestamp_ms == _TO_THE_END:
                 wanted = self._broker.store.max_offset(topic, queue_id)
             else:
-                wanted = self._broker.store.offset_by_time(topic, queue_id, timestamp_ms)
+                store = self._broker.store
+                wanted = yield from store.offset_by_time_steps(topic, queue_id, timestamp_ms)
             keeps = not is_forced and wanted >= committed
             targets[self._queue(topic, queue_id)] = committed if keeps else wanted
             yield

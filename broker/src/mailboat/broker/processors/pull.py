@@ -14,7 +14,7 @@ from mailboat.broker.cold_reads import ColdReads
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import refuse_disabled_broadcast, require_own_name
 from mailboat.broker.processors.offset_reset import take_reset
-from mailboat.broker.pull_request_hold import PullRequestHoldService
+from mailboat.broker.pull_request_hold import HeldPull, PullRequestHoldService
 from mailboat.broker.sql_filters import check_expression_type
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.filtering.property_filter import PropertyFilter
@@ -98,9 +98,7 @@ class PullMessageProcessor:
                 )
         if not connection.has_room():
             return self._put_off(connection, request, wanted, _now)
-        if self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset):
-            return self._answer(connection, request, wanted)
-        return self._pull_cold(connection, request, wanted)
+        return self.read_now(connection, request, wanted)
 
     def arrivals(self) -> PullRequestHoldService:
         """Answer pulls that wait for what arrives inside, once, at the end."""
@@ -187,35 +185,35 @@ class PullMessageProcessor:
         self, connection: Connection, request: PullRequest, wanted: _Wanted, until: _Until
     ) -> bytes | None:
         """Read later: once `until` has called what it gets, and there is room for an answer."""
-        fields = request.fields
-
-        def begin(_: bool) -> bool:
-            is_hot = self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset)
-            read = self._answer if is_hot else self._pull_cold
-            answer = read(connection, request, wanted)
-            if answer is not None:
-                connection.write(answer)
-            return True
-
+        size = _text_bytes(request.fields, wanted)
+        held = _WaitForRoom(connection, size, processor=self, request=request, wanted=wanted)
         try:
-            until(self._holds.keep(connection, begin, _text_bytes(fields, wanted)))
+            until(self._holds.keep(held))
         except BrokerError as error:
             return self._refusal(request, error)
         return None
+
+    def read_now(
+        self, connection: Connection, request: PullRequest, wanted: _Wanted
+    ) -> bytes | None:
+        """Read what was put off; return the answer, None when it comes later."""
+        fields = request.fields
+        if self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset):
+            return self._answer(connection, request, wanted)
+        return self._pull_cold(connection, request, wanted)
 
     def _pull_when_compiled(
         self, connection: Connection, request: PullRequest, expression: str
     ) -> None:
         """Begin anew once the expression is compiled; raise BrokerError if too many wait."""
-
-        def begin(_: bool) -> bool:
-            answer = self.pull(connection, request)
-            if answer is not None:
-                connection.write(answer)
-            return True
-
-        size = _text_bytes(request.fields, expression)
-        self._sql_filters.compile(expression, self._holds.keep(connection, begin, size))
+        held = _WaitForFilter(
+            connection,
+            _text_bytes(request.fields, expression),
+            processor=self,
+            request=request,
+            wanted=expression,
+        )
+        self._sql_filters.compile(expression, self._holds.keep(held))
 
     # -- checks ---------------------------------------------------------------------------------
 
@@ -365,53 +363,62 @@ class PullMessageProcessor:
     def _hold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> bytes | None:
         """Let a pull wait for a message; return a refusal if too many do."""
         fields = request.fields
-        scanned = fields.queue_offset
-
-        def retry(is_late: bool) -> bool:
-            nonlocal scanned
-            if connection.is_closed:
-                return True
-            try:
-                result = self._get(fields, scanned, wanted)
-            except OSError as error:
-                unreadable = self._unreadable(request, error)
-                if unreadable is not None:
-                    connection.write(unreadable)
-                return True
-            if result.status == GetStatus.FOUND:
-                answer = self._found(request, result)
-            elif (
-                result.status == GetStatus.NO_MATCHED_MESSAGE
-                and not is_late
-                and result.next_offset >= result.max_offset
-            ):
-                scanned = result.next_offset
-                return False
-            elif is_late or result.status not in (
-                GetStatus.OFFSET_OVERFLOW_ONE,
-                GetStatus.NO_MESSAGE_IN_QUEUE,
-            ):
-                if scanned > fields.queue_offset and result.status in (
-                    GetStatus.OFFSET_OVERFLOW_ONE,
-                    GetStatus.NO_MATCHED_MESSAGE,
-                ):
-                    result = result._replace(status=GetStatus.NO_MATCHED_MESSAGE)
-                answer = self._nothing(request, result)
-            else:
-                return False
-            if answer is not None:
-                connection.write(answer)
-            return True
-
         suspend_s = fields.suspend_timeout_millis / 1000
         if not self._long_polling:
             suspend_s = self._short_polling_s
+        held = _WaitForMessage(
+            connection,
+            _text_bytes(fields, wanted),
+            processor=self,
+            request=request,
+            wanted=wanted,
+            scanned_offset=fields.queue_offset,
+        )
         try:
-            size = _text_bytes(fields, wanted)
-            self._holds.hold(connection, fields.topic, fields.queue_id, suspend_s, retry, size)
+            self._holds.hold(held, fields.topic, fields.queue_id, suspend_s)
         except BrokerError as error:
             return self._refusal(request, error)
         return None
+
+    def look_again(self, held: "_WaitForMessage", is_late: bool) -> bool:
+        """Answer a pull that waits if there is something for it, or if its time is up.
+
+        Returns:
+            Whether it was answered; what it has looked at it does not look at again.
+        """
+        request = held.request
+        fields = request.fields
+        try:
+            result = self._get(fields, held.scanned_offset, held.wanted)
+        except OSError as error:
+            unreadable = self._unreadable(request, error)
+            if unreadable is not None:
+                held.connection.write(unreadable)
+            return True
+        if result.status == GetStatus.FOUND:
+            answer = self._found(request, result)
+        elif (
+            result.status == GetStatus.NO_MATCHED_MESSAGE
+            and not is_late
+            and result.next_offset >= result.max_offset
+        ):
+            held.scanned_offset = result.next_offset
+            return False
+        elif is_late or result.status not in (
+            GetStatus.OFFSET_OVERFLOW_ONE,
+            GetStatus.NO_MESSAGE_IN_QUEUE,
+        ):
+            if held.scanned_offset > fields.queue_offset and result.status in (
+                GetStatus.OFFSET_OVERFLOW_ONE,
+                GetStatus.NO_MATCHED_MESSAGE,
+            ):
+                result = result._replace(status=GetStatus.NO_MATCHED_MESSAGE)
+            answer = self._nothing(request, result)
+        else:
+            return False
+        if answer is not None:
+            held.connection.write(answer)
+        return True
 
     # -- answers --------------------------------------------------------------------------------
 
@@ -497,6 +504,43 @@ class PullMessageProcessor:
         if request.flag & _ONEWAY_BIT:
             return None
         return _command(request).response(error.code, error.remark).encode()
+
+
+class _Wait(HeldPull, gc=False, eq=False, kw_only=True):
+    """A pull of this processor that waits."""
+
+    processor: PullMessageProcessor
+    request: PullRequest
+    wanted: _Wanted
+
+    def _write(self, answer: bytes | None) -> None:
+        if answer is not None:
+            self.connection.write(answer)
+
+
+class _WaitForMessage(_Wait, gc=False, eq=False, kw_only=True):
+    """Waits for a message that it wants, in vain up to `scanned_offset`."""
+
+    scanned_offset: int
+
+    def retry(self, is_late: bool) -> bool:
+        return self.processor.look_again(self, is_late)
+
+
+class _WaitForRoom(_Wait, gc=False, eq=False, kw_only=True):
+    """Waits until it may be read."""
+
+    def retry(self, is_late: bool) -> bool:
+        self._write(self.processor.read_now(self.connection, self.request, self.wanted))
+        return True
+
+
+class _WaitForFilter(_Wait, gc=False, eq=False, kw_only=True):
+    """Waits until its expression is compiled."""
+
+    def retry(self, is_late: bool) -> bool:
+        self._write(self.processor.pull(self.connection, self.request))
+        return True
 
 
 def _command(request: PullRequest) -> RemotingCommand:

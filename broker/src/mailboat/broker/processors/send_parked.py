@@ -3,6 +3,7 @@
 import sys
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from mailboat.broker.dispatcher import Send
@@ -62,16 +63,23 @@ class ParkedSends:
         self._bytes += size
 
     def store_some(self, creation: TopicCreation) -> bool:
-        """Store the oldest sends that wait for a topic; tell whether that were all."""
+        """Store the oldest sends that wait for a topic; tell whether that were all.
+
+        Those that cannot be stored go on waiting.
+        """
         waiting = self._queues[creation].sends
         sends: list[Send] = []
         size = 0
-        while waiting and len(sends) < _TOGETHER_MAX and size < _TOGETHER_MAX_BYTES:
-            sends.append(waiting.popleft())
-            size += _size(sends[-1])
-        self._let_go(sends)
+        for send in islice(waiting, _TOGETHER_MAX):
+            if size >= _TOGETHER_MAX_BYTES:
+                break
+            sends.append(send)
+            size += _size(send)
         if sends:
             self._store(sends, creation.config)
+        for _ in sends:
+            waiting.popleft()
+        self._let_go(sends)
         if not waiting:
             del self._queues[creation]
         return not waiting

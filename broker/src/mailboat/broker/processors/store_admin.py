@@ -83,7 +83,9 @@ class StoreAdminProcessor:
         topics = self._broker.topics
         stored = {topic for topic, _ in self._broker.store.queue_keys()}
         for topic in sorted(stored):
-            if topics.select(topic) is None and not topics.is_system(topic):
+            # What waits for a topic is stored before the topic is in the table.
+            is_used = topics.select(topic) is not None or topics.is_being_made(topic)
+            if not is_used and not topics.is_system(topic):
                 _log.info("queues of an unused topic removed topic=%s", topic)
                 await administration.forget_topics(self._broker, [topic])
         return command.response(ResponseCode.SUCCESS)
