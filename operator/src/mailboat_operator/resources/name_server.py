@@ -150,8 +150,8 @@ def name_server_network_policy(
         _PORTS,
         name_server.spec.network_policy,
         http_peers,
-        # Those of its own namespace: a `nameServers.ref` leads nowhere else. Of other namespaces its
-        # owner decides, not whoever makes a Broker there.
+        # Those of its own namespace: a `nameServers.ref` leads nowhere else. Of others its owner
+        # decides, not whoever makes a Broker there.
         client_peers=[{"podSelector": {"matchLabels": any_broker()}}],
     )
 
