@@ -74,6 +74,7 @@ class _HeldDisk(RealDisk):
 
     def __init__(self) -> None:
         """Begin like any other disk."""
+        super().__init__()
         self.go = threading.Event()
         self.go.set()
 

@@ -186,7 +186,7 @@ def reserve_last(disk: Disk, commit_log: CommitLog) -> None:
     RocketMQ makes files with holes, so do many copies, and so does a full disk.
 
     Raises:
-        OSError: the file system refuses, and not for want of room.
+        OSError: the file or the volume cannot be looked at.
     """
     if not commit_log.segments or not commit_log.segments[-1].is_reserved:
         return  # Where a cut has just found no room, there is none.
@@ -201,8 +201,7 @@ def reserve_last(disk: Disk, commit_log: CommitLog) -> None:
     try:
         last.reserve()
     except OSError as exc:
-        if exc.errno not in NO_ROOM:
-            raise
+        # Sends go on without, and the cleaner tries again.
         log.warning("the room of %s is not set aside yet: %s", last.path, exc)
     else:
         last.is_reserved = True
