@@ -142,17 +142,12 @@ async def test_queues_without_a_broker_are_locked(client: RawClient, broker_name
     [
         (RequestCode.SEND_REPLY_MESSAGE_V2, SEND, "n"),
         (RequestCode.SEND_REPLY_MESSAGE, LONG_SEND, "bname"),
-        (
-            RequestCode.CONSUME_MESSAGE_DIRECTLY,
-            {"consumerGroup": "G", "clientId": "nobody", "msgId": "00" * 16},
-            "brokerName",
-        ),
     ],
 )
-async def test_what_would_be_handed_on_is_not(
+async def test_a_reply_for_another_broker_is_not_handed_on(
     client: RawClient, code: int, fields: dict[str, ExtValue], named: str
 ) -> None:
-    """Here nobody waits for the reply, and the message of that place is another one."""
+    """Here nobody waits for it."""
     refused = await client.call(code, {**fields, named: "broker-of-old"}, b"x")
     assert refused.code == ResponseCode.SERVICE_NOT_AVAILABLE
     own = await client.call(code, {**fields, named: BROKER_NAME}, b"x")

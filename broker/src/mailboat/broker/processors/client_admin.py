@@ -17,7 +17,7 @@ from typing import Final
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo
-from mailboat.broker.processors.checks import require_own_name, require_topic
+from mailboat.broker.processors.checks import require_topic
 from mailboat.errors import (
     BrokerError,
     ConnectionLostError,
@@ -126,7 +126,6 @@ class ClientAdminProcessor:
         topic = optional_str(command, "topic")
         if topic:
             require_topic(self._broker, topic)
-        require_own_name(self._broker, optional_str(command, "brokerName"))
         record = self._record(required_str(command, "msgId"))
         broker_name = self._broker.settings.broker.broker_name
         return await self._relay(command, {**command.ext_fields, "brokerName": broker_name}, record)
