@@ -4,6 +4,7 @@ Wrong bytes are never served. Damage in the log costs at most the messages it hi
 derived file costs nothing, since all of them can be built from the log again.
 """
 
+import errno
 import logging
 import subprocess
 import sys
@@ -15,12 +16,18 @@ from typing import NamedTuple
 import pytest
 
 from mailboat.disk import PAGE_BYTES, read_file
+from mailboat.disk.real import RealDisk
 from mailboat.errors import DamagedStoreError
 from mailboat.model.record import decode_record
+from mailboat.store.commit_log import CommitLog
+from mailboat.store.file_pool import FilePool
 from mailboat.store.inspection import StoreInspector
 from mailboat.store.lookup import GetStatus
-from mailboat.store.message_inner import PutStatus
+from mailboat.store.message_inner import PutStatus, run_inline
 from mailboat.store.message_store import MessageStore
+from mailboat.store.recovery import DamagedRange, quarantine
+from mailboat.store.segment import create_segment
+from mailboat.testing.disk_wrapper import DiskWrapper
 from mailboat.testing.history import History, QueueKey
 from mailboat.testing.simulated_disk import SimulatedDisk
 from mailboat.testing.store_simulator import HOST, make_message, small_config
@@ -545,3 +552,115 @@ def test_a_file_cut_short_under_a_running_store_is_no_signal(tmp_path: Path) -> 
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "answered\n"), done.stderr
+
+
+_LOOK = """
+import os, sys
+
+root = sys.argv[-1]
+opened = []
+
+def note(event, arguments):
+    if event == "open" and str(arguments[0]).startswith(root):
+        opened.append(arguments[0])
+        if arguments[2] & os.O_ACCMODE != os.O_RDONLY:
+            raise OSError(30, f"read-only file system: {arguments[0]}")
+
+sys.addaudithook(note)
+from mailboat.cli import main
+try:
+    sys.exit(main())
+finally:
+    print(len(opened), "files opened", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("what", ["check", "dump"])
+def test_a_look_at_a_store_that_may_only_be_read(tmp_path: Path, what: str) -> None:
+    """A read-only mount, or somebody else's directory: all is shown as it is, nothing is opened for
+    writing (the hook refuses that as such a mount does, to root too)."""
+    root = tmp_path / "store"
+    config = small_config("SYNC_FLUSH", store_path_root_dir=str(root))
+    store = MessageStore(config, RealDisk(), store_host=HOST)
+    store.open()
+    history = History()
+    inners = [make_message(history.send("orders", 0, b"%d" % n), f"U{n}") for n in range(3)]
+    for inner in inners:
+        inner.sys_flag = 0
+    store.put_messages(inners)
+    store.close()
+    for path in [*root.rglob("*"), root]:
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    done = subprocess.run(
+        [sys.executable, "-c", _LOOK, "store", what, str(root)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    expected = "3 records" if what == "check" else "orders/0@2"
+    assert expected in done.stdout
+    assert int(done.stderr.split()[-3]) > 0
+    for path in [root, *root.rglob("*")]:
+        path.chmod(0o755)
+
+
+class _Counting(DiskWrapper):
+    """Notes the most bytes that one call reads or writes."""
+
+    most = 0
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Read."""
+        self.most = max(self.most, size)
+        return self.disk.pread(fd, size, position)
+
+    def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
+        """Write."""
+        self.most = max(self.most, len(data))
+        return self.disk.pwrite(fd, data, position)
+
+
+def _damaged_log(disk: SimulatedDisk, size_bytes: int) -> CommitLog:
+    """Return a log of one segment; the second half of its damage is zeros."""
+    disk.make_dirs("/store/commitlog")
+    pool = FilePool(disk, 4)
+    segment = create_segment(disk, pool, "/store/commitlog", 0, size_bytes)
+    for position in (0, size_bytes // 2 - 5):
+        segment.write(b"bad", position)
+    config = small_config("SYNC_FLUSH", mapped_file_size_commit_log=size_bytes)
+    log = CommitLog(config, disk, pool, "/store/commitlog", HOST, run_inline)
+    log.segments.append(segment)
+    return log
+
+
+def test_damaged_bytes_are_copied_in_blocks() -> None:
+    """A whole segment may be damaged, and a gigabyte of memory is not there for it."""
+    size_bytes = 8 << 20
+    disk = _Counting(SimulatedDisk())
+    log = _damaged_log(disk, size_bytes)
+    disk.most = 0
+    quarantine(disk, "/store/q", log, [DamagedRange(0, size_bytes, "all of it")])
+    assert 0 < disk.most <= 1 << 20
+    copy = read_file(disk, f"/store/q/{0:020d}-{size_bytes}")
+    assert copy == b"bad".ljust(size_bytes // 2 - 5, b"\0") + b"bad"
+
+
+@pytest.mark.parametrize("call", ["create", "pwrite"])
+def test_without_room_for_a_copy_the_start_goes_on(call: str) -> None:
+    """No block, or no inode for the file: the damaged bytes stay where they are."""
+
+    class Full(DiskWrapper):
+        def open(self, path: str, *, create: bool = False) -> int:
+            if create and call == "create":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return self.disk.open(path, create=create)
+
+        def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    disk = SimulatedDisk()
+    log = _damaged_log(disk, 65_536)
+    quarantine(Full(disk), "/store/q", log, [DamagedRange(0, 65_536, "all of it")])
+    assert disk.listdir("/store/q") == []

@@ -1,10 +1,9 @@
 """Broadcasting groups and the limits of offset requests, over real sockets."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from raw_client import RawClient, connected, running_broker
+from raw_client import RawClient, connected
 
 from mailboat.broker.controller import BrokerController
 from mailboat.model.record import decode_records
@@ -15,13 +14,6 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue
 from mailboat.protocol.group_table import encode_group_config
 from mailboat.protocol.heartbeat import BROADCASTING, CLUSTERING
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
-    """Run a broker."""
-    async with running_broker(tmp_path) as controller:
-        yield controller
 
 
 @pytest.fixture

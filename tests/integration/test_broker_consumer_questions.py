@@ -4,10 +4,9 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-from raw_client import BROKER_NAME, RawClient, connected, running_broker
+from raw_client import BROKER_NAME, RawClient, connected
 
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.processors import client_admin
@@ -25,13 +24,6 @@ from mailboat.protocol.consumer_bodies import (
 )
 
 QUEUE = MessageQueue("T", BROKER_NAME, 0)
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
-    """Run a broker."""
-    async with running_broker(tmp_path) as controller:
-        yield controller
 
 
 @pytest.fixture

@@ -281,6 +281,7 @@ class _SlowDisk(RealDisk):
 
     def __init__(self) -> None:
         """Begin slow."""
+        super().__init__()
         self.opening = threading.Event()
         self.go = threading.Event()
 

@@ -23,13 +23,6 @@ _END = -1
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
-    """Run a broker."""
-    async with running_broker(tmp_path) as controller:
-        yield controller
-
-
-@pytest.fixture
 async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
     """Connect a member of group G; queue 0 of topic T holds ten messages, queue 1 none."""
     async with connected(broker, "a") as [client]:

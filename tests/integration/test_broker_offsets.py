@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from raw_client import RawClient, broker_settings, connected, running_broker
+from raw_client import RawClient, broker_settings, connected
 
 from mailboat.broker.controller import BrokerController
 from mailboat.disk import read_file
@@ -21,13 +21,6 @@ from mailboat.testing.simulated_disk import SimulatedDisk
 ROOT = "/store"
 OFFSETS = f"{ROOT}/config/consumerOffset.json"
 NEW = [b"new 0", b"new 1", b"new 2"]
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
-    """Run a broker."""
-    async with running_broker(tmp_path) as controller:
-        yield controller
 
 
 @pytest.fixture

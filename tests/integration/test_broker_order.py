@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -25,13 +24,6 @@ class Clock:
     def __call__(self) -> float:
         """Return the time."""
         return self.now
-
-
-@pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
-    """Run a broker."""
-    async with running_broker(tmp_path) as controller:
-        yield controller
 
 
 def use_clock(broker: BrokerController) -> Clock:
@@ -74,6 +66,7 @@ class _HeldDisk(RealDisk):
 
     def __init__(self) -> None:
         """Begin like any other disk."""
+        super().__init__()
         self.go = threading.Event()
         self.go.set()
 

@@ -23,13 +23,6 @@ PROPERTIES = (
 
 
 @pytest.fixture
-async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
-    """Run a broker."""
-    async with running_broker(tmp_path) as controller:
-        yield controller
-
-
-@pytest.fixture
 async def asker(broker: BrokerController) -> AsyncIterator[RawClient]:
     """Connect a producer that takes replies."""
     async with connected(broker, "asker") as [client]:

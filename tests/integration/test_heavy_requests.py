@@ -224,7 +224,7 @@ async def test_as_many_locks_as_a_body_holds_let_others_in(cluster: Cluster) -> 
     for topic in "TU":
         broker.topics.update(TopicConfig(topic, 10_000, 10_000))
     places = product("TU", range(10_000))
-    queues = [{"brokerName": "b", "queueId": number, "topic": topic} for topic, number in places]
+    queues = [{"brokerName": "", "queueId": number, "topic": topic} for topic, number in places]
     locks = json.dumps(
         {"consumerGroup": "g0", "clientId": "c", "mqSet": queues}, separators=(",", ":")
     )

@@ -9,9 +9,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from mailboat import http_connections
 from mailboat.remoting import limits
 from mailboat.testing.cluster import Cluster
-from mailboat.web import connections
 
 MOST = 32
 HEADERS = b"POST /api/v1/topics/T/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
@@ -103,7 +103,7 @@ async def test_slow_peers_do_not_keep_probes_out(port: Port, data: bytes) -> Non
 
 async def test_headers_must_end(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within their time, for the first request and for a later one; an idle one may wait."""
-    monkeypatch.setattr(connections, "HEADERS_S", 0.5)
+    monkeypatch.setattr(http_connections, "HEADERS_S", 0.5)
     whole = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
     [silent] = await port.send(b"")
     [trickling] = await port.send(whole[:-2])
@@ -124,7 +124,7 @@ async def test_bodies_must_end(
     port: Port, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A body that trickles in for too long ends its connection, with one line for all of them."""
-    monkeypatch.setattr(connections, "BODY_S", 0.5)
+    monkeypatch.setattr(http_connections, "BODY_S", 0.5)
     with caplog.at_level(logging.INFO):
         slow = await port.send(HEADERS + b"\r\n{", 5)
         for stream in slow:
@@ -137,7 +137,7 @@ async def test_bodies_must_end(
 
 async def test_answers_must_be_read(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that asks again and again and reads nothing is closed."""
-    monkeypatch.setattr(connections, "ANSWER_S", 0.5)
+    monkeypatch.setattr(http_connections, "ANSWER_S", 0.5)
     [(_, writer)] = await port.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
     transport = writer.transport
     transport.pause_reading()  # type: ignore[attr-defined]

@@ -144,6 +144,7 @@ class FillingDisk(RealDisk):
 
     def __init__(self) -> None:
         """Begin with room."""
+        super().__init__()
         self.is_full = False
 
     def usage(self, path: str) -> VolumeUsage:
@@ -158,6 +159,7 @@ class SlowDisk(RealDisk):
 
     def __init__(self) -> None:
         """Begin with a fast one."""
+        super().__init__()
         self.may_sync = threading.Event()
         self.may_sync.set()
         self.is_syncing = threading.Event()

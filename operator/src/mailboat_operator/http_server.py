@@ -1,12 +1,21 @@
 """The operator's HTTP port: /livez, /readyz and /metrics."""
 
+import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from aiohttp import web
 
+from mailboat.http_connections import HttpConnections
 from mailboat_operator.health import Health
 from mailboat_operator.metrics import OperatorMetrics
+
+_MOST_CONNECTIONS: Final = 64
+_MOST_BYTES: Final = 16 * 1024 * 1024
+"""Of requests and unread answers; the metrics of a thousand brokers are 3 MiB."""
+
+_MOST_REQUEST_BYTES: Final = 65_536
 
 logger = logging.getLogger(__name__)
 
@@ -21,23 +30,28 @@ class HttpServer:
         self._health = health
         self._metrics = metrics
         self._refresh = refresh
-        app = web.Application()
+        self._connections = HttpConnections(_MOST_CONNECTIONS, _MOST_BYTES)
+        app = web.Application(
+            middlewares=[self._connections.middleware], client_max_size=_MOST_REQUEST_BYTES
+        )
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._exposition)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._listening: asyncio.Server | None = None
         self.port = 0
         """The port that is served, once it is."""
 
     async def start(self, host: str, port: int) -> None:
         """Listen; an empty host means every address."""
-        await self._runner.setup()
-        await web.TCPSite(self._runner, host or None, port).start()
-        self.port = int(self._runner.addresses[0][1])
+        self._listening = await self._connections.listen(self._runner, host=host or None, port=port)
+        self.port = int(self._listening.sockets[0].getsockname()[1])
         logger.info("serving probes and metrics on port %d", self.port)
 
     async def close(self) -> None:
         """Stop listening."""
+        if self._listening is not None:
+            self._listening.close()
         await self._runner.cleanup()
 
     async def _livez(self, _: web.Request) -> web.Response:

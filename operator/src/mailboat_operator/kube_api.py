@@ -21,7 +21,7 @@ from kubernetes.aio.client.rest import RESTResponse
 from mailboat.errors import MailboatError
 from mailboat_operator.kinds import POD, Kind
 from mailboat_operator.metrics import OperatorMetrics
-from mailboat_operator.planner.snapshot import Manifest
+from mailboat_operator.planner.snapshot import EvictionRefusal, Manifest
 
 FIELD_MANAGER = "mailboat-operator"
 _JSON = "application/json"
@@ -29,6 +29,9 @@ _MERGE_PATCH = "application/merge-patch+json"
 _JSON_PATCH = "application/json-patch+json"
 _APPLY_PATCH = "application/apply-patch+yaml"
 _TOO_MANY_REQUESTS = 429
+_INTERNAL_ERROR = 500
+# What Kubernetes answers for such a pod (registry/core/pod/storage/eviction.go).
+_MANY_BUDGETS = "more than one PodDisruptionBudget"
 _MOST_TRIES = 4
 _LONGEST_WAIT_S = 30.0
 
@@ -56,15 +59,15 @@ class ForbiddenError(KubeApiError):
 
 
 class EvictionRefusedError(MailboatError):
-    """A pod may not be evicted now: its disruption budget does not allow it."""
+    """A pod may not be evicted now: a disruption budget does not allow it, or there are several."""
 
     retriable = True
 
-    def __init__(self, pod: str, words: str) -> None:
-        """Name the pod, and what the API server said."""
-        super().__init__(f"pod {pod} may not be evicted now: {words}")
+    def __init__(self, pod: str, refusal: EvictionRefusal) -> None:
+        """Name the pod, and why it may not."""
+        super().__init__(f"pod {pod} may not be evicted now: {refusal.words}")
         self.pod = pod
-        self.words = words
+        self.refusal = refusal
 
 
 class KubeUnreachableError(MailboatError):
@@ -233,9 +236,10 @@ class KubeApi:
             # Not tried again here: a budget allows it in seconds or in hours.
             await self._call("evict", "POST", path, body=eviction, is_write=True, tries=1)
         except KubeApiError as error:
-            if error.status != _TOO_MANY_REQUESTS:
+            refusal = _eviction_refusal(error)
+            if refusal is None:
                 raise
-            raise EvictionRefusedError(name, error.message) from error
+            raise EvictionRefusedError(name, refusal) from error
 
     async def create(
         self, kind: Kind, namespace: str, manifest: Manifest, *, is_fenced: bool = True
@@ -315,6 +319,19 @@ class KubeApi:
             raise KubeUnreachableError(
                 f"{what}: no answer from the API server: {error or type(error).__name__}"
             ) from error
+
+
+def _eviction_refusal(error: KubeApiError) -> EvictionRefusal | None:
+    """Why a pod was not evicted; None if that has nothing to do with budgets."""
+    if error.status == _TOO_MANY_REQUESTS:
+        return EvictionRefusal(error.message)
+    if error.status == _INTERNAL_ERROR and _MANY_BUDGETS in error.message:
+        return EvictionRefusal(
+            "more than one PodDisruptionBudget selects the pod, and Kubernetes evicts no such pod;"
+            " remove those that the operator has not made",
+            has_many_budgets=True,
+        )
+    return None
 
 
 def _wait_s(headers: Mapping[str, str]) -> float:

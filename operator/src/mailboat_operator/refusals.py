@@ -8,7 +8,7 @@ shown only once it has lasted for a minute: a webhook that does not answer looks
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from mailboat.errors import MailboatError
@@ -33,12 +33,12 @@ from mailboat_operator.planner.conditions import (
     NAME_TAKEN,
     PROGRESSING,
     READY,
-    ROLL_BLOCKED,
+    ROLL_STOPPED,
     ROLLING,
     Finding,
     build_conditions,
 )
-from mailboat_operator.planner.snapshot import Manifest
+from mailboat_operator.planner.snapshot import EvictionRefusal, Manifest
 
 PATIENCE_S: Final = 60.0
 """So long a failure that may pass by itself is not shown."""
@@ -77,7 +77,7 @@ class Refusals:
         """Nothing has failed yet."""
         self._monotonic = monotonic
         self._failures: dict[ResourceKey, dict[_Target, _Failure]] = {}
-        self._evictions: dict[ResourceKey, dict[str, str]] = {}
+        self._evictions: dict[ResourceKey, dict[str, EvictionRefusal]] = {}
 
     def forget(self, key: ResourceKey) -> None:
         """The resource is gone."""
@@ -94,7 +94,7 @@ class Refusals:
         targets = {_target(step) for step in steps}
         evicted = {act.name for step in steps for act in step.actions if isinstance(act, Evict)}
         refused = self._evictions.pop(key, {})
-        if kept := {name: words for name, words in refused.items() if name in evicted}:
+        if kept := {name: refusal for name, refusal in refused.items() if name in evicted}:
             self._evictions[key] = kept
         for target, failure in list(self._of(key).items()):
             if target not in targets and not failure.claims:
@@ -111,7 +111,8 @@ class Refusals:
         """The step failed; what has words or a place of its own in the status is not kept."""
         target = _target(step)
         if isinstance(error, EvictionRefusedError):
-            self._evictions.setdefault(key, {})[error.pod] = error.words[:_LONGEST_WORDS]
+            refusal = replace(error.refusal, words=error.refusal.words[:_LONGEST_WORDS])
+            self._evictions.setdefault(key, {})[error.pod] = refusal
         is_known = isinstance(error, KubeApiError | KubeUnreachableError) or (
             isinstance(error, BrokerRefusedError) and any(map(_is_about_topic, step.actions))
         )
@@ -133,8 +134,8 @@ class Refusals:
         """The words about each claim that was refused a size, by its name."""
         return {name: failure.words for failure in self._shown(key) for name in failure.claims}
 
-    def of_evictions(self, key: ResourceKey) -> dict[str, str]:
-        """The words about each pod that may not be evicted now, by its name."""
+    def of_evictions(self, key: ResourceKey) -> dict[str, EvictionRefusal]:
+        """What is known of each pod that may not be evicted now, by its name."""
         return dict(self._evictions.get(key, {}))
 
     def notices(self, key: ResourceKey) -> list[Notify]:
@@ -174,7 +175,7 @@ class Refusals:
             return status
         words = _some_of([failure.words for failure in shown])
         has_roll = all(failure.step != "rollout" for failure in shown)
-        kept = {READY: {NAME_TAKEN}, PROGRESSING: {ROLLING, ROLL_BLOCKED} if has_roll else {}}
+        kept = {READY: {NAME_TAKEN}, PROGRESSING: {ROLLING, *ROLL_STOPPED} if has_roll else {}}
         conditions = []
         for condition in status.get("conditions") or ():
             kind = condition["type"]

@@ -267,6 +267,29 @@ async def test_a_budget_may_say_not_now(
     assert kubernetes.find("pods", "shop", "orders-g0") is not None
 
 
+@pytest.mark.parametrize("status", [500, 503])
+async def test_a_second_budget_is_told_apart_from_other_failures(
+    kubernetes: FakeKubernetes, applier: Applier, status: int
+) -> None:
+    """Kubernetes answers 500 with these words; what else fails there is no word of a budget."""
+    said = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not"
+    said = f"{said} support." if status == 500 else "the webhook does not answer"
+
+    async def refuse(request: web.Request) -> web.Response | None:
+        is_eviction = request.path.endswith("/eviction")
+        return web.json_response({"message": said}, status=status) if is_eviction else None
+
+    kubernetes.faults = [refuse]
+    stored = await kubernetes.put("pods", _in_shop(_child("Pod")))
+    expected = EvictionRefusedError if status == 500 else KubeApiError
+    with pytest.raises(expected) as caught:
+        await _run(applier, Evict("orders-g0", stored["metadata"]["uid"], "roll"))
+    assert len(kubernetes.writes()) == 1
+    if isinstance(caught.value, EvictionRefusedError):
+        assert caught.value.refusal.has_many_budgets
+        assert "more than one PodDisruptionBudget selects the pod" in caught.value.refusal.words
+
+
 async def test_resize_asks_for_the_size_once(
     kubernetes: FakeKubernetes, applier: Applier, metrics: OperatorMetrics
 ) -> None:

@@ -26,6 +26,7 @@ from mailboat_operator.planner.actions import (
 )
 from mailboat_operator.planner.snapshot import (
     BrokerSnapshot,
+    EvictionRefusal,
     NameServerSnapshot,
     Observation,
     TopicSnapshot,
@@ -210,7 +211,7 @@ async def test_a_refused_eviction_is_the_planners_to_tell(
             await rig.turn()
         rig.now_s += 300.0
     seen = [snapshot.refused_evictions for snapshot in rig.planner.snapshots]
-    assert seen == [{}, {"orders-g0-0": "not with this budget"}]
+    assert seen == [{}, {"orders-g0-0": EvictionRefusal("not with this budget")}]
     broker = kubernetes.find("brokers", "shop", "orders")
     assert broker is not None
     assert broker["status"]["conditions"] == conditions

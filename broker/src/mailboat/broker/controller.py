@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Final, Literal
 
 from mailboat.broker import live_config
@@ -40,6 +41,7 @@ from mailboat.broker.processors import (
     store_admin,
     topic_admin,
 )
+from mailboat.broker.processors.checks import require_own_name
 from mailboat.broker.processors.pull import PullMessageProcessor
 from mailboat.broker.processors.send import SendMessageProcessor
 from mailboat.broker.pull_request_hold import PullRequestHoldService
@@ -327,7 +329,11 @@ class BrokerController:
         ):
             processors.register(self.dispatcher, self)
         self._send_processor = SendMessageProcessor(self, self.flush)
-        self.dispatcher.use(self._send_processor, PullMessageProcessor(self, self.pull_holds))
+        self.dispatcher.use(
+            self._send_processor,
+            PullMessageProcessor(self, self.pull_holds),
+            partial(require_own_name, self),
+        )
         self.dispatcher.on_writing_resumed.append(self.pull_holds.writing_resumed)
         self.dispatcher.on_connection_closed += [
             self.consumers.connection_closed,

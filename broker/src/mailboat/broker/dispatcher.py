@@ -8,13 +8,14 @@ whatever they are, have `ROUND_S` together; the rest goes on in the loop's next 
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
-from mailboat.errors import RemoteProtocolError
+from mailboat.errors import BrokerError, RemoteProtocolError
 from mailboat.model.batch import count_messages
 from mailboat.protocol.codes import RequestCode
-from mailboat.protocol.command import decode_command
+from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import SERIALIZE_JSON, Frame
 from mailboat.protocol.send_header import (
     CODE_BY_START,
@@ -100,16 +101,40 @@ class BrokerDispatcher(Dispatcher):
         super().__init__()
         self._send: SendProcessor | None = None
         self._pull: PullProcessor | None = None
+        self._require_own_name: Callable[[str], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gathered: list[Send] = []
         self._gathered_bytes = 0
         self._gathered_batch_messages = 0
 
-    def use(self, send: SendProcessor, pull: PullProcessor) -> None:
-        """Take the processors of sends and pulls; called by the event loop."""
+    def use(
+        self,
+        send: SendProcessor,
+        pull: PullProcessor,
+        require_own_name: Callable[[str], None],
+    ) -> None:
+        """Take the processors of sends and pulls, and the check of the name in other requests.
+
+        `require_own_name` raises BrokerError for the name of another broker. Called by the event
+        loop that the dispatcher works on.
+        """
         self._loop = asyncio.get_running_loop()
         self._send = send
         self._pull = pull
+        self._require_own_name = require_own_name
+
+    def process(self, connection: Connection, command: RemotingCommand) -> bytes | None:
+        """Do as `Dispatcher.process`, but refuse what is meant for a broker of another name.
+
+        Release 5 puts the name into the header of whatever is about one broker's data.
+        """
+        broker_name = command.ext_fields.get("bname")
+        if broker_name and self._require_own_name is not None:
+            try:
+                self._require_own_name(broker_name)
+            except BrokerError as error:
+                return encode_answer(command, answer_error(command, error))
+        return super().process(connection, command)
 
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
         """Handle every frame of one read; each run of like requests is answered with one write.

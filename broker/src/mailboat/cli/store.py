@@ -43,7 +43,7 @@ def check(path: str, *, as_json: bool) -> None:
 
     Example: mailboat store check ~/store
     """
-    inspector = StoreInspector(RealDisk(), path)
+    inspector = StoreInspector(RealDisk(is_read_only=True), path)
     try:
         report = inspector.check()
     finally:
@@ -73,7 +73,7 @@ def dump(
 
     Example: mailboat store dump ~/store --topic orders --count 10
     """
-    inspector = StoreInspector(RealDisk(), path)
+    inspector = StoreInspector(RealDisk(is_read_only=True), path)
     printed = 0
     try:
         for message in inspector.messages():

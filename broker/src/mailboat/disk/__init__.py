@@ -12,7 +12,7 @@ and durable after `fsync_dir`.
 
 import contextlib
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
 PAGE_BYTES: Final = 4096
@@ -79,6 +79,10 @@ class Disk(Protocol):
 
     def size(self, path: str) -> int:
         """Return a file's size in bytes."""
+        ...
+
+    def allocated_bytes(self, path: str) -> int:
+        """Return how much of the volume a file takes; less than its size where it has holes."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -275,8 +279,8 @@ def replace_file(disk: Disk, path: str, data: bytes, *, previous: str | None = N
     if previous is not None and disk.exists(path):
         # A block that went bad since takes what was there, and not what comes now.
         with contextlib.suppress(UnreadableError):
-            _write_and_rename(disk, previous, read_file(disk, path))
-    _write_and_rename(disk, path, data)
+            write_and_rename(disk, previous, [(0, read_file(disk, path))])
+    write_and_rename(disk, path, [(0, data)])
     disk.fsync_dir(directory)
 
 
@@ -293,13 +297,21 @@ def read_file(disk: Disk, path: str) -> bytes:
         disk.close(fd)
 
 
-def _write_and_rename(disk: Disk, path: str, data: bytes) -> None:
+def write_and_rename(disk: Disk, path: str, pieces: Iterable[tuple[int, bytes]]) -> None:
+    """Make or replace a file whole, from pieces with their positions; between them are zeros.
+
+    Its bytes are durable then, its name is after `fsync_dir`.
+
+    Raises:
+        OSError: nothing was replaced; `path.tmp` may be left behind.
+    """
     temporary = path + ".tmp"
     if disk.exists(temporary):
         disk.unlink(temporary)
     fd = disk.open(temporary, create=True)
     try:
-        write_fully(disk, fd, data, 0)
+        for position, data in pieces:
+            write_fully(disk, fd, data, position)
         sync(disk, fd)
     finally:
         disk.close(fd)

@@ -9,15 +9,20 @@ from typing import Final
 
 from mailboat.disk import NO_ROOM, VolumeUsage
 
+_BLOCK_BYTES: Final = 512  # What st_blocks counts, whatever the file system's blocks are.
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 
 class RealDisk:
     """`mailboat.disk.Disk` on the operating system."""
 
+    def __init__(self, *, is_read_only: bool = False) -> None:
+        """With `is_read_only`, open files for reading: as a look at what others own has to."""
+        self._flags = os.O_CLOEXEC | (os.O_RDONLY if is_read_only else os.O_RDWR)
+
     def open(self, path: str, *, create: bool = False) -> int:
         """Open for reading and writing; with `create` the file must not exist yet."""
-        flags = os.O_RDWR | os.O_CLOEXEC
+        flags = self._flags
         if create:
             flags |= os.O_CREAT | os.O_EXCL
         return os.open(path, flags, 0o644)
@@ -48,6 +53,10 @@ class RealDisk:
     def size(self, path: str) -> int:
         """Return a file's size in bytes."""
         return os.stat(path).st_size
+
+    def allocated_bytes(self, path: str) -> int:
+        """Return how much of the volume a file takes."""
+        return os.stat(path).st_blocks * _BLOCK_BYTES
 
     def exists(self, path: str) -> bool:
         """Tell whether a path names a file or directory."""

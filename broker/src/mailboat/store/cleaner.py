@@ -386,5 +386,4 @@ class Cleaner:
             elif not isinstance(error, OSError):
                 raise error
 
-        fd = segment.keep_open()
-        self._runners.reservations(lambda: self._disk.fallocate(fd, segment.size_bytes), reserved)
+        self._runners.reservations(segment.reserve, reserved)

@@ -212,6 +212,7 @@ class MessageStore:
             is_foreign=is_foreign,
             rebuild=rebuild,
         )
+        opening.reserve_last(disk, self.commit_log)
         self._mark = opened.mark
         self.recovery = opened.report
         self._flusher = Flusher(disk, self.commit_log, opened.mark)

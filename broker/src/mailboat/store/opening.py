@@ -180,6 +180,33 @@ def _make_durable(disk: Disk, commit_log: CommitLog, mark: FlushedMark, end: int
             segment.release()
 
 
+def reserve_last(disk: Disk, commit_log: CommitLog) -> None:
+    """Set the room of the last segment aside where it is not: retention counts it as free.
+
+    RocketMQ makes files with holes, so do many copies, and so does a full disk.
+
+    Raises:
+        OSError: the file or the volume cannot be looked at.
+    """
+    if not commit_log.segments or not commit_log.segments[-1].is_reserved:
+        return  # Where a cut has just found no room, there is none.
+    last = commit_log.segments[-1]
+    missing_bytes = last.size_bytes - disk.allocated_bytes(last.path)
+    if missing_bytes <= 0:
+        return
+    last.is_reserved = False
+    # Reserving in vain keeps what it got, and a checkpoint would find no room.
+    if disk.usage(last.path).available_bytes < missing_bytes:
+        return
+    try:
+        last.reserve()
+    except OSError as exc:
+        # Sends go on without, and the cleaner tries again.
+        log.warning("the room of %s is not set aside yet: %s", last.path, exc)
+    else:
+        last.is_reserved = True
+
+
 def _write_again(segment: Segment, start: int, end: int) -> None:
     """Write what lies between two physical offsets once more, as it is read.
 

@@ -21,11 +21,11 @@ everything behind the first bad record instead.
 import errno
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
-from mailboat.disk import NO_ROOM, Disk, UnreadableError, replace_file
+from mailboat.disk import NO_ROOM, Disk, UnreadableError, write_and_rename
 from mailboat.model.record import (
     BLANK_MAGIC,
     FILLER,
@@ -46,6 +46,7 @@ RecordListener = Callable[[memoryview, RecordParts], None]
 """Gets bytes that hold a record, and its parts in them."""
 
 _SEARCH_BYTES: Final = 1 << 20
+_COPY_BYTES: Final = 1 << 20
 # What both magics begin with, and how far from a record's start.
 _MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
 _MAGIC_AT: Final = 4
@@ -390,12 +391,21 @@ def quarantine(
         disk.make_dirs(directory)
         path = f"{directory}/{item.physical_offset:020d}-{item.size_bytes}"
         if not disk.exists(path):
-            position = item.physical_offset - segment.start
-            data = segment.read_around_damage(position, item.size_bytes).rstrip(b"\0")
             try:
-                replace_file(disk, path, data)
+                write_and_rename(disk, path, _pieces(segment, item))
+                disk.fsync_dir(directory)
             except OSError as exc:
                 if exc.errno not in NO_ROOM:
                     raise
                 log.warning("no room for a copy of the damaged bytes: %s", exc)
-                disk.unlink(f"{path}.tmp")
+                if disk.exists(f"{path}.tmp"):
+                    disk.unlink(f"{path}.tmp")
+
+
+def _pieces(segment: Segment, item: DamagedRange) -> Iterator[tuple[int, bytes]]:
+    """Yield what is not zero of damaged bytes, with its place among them: a range may be as long as
+    its segment, and the memory for that is not there."""
+    position = item.physical_offset - segment.start
+    for start in range(0, item.size_bytes, _COPY_BYTES):
+        size = min(_COPY_BYTES, item.size_bytes - start)
+        yield start, segment.read_around_damage(position + start, size).rstrip(b"\0")

@@ -180,7 +180,25 @@ class Segment:
                 raise
             # A full disk must not keep the store from opening; a later write is refused for it.
             self._disk.ftruncate(fd, self.size_bytes)
+            self.is_reserved = False
+        else:
+            self.is_reserved = True
         sync(self._disk, fd)
+
+    def reserve(self) -> None:
+        """Set the room of the whole file aside; any thread may.
+
+        Opens the file anew: the segment's own descriptor may be closed meanwhile, and its number be
+        that of another file. The caller notes `is_reserved`, on the store's thread.
+
+        Raises:
+            OSError: there is no room; what there was of it may be taken.
+        """
+        fd = self._disk.open(self.path)
+        try:
+            self._disk.fallocate(fd, self.size_bytes)
+        finally:
+            self._disk.close(fd)
 
     def close(self) -> None:
         """Close the file."""

@@ -44,6 +44,10 @@ class DiskWrapper:
         """Pass on."""
         return self.disk.size(path)
 
+    def allocated_bytes(self, path: str) -> int:
+        """Pass on."""
+        return self.disk.allocated_bytes(path)
+
     def exists(self, path: str) -> bool:
         """Pass on."""
         return self.disk.exists(path)

@@ -196,6 +196,11 @@ class SimulatedDisk:
         self._check_power()
         return self.file(path).size
 
+    def allocated_bytes(self, path: str) -> int:
+        """Return how much of the volume a file takes."""
+        self._check_power()
+        return self.file(path).allocated_bytes
+
     def exists(self, path: str) -> bool:
         """Tell whether a path names a file or directory."""
         self._check_power()

@@ -8,6 +8,7 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from mailboat.http_connections import HttpConnections
 from mailboat.remoting.limits import http_connection_capacity
 from mailboat.web import (
     administration,
@@ -19,13 +20,11 @@ from mailboat.web import (
     produce,
     retention,
 )
-from mailboat.web.connections import HttpConnections
 from mailboat.web.context import WebContext
 from mailboat.web.replies import answer_errors
 
 _SHUTDOWN_TIMEOUT_S: Final = 2.0
 _KEEPALIVE_S: Final = 75.0
-_BACKLOG: Final = 128
 # So many requests of the largest size may come in at a time.
 _BODIES: Final = 16
 
@@ -73,12 +72,7 @@ class WebServer:
 
     async def start(self, listening: socket.socket) -> None:
         """Answer what comes in on a socket that listens already."""
-        await self._runner.setup()
-        server = self._runner.server
-        assert server is not None
-        self._listening = await asyncio.get_running_loop().create_server(
-            lambda: self._connections.protocol(server()), sock=listening, backlog=_BACKLOG
-        )
+        self._listening = await self._connections.listen(self._runner, sock=listening)
         logger.info("serving http port=%d", listening.getsockname()[1])
 
     async def close(self) -> None:

@@ -21,8 +21,9 @@ class NetworkPolicySpec(msgspec.Struct, frozen=True, rename="camel"):
         list[dict[str, Any]],
         Meta(
             description="Who may connect to the ports for RocketMQ clients, as the `from` of a"
-            " NetworkPolicy. For brokers this must include the other clients of the topics, such as"
-            " Spark jobs. Default: everybody.",
+            " NetworkPolicy. This must include every client of the topics, such as Spark jobs; for"
+            " name servers also brokers of other namespaces, those of this one are let in anyway."
+            " Default: everybody.",
             **_PEERS,
         ),
     ] = []

@@ -29,6 +29,7 @@ SETTLED: Final = "Settled"
 CREATING: Final = "Creating"
 ROLLING: Final = "Rolling"
 ROLL_BLOCKED: Final = "RollBlocked"
+BUDGETS_OVERLAP: Final = "BudgetsOverlap"
 RESIZING: Final = "Resizing"
 CLAIM_DELETED: Final = "ClaimDeleted"
 UPDATING: Final = "Updating"
@@ -44,6 +45,9 @@ TOPIC_PENDING: Final = "TopicPending"
 TOPIC_READY: Final = "TopicReady"
 QUEUES_IN_USE: Final = "QueuesInUse"
 DELETING: Final = "Deleting"
+
+ROLL_STOPPED: Final = frozenset({ROLL_BLOCKED, BUDGETS_OVERLAP})
+"""What Progressing says of a roll that does not go on."""
 
 REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     READY: {
@@ -73,6 +77,9 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         ROLL_BLOCKED: "A pod of the present template cannot start, so nothing is replaced that"
         " ever ran; or what has to come first has not come for ten minutes. The message names it"
         " and says why.",
+        BUDGETS_OVERLAP: "More than one PodDisruptionBudget selects a pod that is to be replaced:"
+        " Kubernetes evicts no such pod, for a roll as little as for a drain of its node. Remove"
+        " those that the operator has not made; it looks again within a minute.",
         RESIZING: "A volume is being made larger.",
         DRAINING: "A group that was scaled away takes no more messages; it goes when those that it"
         " holds are read, or expired. spec.scaleDown says whether that is waited for.",

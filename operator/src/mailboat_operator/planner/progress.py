@@ -6,11 +6,13 @@ from typing import Any, Final
 from mailboat_operator.planner.actions import Action, Notify, Step
 from mailboat_operator.planner.conditions import (
     APPLY_REFUSED,
+    BUDGETS_OVERLAP,
     CREATING,
     DRAINING,
     PROGRESSING,
     RESIZING,
     ROLL_BLOCKED,
+    ROLL_STOPPED,
     ROLLING,
     SETTLED,
     UPDATING,
@@ -48,7 +50,8 @@ def progress_finding(
     """
     before = previous_condition(previous, PROGRESSING).get("reason")
     if roll.blocked is not None and (roll.outdated or before not in _AT_REST or _is_new(members)):
-        return Finding(PROGRESSING, False, ROLL_BLOCKED, roll.blocked)
+        reason = BUDGETS_OVERLAP if roll.has_many_budgets else ROLL_BLOCKED
+        return Finding(PROGRESSING, False, reason, roll.blocked)
     if roll.outdated:
         names = join_names(roll.outdated)
         going = ", ".join(deletion.name for deletion in roll.deletions)
@@ -58,8 +61,8 @@ def progress_finding(
     unsteady = [item.name for item in members if not _is_steady(item)]
     if unready and (before is None or any(item.stateful_set is None for item in members)):
         return Finding(PROGRESSING, True, CREATING, join_names(unready))
-    if unready and before in (*_UNDER_WAY, ROLL_BLOCKED, APPLY_REFUSED):
-        reason = ROLLING if before in (ROLLING, ROLL_BLOCKED) else CREATING
+    if unready and before in (*_UNDER_WAY, *ROLL_STOPPED, APPLY_REFUSED):
+        reason = ROLLING if before in (ROLLING, *ROLL_STOPPED) else CREATING
         return Finding(PROGRESSING, True, reason, join_names(unready))
     if unsteady:
         message = f"objects of {join_names(unsteady)} are being changed"
@@ -73,7 +76,7 @@ def waits_since_s(previous: Mapping[str, Any]) -> float | None:
     """Return since when the status says that a roll is under way; 0 if it is blocked, None if the
     status speaks of no roll."""
     before = previous_condition(previous, PROGRESSING)
-    if before.get("reason") == ROLL_BLOCKED:
+    if before.get("reason") in ROLL_STOPPED:
         return 0.0
     return seconds(before.get("lastTransitionTime")) if before.get("reason") == ROLLING else None
 
@@ -87,7 +90,7 @@ def rollout_step(roll: Roll, previous: Mapping[str, Any]) -> list[Step]:
     for deletion in roll.deletions:
         message = f"Restarting {deletion.name}: {deletion.reason}"
         actions += [deletion, Notify("Normal", "PodRestarted", message, deletion.name)]
-    if before not in (ROLLING, ROLL_BLOCKED):
+    if before not in (ROLLING, *ROLL_STOPPED):
         message = f"Pods to be replaced, one at a time: {join_names(roll.outdated)}"
         # Behind the deletion: an event is told of what was done.
         actions.insert(1, Notify("Normal", "RollStarted", message))
@@ -97,10 +100,10 @@ def rollout_step(roll: Roll, previous: Mapping[str, Any]) -> list[Step]:
 def roll_notices(finding: Finding, previous: Mapping[str, Any]) -> list[Step]:
     """Return the event that a roll has ended or cannot go on; each is told once."""
     before = previous_condition(previous, PROGRESSING)
-    if finding.reason == SETTLED and before.get("reason") in (ROLLING, ROLL_BLOCKED):
+    if finding.reason == SETTLED and before.get("reason") in (ROLLING, *ROLL_STOPPED):
         notice = Notify("Normal", "RollFinished", "Every pod runs the present template")
-    elif finding.reason == ROLL_BLOCKED and before.get("reason") != ROLL_BLOCKED:
-        notice = Notify("Warning", "RollBlocked", finding.message)
+    elif finding.reason in ROLL_STOPPED and before.get("reason") != finding.reason:
+        notice = Notify("Warning", finding.reason, finding.message)
     else:
         return []
     return [Step("events", (notice,))]

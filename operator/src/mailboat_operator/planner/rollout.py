@@ -42,7 +42,7 @@ from mailboat_operator.planner.pods import (
     seconds,
     trouble,
 )
-from mailboat_operator.planner.snapshot import Manifest
+from mailboat_operator.planner.snapshot import EvictionRefusal, Manifest
 
 UNREADY_PATIENCE_S: Final = 30.0
 """How long a pod that has started may be unready before it counts as not serving."""
@@ -65,6 +65,7 @@ RETRY_S: Final = 5.0
 """When to look again at what shows no event, such as what a broker says of itself."""
 
 _REFUSED_RETRY_S: Final = 15.0
+_OVERLAP_RETRY_S: Final = 60.0
 _JUST_BEGUN_S: Final = 120.0
 
 
@@ -96,8 +97,7 @@ class Member:
     start_idle_s: float | None = None
     """For how long its start has shown no progress; None: it tells nothing of that."""
 
-    refusal: str | None = None
-    """What the API server said when the pod's eviction was last asked for and not done."""
+    refusal: EvictionRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,9 @@ class Roll:
     """What has to come first."""
 
     again_after_s: float | None = None
+
+    has_many_budgets: bool = False
+    """Whether it is blocked because more than one disruption budget selects a pod."""
 
 
 def plan_roll(
@@ -154,7 +157,8 @@ def plan_roll(
         roll = Roll((), outdated, None, waiting, RETRY_S)
     else:
         roll = _plan_healthy(members, free, reasons, now_s, settle_s)
-    if roll.waiting is not None and _is_stalled(members, now_s, waits_since_s):
+    may_go_on = roll.blocked is None and roll.waiting is not None
+    if may_go_on and _is_stalled(members, now_s, waits_since_s):
         return Roll(roll.deletions, outdated, roll.waiting, roll.waiting, roll.again_after_s)
     return roll
 
@@ -184,9 +188,7 @@ def _plan_healthy(
         others = [other for other in members if other is not member]
         wait = _wait(member, others, now_s, settle_s)
         if wait is None:
-            eviction = _evict(member, reasons[member.name])
-            again_after_s = RETRY_S if member.refusal is None else _REFUSED_RETRY_S
-            return Roll((eviction,), outdated, None, _refused(member), again_after_s)
+            return _eviction(member, reasons)
         if waiting is None:
             waiting, again_after_s = wait
     return Roll((), outdated, None, waiting, again_after_s)
@@ -210,8 +212,16 @@ def _wait(
     return None
 
 
-def _refused(member: Member) -> str | None:
-    return None if member.refusal is None else f"{member.name} may not go now: {member.refusal}"
+def _eviction(member: Member, reasons: dict[str, str]) -> Roll:
+    """Ask for one pod's eviction, also where it was refused: nothing tells when it is allowed."""
+    deletions, outdated = (_evict(member, reasons[member.name]),), tuple(reasons)
+    refusal = member.refusal
+    if refusal is None:
+        return Roll(deletions, outdated, again_after_s=RETRY_S)
+    words = f"{member.name} may not go now: {refusal.words}"
+    if refusal.has_many_budgets:
+        return Roll(deletions, outdated, words, words, _OVERLAP_RETRY_S, has_many_budgets=True)
+    return Roll(deletions, outdated, None, words, _REFUSED_RETRY_S)
 
 
 def _outdated(member: Member) -> str | None:

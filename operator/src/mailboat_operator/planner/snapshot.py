@@ -119,6 +119,16 @@ class Observation:
 
 
 @dataclass(frozen=True, slots=True)
+class EvictionRefusal:
+    """Why a pod was not evicted when that was last asked for."""
+
+    words: str
+    has_many_budgets: bool = False
+    """Whether more than one disruption budget selects the pod: then it is evicted once somebody has
+    removed all but one, and not before."""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSnapshot:
     """A Broker with all that belongs to it."""
 
@@ -143,8 +153,8 @@ class BrokerSnapshot:
     refused_sizes: Mapping[str, str] = field(default_factory=dict)
     """Claim's name -> the API server's words when it last refused a size."""
 
-    refused_evictions: Mapping[str, str] = field(default_factory=dict)
-    """Pod's name -> the API server's words when it last did not let the pod go."""
+    refused_evictions: Mapping[str, EvictionRefusal] = field(default_factory=dict)
+    """By pod name; a pod that may go is missing."""
 
     copied: frozenset[str] = frozenset()
     """The groups that got the others' topics although the status does not say so yet."""
@@ -164,7 +174,7 @@ class NameServerSnapshot:
     children: Children
     default_image: str
     now_s: float
-    refused_evictions: Mapping[str, str] = field(default_factory=dict)
+    refused_evictions: Mapping[str, EvictionRefusal] = field(default_factory=dict)
     """As a Broker's."""
 
     http_peers: tuple[Manifest, ...] | None = None

@@ -32,6 +32,12 @@ _HASH_LENGTH: Final = 16
 _OWN_LABELS: Final = (NAME_LABEL, COMPONENT_LABEL, BROKER_LABEL, NAME_SERVER_LABEL, GROUP_LABEL)
 
 
+def any_broker() -> dict[str, str]:
+    """Return the labels that the pods of every Broker have."""
+    labels = _labels("broker", "")
+    return {key: labels[key] for key in (NAME_LABEL, COMPONENT_LABEL)}
+
+
 def broker_labels(broker: str) -> dict[str, str]:
     """Return the labels of what a Broker's groups share."""
     return _labels("broker", broker) | {BROKER_LABEL: broker}

@@ -13,6 +13,7 @@ from mailboat_operator.resources.config_map import NAMESRV_CONF, config_map, pro
 from mailboat_operator.resources.disruption_budget import disruption_budget
 from mailboat_operator.resources.labels import (
     CONFIG_HASH_ANNOTATION,
+    any_broker,
     child,
     digest,
     name_server_labels,
@@ -149,6 +150,9 @@ def name_server_network_policy(
         _PORTS,
         name_server.spec.network_policy,
         http_peers,
+        # Those of its own namespace: a `nameServers.ref` leads nowhere else. Of others its owner
+        # decides, not whoever makes a Broker there.
+        client_peers=[{"podSelector": {"matchLabels": any_broker()}}],
     )
 
 

@@ -23,6 +23,8 @@ def network_policy(
     ports: Mapping[str, int],
     spec: NetworkPolicySpec,
     http_peers: Sequence[Peer],
+    *,
+    client_peers: Sequence[Peer] = (),
 ) -> dict[str, Any]:
     """Return the NetworkPolicy of a resource's pods.
 
@@ -33,8 +35,11 @@ def network_policy(
         ports: Each port of the pods, by name.
         spec: What the resource says.
         http_peers: Who may reach HTTP anyway: the operator, Prometheus.
+        client_peers: Who may reach the other ports whatever `spec` lists.
     """
     clients = [port for name, port in ports.items() if name != HTTP]
+    # Without a list everybody may, and a list of these alone would shut all others out.
+    listed = [*client_peers, *spec.clients_from] if spec.clients_from else []
     return child(
         "networking.k8s.io/v1/NetworkPolicy",
         owner,
@@ -44,7 +49,7 @@ def network_policy(
             "podSelector": {"matchLabels": selector_of(labels)},
             "policyTypes": ["Ingress"],
             "ingress": [
-                {**_from(spec.clients_from), "ports": _tcp(clients)},
+                {**_from(listed), "ports": _tcp(clients)},
                 *_http_rule(ports[HTTP], [*http_peers, *spec.http_from]),
             ],
         },

@@ -1,66 +1,98 @@
-"""The job's HTTP: /metrics, and /livez and /readyz for probes."""
+"""The job's HTTP: /metrics, and /livez and /readyz for probes.
 
+Served by a thread of its own: the job's threads wait for Spark.
+"""
+
+import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Final
+from typing import Final
 
+from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from mailboat.errors import MailboatError
+from mailboat.http_connections import HttpConnections
 from mailboat_spark.job.progress import JobState
 
 logger = logging.getLogger(__name__)
 
 _TEXT: Final = "text/plain; charset=utf-8"
-_TIMEOUT_S: Final = 10.0
+_MOST_CONNECTIONS: Final = 64
+_MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of requests and unread answers; the metrics of a job are a few kilobytes."""
+
+_MOST_REQUEST_BYTES: Final = 65_536
 
 
 class PortInUseError(MailboatError):
     """The metrics port cannot be used."""
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Endpoints:
+    """The handlers, and the loop that runs them until it is told to stop."""
 
-    def __init__(self, port: int, state: JobState) -> None:
-        self.state = state
-        super().__init__(("", port), _Handler)
+    def __init__(self, state: JobState) -> None:
+        self._state = state
+        self._stop: Callable[[], object] = lambda: None
+        self.started: Future[int] = Future()
+
+    def run(self, port: int) -> None:
+        """Serve until `stop`; the port, or why there is none, is in `started` soon."""
+        try:
+            asyncio.run(self._serve(port))
+        except Exception as exc:
+            if self.started.done():
+                raise
+            self.started.set_exception(exc)  # For whoever waits for the port.
+
+    def stop(self) -> None:
+        """Have `run` return; from another thread, once it has started."""
+        self._stop()
+
+    async def _serve(self, port: int) -> None:
+        loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+        self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
+        connections = HttpConnections(_MOST_CONNECTIONS, _MOST_BYTES)
+        app = web.Application(
+            middlewares=[connections.middleware], client_max_size=_MOST_REQUEST_BYTES
+        )
+        app.router.add_get("/metrics", self._metrics)
+        app.router.add_get("/livez", self._livez)
+        app.router.add_get("/readyz", self._readyz)
+        app.router.add_get("/{path:.*}", self._nothing)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        try:
+            listening = await connections.listen(runner, host="0.0.0.0", port=port)
+            self.started.set_result(int(listening.sockets[0].getsockname()[1]))
+            await stopping.wait()
+            listening.close()
+        finally:
+            await runner.cleanup()
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return _answer(200, CONTENT_TYPE_LATEST, self._state.metrics.text())
+
+    async def _livez(self, _: web.Request) -> web.Response:
+        return _probe(self._state.dead_reason())
+
+    async def _readyz(self, _: web.Request) -> web.Response:
+        return _probe(self._state.ready_reason())
+
+    async def _nothing(self, _: web.Request) -> web.Response:
+        return _answer(404, _TEXT, b"there are /metrics, /livez and /readyz\n")
 
 
-class _Handler(BaseHTTPRequestHandler):
-    timeout = _TIMEOUT_S
-    server: _Server
+def _probe(reason: str | None) -> web.Response:
+    return _answer(200 if reason is None else 503, _TEXT, f"{reason or 'ok'}\n".encode())
 
-    def do_GET(self) -> None:
-        """Answer a request."""
-        state = self.server.state
-        path = self.path.partition("?")[0]
-        if path == "/metrics":
-            self._send(200, CONTENT_TYPE_LATEST, state.metrics.text())
-        elif path == "/livez":
-            self._probe(state.dead_reason)
-        elif path == "/readyz":
-            self._probe(state.ready_reason)
-        else:
-            self._send(404, _TEXT, b"there are /metrics, /livez and /readyz\n")
 
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Log at DEBUG: probes come every few seconds."""
-        logger.debug(format, *arguments)
-
-    def _probe(self, reason_of: Callable[[], str | None]) -> None:
-        reason = reason_of()
-        self._send(200 if reason is None else 503, _TEXT, f"{reason or 'ok'}\n".encode())
-
-    def _send(self, status: int, kind: str, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+def _answer(status: int, kind: str, body: bytes) -> web.Response:
+    return web.Response(status=status, body=body, headers={"Content-Type": kind})
 
 
 @contextmanager
@@ -73,18 +105,20 @@ def serve(port: int, state: JobState) -> Iterator[int]:
     if port < 0:
         yield port
         return
-    try:
-        server = _Server(port, state)
-    except OSError as exc:
-        raise PortInUseError(
-            f"port {port} cannot be served ({exc.strerror}); give another --metrics-port, or -1"
-        ) from exc
-    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    endpoints = _Endpoints(state)
+    thread = threading.Thread(target=endpoints.run, args=(port,), name="metrics", daemon=True)
     thread.start()
-    logger.info("metrics and probes on port %d", server.server_port)
     try:
-        yield server.server_port
+        served = endpoints.started.result()
+    except OSError as exc:
+        # asyncio's own words name the address once more.
+        reason = os.strerror(exc.errno or 0)
+        raise PortInUseError(
+            f"port {port} cannot be served ({reason}); give another --metrics-port, or -1"
+        ) from exc
+    logger.info("metrics and probes on port %d", served)
+    try:
+        yield served
     finally:
-        server.shutdown()
-        server.server_close()
+        endpoints.stop()
         thread.join()

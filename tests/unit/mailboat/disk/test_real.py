@@ -180,6 +180,33 @@ def test_another_volume_has_another_device(tmp_path: Path) -> None:
     assert disk.usage("/proc").device != disk.usage(f"{tmp_path}").device
 
 
+def test_a_file_says_what_it_takes_of_the_volume(place: Place) -> None:
+    """A hole takes nothing, whatever the size says; what is reserved takes its room."""
+    disk, root = place
+    path = f"{root}/file"
+    fd = disk.open(path, create=True)
+    disk.ftruncate(fd, 1 << 20)
+    assert disk.allocated_bytes(path) < 1 << 16
+    disk.fallocate(fd, 1 << 20)
+    assert disk.allocated_bytes(path) >= 1 << 20
+    disk.close(fd)
+    with pytest.raises(FileNotFoundError):
+        disk.allocated_bytes(f"{root}/nothing")
+
+
+def test_a_read_only_disk_opens_for_reading(tmp_path: Path) -> None:
+    """So that a look works on a read-only mount, and can change nothing by mistake."""
+    path = tmp_path / "file"
+    path.write_bytes(b"as it was")
+    disk = RealDisk(is_read_only=True)
+    fd = disk.open(str(path))
+    assert disk.pread(fd, 100, 0) == b"as it was"
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        disk.pwrite(fd, b"x", 0)
+    disk.close(fd)
+    assert path.read_bytes() == b"as it was"
+
+
 def test_clocks_run(place: Place) -> None:
     """Wall time is epoch milliseconds and monotonic time never goes back."""
     disk, _ = place

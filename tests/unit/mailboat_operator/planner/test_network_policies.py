@@ -11,6 +11,7 @@ from mailboat_operator.planner.actions import Apply, Delete
 from mailboat_operator.planner.broker import plan_broker
 from mailboat_operator.planner.name_server import plan_name_server
 from mailboat_operator.planner.snapshot import Children, NameServerSnapshot
+from mailboat_operator.resources.name_server import name_server_network_policy
 from mailboat_operator.settings import OperatorSettings
 
 PROMETHEUS = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}
@@ -130,6 +131,28 @@ def test_name_servers_have_one_too() -> None:
     assert [action.name for action in deleted if isinstance(action, Delete)] == [
         "mailboat-name-server-ns"
     ]
+
+
+def test_a_name_server_lets_its_brokers_in_whoever_is_listed() -> None:
+    """A list of clients that leaves the brokers out does not cut them off; without one everybody
+    may come, not brokers alone."""
+    cluster = cluster_with()
+    for chosen, peers in (({"clientsFrom": [GATEWAY]}, 2), ({}, 0)):
+        resource = sample_name_server(networkPolicy=chosen)
+        policy = name_server_network_policy(resource, PEERS)
+        listed = policy["spec"]["ingress"][0].get("from", [])
+        assert len(listed) == peers
+        validate(policy, "1.29", strict=True)
+        if not peers:
+            continue
+        brokers, gateway = listed
+        assert gateway == GATEWAY
+        # No namespaceSelector: pods of the policy's own namespace.
+        assert list(brokers) == ["podSelector"]
+        wanted = brokers["podSelector"]["matchLabels"]
+        for _, pod in cluster.pods():
+            assert wanted.items() <= pod["metadata"]["labels"].items()
+        assert not wanted.items() <= policy["metadata"]["labels"].items()
 
 
 def test_an_operator_without_labels_lets_its_namespace_in() -> None:

@@ -4,9 +4,11 @@ from typing import Any
 
 import pytest
 
-from mailboat_operator.planner.actions import Delete, Evict
+from mailboat_operator.planner.actions import Delete, Evict, Notify
 from mailboat_operator.planner.pods import is_starting, runs_nothing, seconds, trouble
+from mailboat_operator.planner.progress import progress_finding, roll_notices, rollout_step
 from mailboat_operator.planner.rollout import Member, Roll, plan_roll
+from mailboat_operator.planner.snapshot import EvictionRefusal
 
 NOW_S = seconds("2026-01-01T01:00:00Z") or 0.0
 LONG_AGO = "2026-01-01T00:00:00Z"
@@ -318,7 +320,7 @@ def test_a_wait_without_end_is_a_roll_that_is_blocked():
 
 def test_a_refused_eviction_is_asked_for_again_and_told():
     """The disruption budget has the last word; when it says no for long, the roll is blocked."""
-    refused = member("a", "old", refusal="Cannot evict pod"), member("b")
+    refused = member("a", "old", refusal=EvictionRefusal("Cannot evict pod")), member("b")
     plan = roll(*refused)
     assert [item.name for item in plan.deletions] == ["a"]
     assert plan.waiting == "a may not go now: Cannot evict pod"
@@ -326,6 +328,30 @@ def test_a_refused_eviction_is_asked_for_again_and_told():
     late = plan_roll(refused, now_s=NOW_S, settle_s=30.0, waits_since_s=NOW_S - 900.0)
     assert late.blocked == "a may not go now: Cannot evict pod"
     assert [item.name for item in late.deletions] == ["a"]
+    assert progress_finding(refused, late, {}).reason == "RollBlocked"
+
+
+def test_a_second_disruption_budget_blocks_at_once_and_has_a_reason_of_its_own():
+    """No eviction is allowed until somebody removes it: that is said without patience, told once,
+    and asked for seldom."""
+    words = "more than one PodDisruptionBudget selects the pod"
+    refused = member("a", "old", refusal=EvictionRefusal(words, has_many_budgets=True)), member("b")
+    for waits_since_s in (None, NOW_S - 900.0):
+        plan = plan_roll(refused, now_s=NOW_S, settle_s=30.0, waits_since_s=waits_since_s)
+        assert [item.name for item in plan.deletions] == ["a"]
+        assert plan.again_after_s == 60.0
+        finding = progress_finding(refused, plan, {})
+        assert (finding.holds, finding.reason) == (False, "BudgetsOverlap")
+        assert finding.message == f"a may not go now: {words}"
+    (told,) = [act for step in roll_notices(finding, {}) for act in step.actions]
+    assert (told.type, told.reason, told.message) == ("Warning", "BudgetsOverlap", finding.message)
+    before = {"conditions": [{"type": "Progressing", "reason": "BudgetsOverlap"}]}
+    assert roll_notices(finding, before) == []
+    # Removed: the roll goes on as the one that it was.
+    free = roll(member("a", "old"), member("b"))
+    assert progress_finding(refused, free, before).reason == "Rolling"
+    (step,) = rollout_step(free, before)
+    assert [act.reason for act in step.actions if isinstance(act, Notify)] == ["PodRestarted"]
 
 
 def hanging(name: str, revision: str = "old", *, since: str = LONG_AGO, **options: Any) -> Member:

@@ -13,7 +13,10 @@ _LOGICAL_BROKER: Final = "__syslo__"
 
 
 def require_own_name(broker: BrokerContext, broker_name: str | None) -> None:
-    """Refuse a request that is meant for a broker of another name, where it names one (`bname`).
+    """Refuse a request that is meant for a broker of another name, where it names one.
+
+    Of every request but sends and pulls the dispatcher checks `bname`; those and what has the name
+    elsewhere (`n` of short headers, queues in a body) are the processors' own business.
 
     An address may be another broker's by now: its queues have the same numbers and other messages,
     and an offset of one says nothing about the other.

@@ -14,7 +14,6 @@ from mailboat.broker.context import BrokerContext
 from mailboat.broker.offsets import UNKNOWN_OFFSET
 from mailboat.broker.processors.checks import (
     has_queue,
-    require_own_name,
     require_queue,
     require_topic,
 )
@@ -63,7 +62,6 @@ class OffsetProcessor:
         group = required_str(command, "consumerGroup")
         topic = required_str(command, "topic")
         queue_id = required_int32(command, "queueId")
-        require_own_name(self._broker, optional_str(command, "bname"))
         queue_offset = self._broker.offsets.query(group, topic, queue_id)
         if queue_offset == UNKNOWN_OFFSET and optional_bool(command, "setZeroIfNotFound", True):
             queue_offset = self._start_of_young_queue(topic, queue_id)
@@ -89,7 +87,6 @@ class OffsetProcessor:
         topic = required_str(command, "topic")
         queue_id = required_int32(command, "queueId")
         queue_offset = required_int(command, "commitOffset")
-        require_own_name(self._broker, optional_str(command, "bname"))
         if self._broker.groups.select(group) is None:
             raise BrokerError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"
@@ -154,7 +151,6 @@ class OffsetProcessor:
     def _queue(self, command: RemotingCommand) -> tuple[str, int]:
         topic = required_str(command, "topic")
         queue_id = required_int32(command, "queueId")
-        require_own_name(self._broker, optional_str(command, "bname"))
         require_queue(self._broker, topic, queue_id)
         return topic, queue_id
 

@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
-from mailboat.broker.processors.checks import require_queue
+from mailboat.broker.processors.checks import require_own_name, require_queue
 from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue, in_order
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -49,7 +49,7 @@ class OrderProcessor:
 
         A new holder is durable before it hears of it, so that a restart does not forget it.
         """
-        batch = _read(command)
+        batch = self._read(command)
         group = batch.consumer_group
         if self._broker.groups.find(group) is None:
             raise BrokerError(
@@ -83,7 +83,7 @@ class OrderProcessor:
         The answer does not wait for the disk. A consumer that leaves waits 1 s for it, then closes
         the connection, and its last offsets come after others have taken its queues over.
         """
-        work = self._unlock(_read(command))
+        work = self._unlock(self._read(command))
         if first_turn(work) is None:
             return self._unlock_rest(command, work)
         return self._unlocked(command)
@@ -108,6 +108,24 @@ class OrderProcessor:
             # A full disk must not keep consumers out: they are what drains it.
             _log.warning("locks of queues are not saved yet: %s", error)
 
+    def _read(self, command: RemotingCommand) -> LockBatch:
+        """Return what a member wants.
+
+        Raises:
+            BrokerError: INVALID_PARAMETER, it does not say who it is; SERVICE_NOT_AVAILABLE, it is
+                about the queues of a broker of another name.
+            RemoteProtocolError: the body is none.
+        """
+        batch = decode_lock_batch(command.body)
+        if not batch.consumer_group or not batch.client_id:
+            raise BrokerError(
+                ResponseCode.INVALID_PARAMETER,
+                "the request to lock queues needs a consumerGroup and a clientId",
+            )
+        for broker_name in {queue.broker_name for queue in batch.queues}:
+            require_own_name(self._broker, broker_name)
+        return batch
+
     def _is_known(self, group: str, queue: MessageQueue) -> bool:
         try:
             require_queue(self._broker, queue.topic, queue.queue_id)
@@ -122,19 +140,3 @@ def _slices_of(queues: Iterable[MessageQueue]) -> Iterator[list[MessageQueue]]:
     ordered = iter(in_order(queues))
     while some := list(islice(ordered, _QUEUES_A_SLICE)):
         yield some
-
-
-def _read(command: RemotingCommand) -> LockBatch:
-    """Return what a member wants.
-
-    Raises:
-        BrokerError: INVALID_PARAMETER, it does not say who it is.
-        RemoteProtocolError: the body is none.
-    """
-    batch = decode_lock_batch(command.body)
-    if not batch.consumer_group or not batch.client_id:
-        raise BrokerError(
-            ResponseCode.INVALID_PARAMETER,
-            "the request to lock queues needs a consumerGroup and a clientId",
-        )
-    return batch

@@ -14,6 +14,7 @@ from typing import Final
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo
+from mailboat.broker.processors.checks import require_own_name
 from mailboat.broker.processors.send_rules import chosen_queue_id, created_topic, refuse_topic
 from mailboat.broker.stored_message import stored_form
 from mailboat.errors import (
@@ -89,6 +90,7 @@ class ReplyMessageProcessor:
 
     async def _check(self, fields: SendFields) -> int:
         """Return the queue for a reply; raise BrokerError where there is none."""
+        require_own_name(self._broker, fields.broker_name)
         refuse_topic(fields.topic)
         topics = self._broker.topics
         config = topics.select(fields.topic) or await created_topic(topics, fields).wait()

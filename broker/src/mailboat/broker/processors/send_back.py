@@ -13,7 +13,6 @@ import asyncio
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
-from mailboat.broker.processors.checks import require_own_name
 from mailboat.broker.retry import FIRST_LEVEL
 from mailboat.broker.stored_message import inner_of, stored_form
 from mailboat.errors import BrokerError
@@ -27,7 +26,6 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import (
     RemotingCommand,
     optional_int32,
-    optional_str,
     required_int,
     required_int32,
     required_str,
@@ -64,7 +62,6 @@ class SendBackProcessor:
         group = self._broker.retry.group(required_str(command, "group"))
         physical_offset = required_int(command, "offset")
         level = required_int32(command, "delayLevel")
-        require_own_name(self._broker, optional_str(command, "bname"))
         config = self._broker.settings.broker
         if not config.broker_permission & Perm.WRITE:
             raise BrokerError(

@@ -38,6 +38,7 @@ class Clock(RealDisk):
 
     def __init__(self) -> None:
         """Start somewhere."""
+        super().__init__()
         self.seconds = 100.0
         self.wall = 1_700_000_000_000
 

@@ -1,4 +1,6 @@
-"""The connections of the HTTP port: how many there are, and how long a peer may keep one waiting.
+"""The connections of an HTTP port: how many there are, and how long a peer may keep one waiting.
+
+Every process that serves HTTP uses it: broker, name server, operator, Spark job.
 
 aiohttp has no limit for either. Here each connection has one protocol in front of aiohttp's, which
 sees every byte and, through a middleware, when a request begins and ends. What is too slow is
@@ -11,7 +13,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from aiohttp import web
 
@@ -24,6 +26,7 @@ BODY_S: Final = 30.0
 ANSWER_S: Final = 30.0
 """How long an answer may stay unread."""
 
+_BACKLOG: Final = 128
 _SWEEP_S: Final = 0.5
 _STEPS: Final = 64
 _COMPLAINT_INTERVAL_S: Final = 60.0
@@ -46,6 +49,21 @@ class HttpConnections:
         self._timer: asyncio.TimerHandle | None = None
         self._complained_s = -_COMPLAINT_INTERVAL_S
         self._suppressed = 0
+
+    async def listen(self, runner: web.AppRunner, **where: Any) -> asyncio.Server:
+        """Serve a runner's application; `where` is a `sock`, or `host` and `port`.
+
+        Whoever stops closes what is returned, then cleans the runner up.
+
+        Raises:
+            OSError: the port is taken or not allowed.
+        """
+        await runner.setup()
+        server = runner.server
+        assert server is not None
+        return await asyncio.get_running_loop().create_server(
+            lambda: self.protocol(server()), backlog=_BACKLOG, **where
+        )
 
     def __len__(self) -> int:
         """Return how many connections are open."""
