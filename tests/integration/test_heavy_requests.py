@@ -262,3 +262,21 @@ async def test_ten_thousand_locks_and_a_thousand_groups_let_others_in(cluster: C
         [(_, remark)] = await client.ask(frame(RequestCode.HEART_BEAT, too_many))
     assert "more than 1000 groups" in remark
     assert lag.longest_s < LIMIT_S
+
+
+async def test_turns_go_round_by_connection(cluster: Cluster) -> None:
+    """Sixty requests for all topics, all of one connection: another connection's is answered while
+    they are under way, not behind them."""
+    broker = cluster.broker()
+    for name in wide_table(5_000).topic_config_table:
+        broker.topics.update(TopicConfig(name))
+    frames = [frame(RequestCode.GET_ALL_TOPIC_CONFIG, b"", opaque=number) for number in range(60)]
+    async with talk(broker.address) as many, talk(broker.address) as other:
+        answers = asyncio.create_task(many.ask(*frames))
+        async with asyncio.timeout(20):
+            while len(broker.dispatcher._tasks) < len(frames):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0)
+        [(code, remark)] = await other.ask(frame(RequestCode.GET_ALL_TOPIC_CONFIG, b""))
+        assert code == ResponseCode.SUCCESS, remark
+        assert len(broker.dispatcher._tasks) > 50
+        assert {code for code, _ in await answers} == {ResponseCode.SUCCESS}

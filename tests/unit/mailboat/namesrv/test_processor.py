@@ -62,6 +62,7 @@ class Writer:
         """Start empty, and open."""
         self.written = b""
         self.is_closed = False
+        self.peer_address = "10.0.0.1"
 
     def write(self, data: bytes) -> None:
         """Keep it."""
