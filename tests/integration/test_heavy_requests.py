@@ -5,6 +5,7 @@ import json
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from loop_lag import LoopLag
 
 from mailboat.model.data_version import DataVersion
 from mailboat.model.topic import TopicConfig
+from mailboat.namesrv.route_info import Registration
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.register_broker import encode_register_broker
 from mailboat.protocol.topic_table import TopicConfigTable
+from mailboat.remoting.turns import in_turns, listed_in_turns
 from mailboat.testing.cluster import Cluster
 
 LIMIT_S = 0.15
@@ -280,3 +283,32 @@ async def test_turns_go_round_by_connection(cluster: Cluster) -> None:
         assert code == ResponseCode.SUCCESS, remark
         assert len(broker.dispatcher._tasks) > 50
         assert {code for code, _ in await answers} == {ResponseCode.SUCCESS}
+
+
+async def test_lists_of_very_many_topics_let_others_in(cluster: Cluster) -> None:
+    """Two brokers with as many topics as one may register, half of them the same."""
+    name_server = cluster.name_server()
+    for broker, first in (("x", 0), ("y", 150_000)):
+        names = [f"t{number:06d}" for number in range(first, first + 300_000)]
+        registration = Registration(
+            cluster_name="DefaultCluster",
+            broker_name=broker,
+            broker_id=0,
+            address=f"{broker}:1",
+            ha_server_address="",
+            data_version=DataVersion(1, 1),
+            topics={name: TopicConfig(name, topic_sys_flag=3) for name in names},
+        )
+        await listed_in_turns(name_server.routes.register_in_steps(registration, broker))
+    async with talk(cluster.namesrv_addresses) as client:
+        for code in (206, 224, 311, 312):
+            fields = {"cluster": "DefaultCluster"}
+            answers = [await client.ask(frame(code, b"", fields))]
+            assert answers == [[(ResponseCode.SUCCESS, "")]]
+    names = await in_turns(name_server.routes.topics_of_cluster("DefaultCluster"))
+    assert len(names) >= 450_000
+    # All of the second one's are left out, and those that it shares with the first one stay.
+    name_server.routes.delete_unlisted_topics = True
+    fewer = replace(registration, topics=wide_table(2).topic_config_table)
+    await listed_in_turns(name_server.routes.register_in_steps(fewer, "y"))
+    assert 300_002 <= name_server.routes.topic_count() < 300_100
