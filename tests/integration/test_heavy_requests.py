@@ -5,6 +5,7 @@ import json
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from loop_lag import LoopLag
 
 from mailboat.model.data_version import DataVersion
 from mailboat.model.topic import TopicConfig
+from mailboat.namesrv.route_info import Registration
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.register_broker import encode_register_broker
 from mailboat.protocol.topic_table import TopicConfigTable
+from mailboat.remoting.turns import in_turns, listed_in_turns
 from mailboat.testing.cluster import Cluster
 
 LIMIT_S = 0.15
@@ -262,3 +265,50 @@ async def test_ten_thousand_locks_and_a_thousand_groups_let_others_in(cluster: C
         [(_, remark)] = await client.ask(frame(RequestCode.HEART_BEAT, too_many))
     assert "more than 1000 groups" in remark
     assert lag.longest_s < LIMIT_S
+
+
+async def test_turns_go_round_by_connection(cluster: Cluster) -> None:
+    """Sixty requests for all topics, all of one connection: another connection's is answered while
+    they are under way, not behind them."""
+    broker = cluster.broker()
+    for name in wide_table(5_000).topic_config_table:
+        broker.topics.update(TopicConfig(name))
+    frames = [frame(RequestCode.GET_ALL_TOPIC_CONFIG, b"", opaque=number) for number in range(60)]
+    async with talk(broker.address) as many, talk(broker.address) as other:
+        answers = asyncio.create_task(many.ask(*frames))
+        async with asyncio.timeout(20):
+            while len(broker.dispatcher._tasks) < len(frames):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0)
+        [(code, remark)] = await other.ask(frame(RequestCode.GET_ALL_TOPIC_CONFIG, b""))
+        assert code == ResponseCode.SUCCESS, remark
+        assert len(broker.dispatcher._tasks) > 50
+        assert {code for code, _ in await answers} == {ResponseCode.SUCCESS}
+
+
+async def test_lists_of_very_many_topics_let_others_in(cluster: Cluster) -> None:
+    """Two brokers with as many topics as one may register, half of them the same."""
+    name_server = cluster.name_server()
+    for broker, first in (("x", 0), ("y", 150_000)):
+        names = [f"t{number:06d}" for number in range(first, first + 300_000)]
+        registration = Registration(
+            cluster_name="DefaultCluster",
+            broker_name=broker,
+            broker_id=0,
+            address=f"{broker}:1",
+            ha_server_address="",
+            data_version=DataVersion(1, 1),
+            topics={name: TopicConfig(name, topic_sys_flag=3) for name in names},
+        )
+        await listed_in_turns(name_server.routes.register_in_steps(registration, broker))
+    async with talk(cluster.namesrv_addresses) as client:
+        for code in (206, 224, 311, 312):
+            fields = {"cluster": "DefaultCluster"}
+            answers = [await client.ask(frame(code, b"", fields))]
+            assert answers == [[(ResponseCode.SUCCESS, "")]]
+    names = await in_turns(name_server.routes.topics_of_cluster("DefaultCluster"))
+    assert len(names) >= 450_000
+    # All of the second one's are left out, and those that it shares with the first one stay.
+    name_server.routes.delete_unlisted_topics = True
+    fewer = replace(registration, topics=wide_table(2).topic_config_table)
+    await listed_in_turns(name_server.routes.register_in_steps(fewer, "y"))
+    assert 300_002 <= name_server.routes.topic_count() < 300_100

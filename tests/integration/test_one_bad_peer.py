@@ -16,9 +16,17 @@ from raw_client import RawClient
 
 from mailboat.broker.controller import BrokerController
 from mailboat.model.message_id import decode_offset_message_id
+from mailboat.model.subscription import SubscriptionData
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand, decode_command
 from mailboat.protocol.frame import FrameDecoder
+from mailboat.protocol.heartbeat import (
+    BROADCASTING,
+    ConsumerData,
+    HeartbeatData,
+    ProducerData,
+    encode_heartbeat,
+)
 from mailboat.testing.cluster import Cluster
 
 MIB = 1 << 20
@@ -259,6 +267,77 @@ async def test_replies_to_a_client_that_does_not_answer(watched: Watched) -> Non
         for task in replies:
             task.cancel()
         await asyncio.wait(replies)
+
+
+async def test_heartbeats_of_ever_new_clients(watched: Watched) -> None:
+    """What they leave behind is bounded for a connection, and gone with it; a refused group is not
+    made, and what the connection has already goes on."""
+    broker = watched.broker
+    async with good_client(watched) as client:
+        peer = RawClient(watched.address)
+
+        async def beat(client_id: str, **sizes: int) -> RemotingCommand:
+            data = HeartbeatData(
+                client_id,
+                [ProducerData(f"producer-{group}") for group in sizes],
+                [
+                    ConsumerData(group, subscription_data_set=[SubscriptionData(TOPIC, "x" * size)])
+                    for group, size in sizes.items()
+                ],
+            )
+            return await peer.call(RequestCode.HEART_BEAT, body=encode_heartbeat(data))
+
+        codes = [(await beat(f"c{n}", **{f"g{n}": 250_000})).code for n in range(100)]
+        assert codes[:30] == [ResponseCode.SUCCESS] * 30
+        assert set(codes[40:]) == {ResponseCode.SYSTEM_ERROR}
+        kept = sum(
+            len(subscription.sub_string)
+            for info in broker.consumers.groups.values()
+            for subscription in info.subscriptions.values()
+        )
+        assert kept < 8 * MIB
+        assert broker.groups.select("g29") is not None
+        assert broker.topics.select("%RETRY%g29") is not None
+        assert broker.groups.select("g99") is None
+        assert broker.topics.select("%RETRY%g99") is None
+
+        # The refused one stands in front of one that is known.
+        [before] = broker.consumers.groups["g29"].members
+        answer = await beat("c29", g99=250_000, g29=10)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert "of its groups are not registered: the groups and subscriptions of this " in (
+            answer.remark or ""
+        )
+        [after] = broker.consumers.groups["g29"].members
+        assert after.last_heartbeat > before.last_heartbeat
+        assert "g99" not in broker.consumers.groups
+
+        await client.heartbeat(TOPIC, group=GROUP)
+        await peer.close()
+        await until(lambda: set(broker.consumers.groups) == {GROUP})
+        assert set(broker.producers.groups) == {"PG"}
+        assert broker.consumers._limits.size_bytes < 10_000
+
+
+async def test_an_expression_that_waits_is_kept_once(watched: Watched, connect: Connect) -> None:
+    """However often heartbeats bring it before the worker has come to it."""
+    filters = watched.broker.sql_filters
+    subscriptions = [
+        SubscriptionData(f"t{number}", "a > 1", expression_type="SQL92") for number in range(100)
+    ]
+    # Members of a broadcasting group are told nothing of each other.
+    consumer = ConsumerData(GROUP, message_model=BROADCASTING, subscription_data_set=subscriptions)
+    data = HeartbeatData("c", [], [consumer])
+    filters._is_running = True  # The worker has something else to do.
+    request = RemotingCommand.request(RequestCode.HEART_BEAT, body=encode_heartbeat(data))
+    peer = connect(watched.address)
+    await peer.send(request.encode() * 50)
+    answers = await peer.answers(50)
+    assert {answer.code for answer in answers} == {ResponseCode.SUCCESS}
+    assert len(filters._waiting["a > 1"]) == 1
+    filters._run_next()
+    await filters.check("a > 1")
+    assert not filters.is_waiting("a > 1")
 
 
 def _producer_heartbeat(client_id: str) -> bytes:

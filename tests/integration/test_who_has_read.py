@@ -89,7 +89,7 @@ def join(broker: BrokerController, group: str, topic: str) -> ClientInfo:
     """Let a member of a group come that subscribes to a topic and commits nothing."""
 
     class Peer:
-        peer = "a client"
+        peer = peer_address = "a client"
 
         def send_oneway(self, _: object) -> None: ...
 

@@ -93,10 +93,11 @@ async def update_groups(broker: BrokerContext, configs: Sequence[SubscriptionGro
     """Make or change consumer groups, none of them if one is not legal.
 
     Raises:
-        BrokerError: INVALID_PARAMETER, a configuration is not legal; SYSTEM_ERROR, they could not
-            be saved.
+        BrokerError: INVALID_PARAMETER, a configuration is not legal; SYSTEM_ERROR, there are too
+            many groups, or they could not be saved.
     """
     await in_turns(_checked(broker.groups.check, configs))
+    broker.groups.refuse_too_many(config.group_name for config in configs)
     await in_turns(_changed_groups(broker, configs))
     names = [config.group_name for config in configs]
     await _save(broker.groups.persist(), f"group {_listed(names)}")

@@ -18,6 +18,7 @@ from mailboat.broker.flush_service import FlushService
 from mailboat.broker.groups import SubscriptionGroupManager
 from mailboat.broker.identity import check_identity, write_identity
 from mailboat.broker.membership import ConsumerManager, ProducerManager
+from mailboat.broker.membership_limits import MembershipLimits
 from mailboat.broker.offsets import ConsumerOffsetManager
 from mailboat.broker.pressure_watch import PressureWatch
 from mailboat.broker.processors import (
@@ -114,8 +115,11 @@ class BrokerController:
             self._disk, config_dir, auto_create=config.auto_create_subscription_group
         )
         self.offsets = ConsumerOffsetManager(self._disk, config_dir)
-        self.consumers = ConsumerManager(notify_enable=config.notify_consumer_ids_changed_enable)
-        self.producers = ProducerManager()
+        limits = MembershipLimits()
+        self.consumers = ConsumerManager(
+            limits, notify_enable=config.notify_consumer_ids_changed_enable
+        )
+        self.producers = ProducerManager(limits)
         self.queue_locks = QueueLockManager(self._disk, self.store.paths.own)
         self.registration = NamesrvRegistration(config, self.topics)
         self.retry = RetryService(self.groups, self.topics, self.queue_locks.has_live_locks)

@@ -1,22 +1,24 @@
 """The consumer groups that this broker knows, and how it treats them.
 
 Saved in `config/subscriptionGroup.json`. A group that nobody configured is made with defaults on
-its first heartbeat or pull when autoCreateSubscriptionGroup is on.
+its first heartbeat or pull when autoCreateSubscriptionGroup is on and there is room for it.
 
 Source: apache/rocketmq broker/subscription/SubscriptionGroupManager.java @ rocketmq-all-5.3.3.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile
-from mailboat.errors import IllegalMessageError
+from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.data_version import DataVersion
 from mailboat.model.names import SYSTEM_GROUPS, check_group, check_topic, retry_topic
 from mailboat.model.stored_numbers import check_group_numbers, fit_group_numbers
 from mailboat.model.subscription import SubscriptionGroupConfig
+from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.group_table import (
     SubscriptionGroupTable,
     decode_group_table,
@@ -25,6 +27,10 @@ from mailboat.protocol.group_table import (
 from mailboat.protocol.json_slices import Member, compact_slices, pretty_slices
 
 _log = logging.getLogger(__name__)
+
+MAX_GROUPS: Final = 100_000
+"""Any client can make groups, which stay for good: half a kilobyte each, in memory and in the file.
+"""
 
 
 class SubscriptionGroupManager:
@@ -66,16 +72,23 @@ class SubscriptionGroupManager:
     def find(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration; an unknown group is made where that is allowed."""
         config = self.table.get(group)
-        if config is not None or not self._auto_create:
+        if config is not None or not self.may_make(group):
             return config
-        try:
-            _check_name(group)
-        except IllegalMessageError:
-            return None
         config = SubscriptionGroupConfig(group)
         _log.info("consumer group created group=%s cause=first use", group)
         self._put(config)
         return config
+
+    def may_make(self, group: str) -> bool:
+        """Tell whether `find` would make an unknown group."""
+        if not self._auto_create:
+            return False
+        try:
+            _check_name(group)
+            self.refuse_too_many([group])
+        except (IllegalMessageError, BrokerError):
+            return False
+        return True
 
     def select(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration, None if there is none; never makes one."""
@@ -87,8 +100,10 @@ class SubscriptionGroupManager:
         Raises:
             IllegalMessageError: the name is illegal, a number is out of its limits, or attributes
                 are set, of which RocketMQ defines none.
+            BrokerError: there are too many groups for another one.
         """
         self.check(config)
+        self.refuse_too_many([config.group_name])
         _log.info("consumer group configured group=%s", config.group_name)
         self._put(config)
 
@@ -104,6 +119,20 @@ class SubscriptionGroupManager:
             name = next(iter(config.attributes))
             raise IllegalMessageError(f"group attribute {name!r} is not supported")
         check_group_numbers(config)
+
+    def refuse_too_many(self, groups: Iterable[str]) -> None:
+        """Refuse groups that would be too many with those that there are.
+
+        Raises:
+            BrokerError: SYSTEM_ERROR, they would.
+        """
+        new = sum(group not in self.table for group in groups)
+        if new and len(self.table) + new > MAX_GROUPS:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{new} more consumer groups cannot be made: this broker has {len(self.table)}, "
+                f"the limit is {MAX_GROUPS}; delete groups that nobody uses",
+            )
 
     def delete(self, group: str) -> bool:
         """Remove a group; return whether there was one."""
@@ -134,7 +163,10 @@ class SubscriptionGroupManager:
         self._saver.save_blocking()
 
     def _put(self, config: SubscriptionGroupConfig) -> None:
+        is_new = config.group_name not in self.table
         self.table[config.group_name] = config
+        if is_new and len(self.table) == MAX_GROUPS:
+            _log.warning("there are %d consumer groups, no more are made", MAX_GROUPS)
         self._changed()
 
     def _changed(self) -> None:

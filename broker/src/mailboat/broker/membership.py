@@ -3,7 +3,8 @@
 A member is a client id on a connection. One connection carries one client as a rule, but nothing
 depends on it; several clients may share a client id (broadcast consumers on one host do). Members
 come with a heartbeat and go by unregistering, by the end of their connection, or after
-`channelExpiredTimeout` without a heartbeat.
+`channelExpiredTimeout` without a heartbeat. What they may take up is limited, see
+`mailboat.broker.membership_limits`.
 
 When a group's members or topics change, its members are told by NOTIFY_CONSUMER_IDS_CHANGED and
 rebalance at once. Broadcast groups are not: their members share nothing.
@@ -19,6 +20,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from mailboat.broker.membership_limits import (
+    GROUP_BYTES,
+    MEMBER_BYTES,
+    MembershipLimits,
+    names_bytes,
+    subscription_bytes,
+)
 from mailboat.model.subscription import SubscriptionData
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand
@@ -30,6 +38,9 @@ _log = logging.getLogger(__name__)
 # When a thousand members come within a second, telling all of them about each one would be half a
 # million pushes; changes within this time share one round.
 _NOTIFY_DELAY_S: Final = 0.02
+_NOTIFY_SLICE_S: Final = 0.005
+# Of the members that leave together: a connection may carry thousands.
+_LOGGED_LEAVES: Final = 10
 
 
 @dataclass(slots=True, eq=False)
@@ -75,6 +86,10 @@ class MemberTable:
         """The members' connections, each once."""
         return list(self._clients)
 
+    def has(self, client: ClientInfo) -> bool:
+        """Tell whether this client id is a member on this connection."""
+        return client.client_id in self._clients.get(client.connection, ())
+
     def add(self, client: ClientInfo) -> bool:
         """Add or refresh a member; return whether it is new."""
         clients = self._clients.setdefault(client.connection, {})
@@ -112,6 +127,12 @@ class ConsumerGroupInfo:
     consume_type: str
     message_model: str
     consume_from_where: str
+    holder: Connection
+    """The member's that its texts are counted for: the one that made them grow, while it stays."""
+
+    size_bytes: int = 0
+    """What it takes in memory besides its members."""
+
     subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
     """By topic; where members disagree the newest version wins."""
 
@@ -143,6 +164,19 @@ class ConsumerGroupInfo:
         found = [member for member in self.members if member.client_id == client_id]
         return max(found, key=lambda member: member.last_heartbeat, default=None)
 
+    def merged_bytes(self, consumer: ConsumerData) -> int:
+        """Return what `size_bytes` is once a member's subscriptions are taken over."""
+        size = GROUP_BYTES + names_bytes(
+            consumer.consume_type, consumer.message_model, consumer.consume_from_where
+        )
+        for subscription in consumer.subscription_data_set:
+            known = self.subscriptions.get(subscription.topic)
+            if known is not None and subscription.sub_version <= known.sub_version:
+                size += subscription_bytes(known)
+            else:
+                size += subscription_bytes(subscription)
+        return size
+
     def merge_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
         """Take over one member's subscriptions; return whether the set of topics changed."""
         changed = False
@@ -166,13 +200,19 @@ class ConsumerManager:
     """All consumer groups with members."""
 
     def __init__(
-        self, *, notify_enable: bool = True, clock: Callable[[], float] = time.monotonic
+        self,
+        limits: MembershipLimits | None = None,
+        *,
+        notify_enable: bool = True,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Know nobody; with `notify_enable` members are told of changes."""
+        self._limits = limits or MembershipLimits()
         self._notify_enable = notify_enable
         self._clock = clock
         self._by_connection: dict[Connection, set[str]] = {}
         self._to_notify: set[str] = set()
+        self._pushes: Iterator[None] = iter(())
         self._notify_timer: asyncio.TimerHandle | None = None
         self.groups: dict[str, ConsumerGroupInfo] = {}
         """By name; only groups that have members."""
@@ -181,15 +221,21 @@ class ConsumerManager:
         """Take note of a heartbeat; return whether members or topics of the group changed.
 
         `notify` is the group's own setting notifyConsumerIdsChangedEnable.
+
+        Raises:
+            BrokerError: members take up as much as they may; nothing changed.
         """
         info = self.groups.get(consumer.group_name)
         if info is None:
-            info = self.groups[consumer.group_name] = ConsumerGroupInfo(
+            info = ConsumerGroupInfo(
                 consumer.group_name,
                 consumer.consume_type,
                 consumer.message_model,
                 consumer.consume_from_where,
+                client.connection,
             )
+        self._count(info, client, consumer)
+        self.groups[info.group] = info
         info.consume_type = consumer.consume_type
         info.message_model = consumer.message_model
         info.consume_from_where = consumer.consume_from_where
@@ -209,22 +255,27 @@ class ConsumerManager:
         """Let a client leave a group; unknown ones are no error."""
         info = self.groups.get(group)
         if info is not None:
-            self._left(info, info.members.remove(connection, client_id), notify=notify)
+            clients = info.members.remove(connection, client_id)
+            self._left(info, clients, _LeaveLog("consumer left"), notify=notify)
 
     def connection_closed(self, connection: Connection) -> None:
         """Let every client of a connection leave its groups."""
+        log = _LeaveLog("consumer left")
         for group in sorted(self._by_connection.get(connection, ())):
             info = self.groups[group]
-            self._left(info, info.members.remove_connection(connection))
+            self._left(info, info.members.remove_connection(connection), log)
+        log.close()
 
     def expire(self, timeout_s: float) -> list[Connection]:
         """Let clients leave that were silent for too long; return their connections."""
         oldest = self._clock() - timeout_s
         expired: list[Connection] = []
+        log = _LeaveLog("consumer left")
         for info in list(self.groups.values()):
             silent = info.members.remove_silent(oldest)
             expired += [client.connection for client in silent]
-            self._left(info, silent)
+            self._left(info, silent, log)
+        log.close()
         return expired
 
     def is_member(self, connection: Connection) -> bool:
@@ -257,18 +308,54 @@ class ConsumerManager:
             self._notify_timer.cancel()
         self._to_notify.clear()
 
+    def _count(self, info: ConsumerGroupInfo, client: ClientInfo, consumer: ConsumerData) -> None:
+        """Count what a heartbeat adds to a group.
+
+        Raises:
+            BrokerError: it is too much; nothing changed.
+        """
+        connection = client.connection
+        is_new = not info.members.has(client)
+        member_bytes = _member_bytes(info.group, client) if is_new else 0
+        size_bytes = info.merged_bytes(consumer)
+        grows = size_bytes > info.size_bytes
+        # Who makes a group grow that another one holds takes it over as a whole.
+        held_bytes = info.size_bytes if info.holder is connection else 0
+        more_bytes = member_bytes + (size_bytes - held_bytes if grows else 0)
+        self._limits.check(connection, members=is_new, size_bytes=more_bytes)
+        self._limits.add(connection, members=is_new, size_bytes=member_bytes)
+        self._hold(info, connection if grows else info.holder, size_bytes)
+
+    def _hold(self, info: ConsumerGroupInfo, holder: Connection, size_bytes: int) -> None:
+        """Count a group's texts for a connection, and no longer for the one before."""
+        self._limits.add(info.holder, members=0, size_bytes=-info.size_bytes)
+        self._limits.add(holder, members=0, size_bytes=size_bytes)
+        info.holder, info.size_bytes = holder, size_bytes
+
     def _left(
-        self, info: ConsumerGroupInfo, clients: list[ClientInfo], *, notify: bool = True
+        self,
+        info: ConsumerGroupInfo,
+        clients: list[ClientInfo],
+        log: "_LeaveLog",
+        *,
+        notify: bool = True,
     ) -> None:
         if not clients:
             return
         for client in clients:
-            _log_member("consumer left", info.group, client)
+            log.note(info.group, client)
+            size_bytes = _member_bytes(info.group, client)
+            self._limits.add(client.connection, members=-1, size_bytes=-size_bytes)
             if client.connection not in info.members:
                 _discard(self._by_connection, client.connection, info.group)
         if not info.members:
+            self._hold(info, info.holder, 0)
             del self.groups[info.group]
-        elif notify:
+            return
+        if info.holder not in info.members:
+            # Some of its texts may stay: whoever joined after it may have brought older ones.
+            self._hold(info, next(iter(info.members)).connection, info.size_bytes)
+        if notify:
             self._notify_soon(info)
 
     def _notify_soon(self, info: ConsumerGroupInfo) -> None:
@@ -276,12 +363,27 @@ class ConsumerManager:
             return
         self._to_notify.add(info.group)
         if self._notify_timer is None:
-            loop = asyncio.get_running_loop()
-            self._notify_timer = loop.call_later(_NOTIFY_DELAY_S, self._notify_groups)
+            self._arm(_NOTIFY_DELAY_S)
+
+    def _arm(self, delay_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._notify_timer = loop.call_later(delay_s, self._notify_groups)
 
     def _notify_groups(self) -> None:
+        """Push for a slice of time, and again in the loop's next round if that is not enough."""
         self._notify_timer = None
-        groups, self._to_notify = self._to_notify, set()
+        end_s = time.monotonic() + _NOTIFY_SLICE_S
+        for _ in self._pushes:
+            if time.monotonic() > end_s:
+                self._arm(0)
+                return
+        if self._to_notify:
+            groups, self._to_notify = self._to_notify, set()
+            self._pushes = self._push(groups)
+            self._arm(0)
+
+    def _push(self, groups: Iterable[str]) -> Iterator[None]:
+        """Tell the members of groups; yields after each push."""
         for group in groups:
             info = self.groups.get(group)
             for connection in () if info is None else info.members.connections:
@@ -292,13 +394,20 @@ class ConsumerManager:
                         oneway=True,
                     )
                 )
+                yield
 
 
 class ProducerManager:
     """All producer groups with members."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        limits: MembershipLimits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Know nobody."""
+        self._limits = limits or MembershipLimits()
         self._clock = clock
         self._by_connection: dict[Connection, set[str]] = {}
         self._by_client_id: dict[str, dict[tuple[str, Connection], ClientInfo]] = {}
@@ -306,7 +415,16 @@ class ProducerManager:
         """By name; only groups that have members."""
 
     def register(self, client: ClientInfo, group: str) -> None:
-        """Take note of a heartbeat."""
+        """Take note of a heartbeat.
+
+        Raises:
+            BrokerError: members take up as much as they may; nothing changed.
+        """
+        members = self.groups.get(group)
+        if members is None or not members.has(client):
+            size_bytes = GROUP_BYTES + _member_bytes(group, client)
+            self._limits.check(client.connection, members=1, size_bytes=size_bytes)
+            self._limits.add(client.connection, members=1, size_bytes=size_bytes)
         client.last_heartbeat = self._clock()
         self._by_client_id.setdefault(client.client_id, {})[group, client.connection] = client
         if self.groups.setdefault(group, MemberTable()).add(client):
@@ -322,31 +440,38 @@ class ProducerManager:
         """Let a client leave a group; unknown ones are no error."""
         members = self.groups.get(group)
         if members is not None:
-            self._left(group, members.remove(connection, client_id))
+            clients = members.remove(connection, client_id)
+            self._left(group, clients, _LeaveLog("producer left"))
 
     def connection_closed(self, connection: Connection) -> None:
         """Let every client of a connection leave its groups."""
+        log = _LeaveLog("producer left")
         for group in sorted(self._by_connection.get(connection, ())):
-            self._left(group, self.groups[group].remove_connection(connection))
+            self._left(group, self.groups[group].remove_connection(connection), log)
+        log.close()
 
     def expire(self, timeout_s: float) -> list[Connection]:
         """Let clients leave that were silent for too long; return their connections."""
         oldest = self._clock() - timeout_s
         expired: list[Connection] = []
+        log = _LeaveLog("producer left")
         for group, members in list(self.groups.items()):
             silent = members.remove_silent(oldest)
             expired += [client.connection for client in silent]
-            self._left(group, silent)
+            self._left(group, silent, log)
+        log.close()
         return expired
 
     def is_member(self, connection: Connection) -> bool:
         """Tell whether a connection carries a member of any group."""
         return connection in self._by_connection
 
-    def _left(self, group: str, clients: list[ClientInfo]) -> None:
+    def _left(self, group: str, clients: list[ClientInfo], log: "_LeaveLog") -> None:
         members = self.groups[group]
         for client in clients:
-            _log_member("producer left", group, client)
+            log.note(group, client)
+            size_bytes = GROUP_BYTES + _member_bytes(group, client)
+            self._limits.add(client.connection, members=-1, size_bytes=-size_bytes)
             same_id = self._by_client_id[client.client_id]
             del same_id[group, client.connection]
             if not same_id:
@@ -357,11 +482,35 @@ class ProducerManager:
             del self.groups[group]
 
 
+def _member_bytes(group: str, client: ClientInfo) -> int:
+    """Return what a member takes in memory; the same for each of its heartbeats."""
+    return MEMBER_BYTES + names_bytes(group, client.client_id)
+
+
 def _discard(groups_of: dict[Connection, set[str]], connection: Connection, group: str) -> None:
     groups = groups_of.get(connection, set())
     groups.discard(group)
     if not groups:
         groups_of.pop(connection, None)
+
+
+class _LeaveLog:
+    """Says which members left together: the first ones, and how many more there were."""
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._count = 0
+
+    def note(self, group: str, client: ClientInfo) -> None:
+        """Say it of one more."""
+        self._count += 1
+        if self._count <= _LOGGED_LEAVES:
+            _log_member(self._event, group, client)
+
+    def close(self) -> None:
+        """Say how many there were beyond those."""
+        if self._count > _LOGGED_LEAVES:
+            _log.info("%s, and %d more members", self._event, self._count - _LOGGED_LEAVES)
 
 
 def _log_member(event: str, group: str, client: ClientInfo) -> None:

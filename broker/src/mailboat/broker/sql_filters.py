@@ -96,6 +96,10 @@ class SqlFilters:
         if not self._is_running:
             self._run_next()
 
+    def is_waiting(self, text: str) -> bool:
+        """Tell whether an expression is being compiled or waits for it."""
+        return text in self._waiting
+
     async def check(self, text: str) -> None:
         """Compile an expression unless it is known.
 

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Iterator
+from contextvars import Context
 
 from mailboat.disk.json_file import JsonFile
 from mailboat.remoting.turns import listed_in_turns
@@ -70,7 +71,10 @@ class StateSaver:
         if not self.is_changed:
             return
         if self._pending is None:
-            self._pending = asyncio.get_running_loop().create_task(self._save_in_turn())
+            # What many wait for is nobody's own: see `mailboat.remoting.turns`.
+            self._pending = asyncio.get_running_loop().create_task(
+                self._save_in_turn(), context=Context()
+            )
         # One caller's cancellation must not cancel the write that others wait for.
         await asyncio.shield(self._pending)
 

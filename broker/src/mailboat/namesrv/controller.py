@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from pathlib import Path
 
 from mailboat.config import Settings
@@ -94,7 +95,10 @@ class NamesrvController:
 
     def _clean_soon(self) -> None:
         if self._cleaning is None or self._cleaning.done():
-            self._cleaning = asyncio.get_running_loop().create_task(self._clean())
+            # Whoever made it left behind is not to wait for it, nor it for them.
+            self._cleaning = asyncio.get_running_loop().create_task(
+                self._clean(), context=Context()
+            )
 
     async def _clean(self) -> None:
         await listed_in_turns(self.routes.clean())

@@ -30,6 +30,7 @@ from mailboat.namesrv.route_info import (
     MasterOfGroup,
     Registration,
     RouteInfoManager,
+    TopicsFound,
 )
 from mailboat.protocol.bodies import (
     LENIENT_REQUEST_MAX_BYTES,
@@ -39,6 +40,7 @@ from mailboat.protocol.bodies import (
     encode_kv_table,
     encode_properties_text,
     encode_topic_list,
+    topic_list_slices,
 )
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import (
@@ -65,7 +67,7 @@ from mailboat.protocol.route import (
 from mailboat.protocol.topic_table import TopicConfigTable
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Processor
-from mailboat.remoting.turns import first_turn, in_turns, listed_in_turns
+from mailboat.remoting.turns import first_turn, in_turns, joined_in_turns, listed_in_turns
 
 _WRITABLE_AT_RUNTIME: Final = (
     "orderMessageEnable",
@@ -76,6 +78,7 @@ _WRITABLE_AT_RUNTIME: Final = (
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _IDENTITY_LENGTH: Final = 128
+_NAME_LENGTH: Final = 512  # The name of a host has up to 253 characters.
 _ZLIB_START: Final = b"\x78"  # No JSON text begins with it.
 
 logger = logging.getLogger(__name__)
@@ -301,12 +304,13 @@ class NamesrvProcessor:
         return request.response(ResponseCode.SUCCESS, ext_fields={"addTopicCount": count})
 
     async def _list_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        body = encode_topic_list(await in_turns(self._routes.topics()))
-        return request.response(ResponseCode.SUCCESS, body=body)
+        return await _topic_list(request, self._routes.topics())
 
-    def _list_topics_of_cluster(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        topics = self._routes.topics_of_cluster(required_str(request, "cluster"))
-        return request.response(ResponseCode.SUCCESS, body=encode_topic_list(topics))
+    async def _list_topics_of_cluster(
+        self, _: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        cluster = required_str(request, "cluster")
+        return await _topic_list(request, self._routes.topics_of_cluster(cluster))
 
     def _list_system_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         body = encode_topic_list(
@@ -316,8 +320,8 @@ class NamesrvProcessor:
 
     def _unit_topics(self, mask: int, value: int) -> Processor:
         async def answer(_: Connection, request: RemotingCommand) -> RemotingCommand:
-            topics = await in_turns(self._routes.topics_by_unit_flags(mask=mask, value=value))
-            return request.response(ResponseCode.SUCCESS, body=encode_topic_list(topics))
+            found = self._routes.topics_by_unit_flags(mask=mask, value=value)
+            return await _topic_list(request, found)
 
         return answer
 
@@ -367,6 +371,13 @@ class NamesrvProcessor:
         return request.response(ResponseCode.SUCCESS, body=encode_properties_text(own))
 
 
+async def _topic_list(request: RemotingCommand, found: TopicsFound) -> RemotingCommand:
+    """Answer with topics, in the order of their registration: sorting them would take long."""
+    topics = await in_turns(found)
+    body = await joined_in_turns(topic_list_slices(topics))
+    return request.response(ResponseCode.SUCCESS, body=body)
+
+
 def _broker_address(request: RemotingCommand) -> BrokerAddress:
     return BrokerAddress(required_str(request, "clusterName"), required_str(request, "brokerAddr"))
 
@@ -388,6 +399,13 @@ def _table_slices(request: RemotingCommand) -> TableSlices:
 def _registration(request: RemotingCommand, table: TopicConfigTable) -> Registration:
     """Put what REGISTER_BROKER says together."""
     key = _broker_address(request)
+    for name in ("clusterName", "brokerName", "brokerAddr", "haServerAddr"):
+        length = len(required_str(request, name))
+        if length > _NAME_LENGTH:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{name} has {length} characters, more than {_NAME_LENGTH}",
+            )
     timeout_ms = optional_int(request, "heartbeatTimeoutMillis", 0)
     return Registration(
         cluster_name=key.cluster_name,

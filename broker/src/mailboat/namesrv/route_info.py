@@ -51,6 +51,15 @@ more often."""
 MAX_BROKERS: Final = 100
 """Most brokers of one connection. One process is one broker, or a few with RocketMQ's container."""
 
+MAX_BROKERS_IN_ALL: Final = 5_000
+"""Most brokers of all connections: the answer about a cluster names all of them."""
+
+MAX_ROUTE_BYTES: Final = 384 * 1024 * 1024
+"""What the topics of all brokers may take: some 900,000, each counted for each of its brokers."""
+
+ROUTE_BYTES: Final = 400
+"""What a topic of one broker takes besides the text of its name."""
+
 _TOPICS_A_SLICE: Final = 500
 _LOGGED_LEAVES: Final = 10
 
@@ -116,6 +125,9 @@ class BrokerGroup:
 
     topics: dict[str, QueueData] = field(default_factory=dict)
     """Queue data by topic, as the master registered it."""
+
+    route_bytes: int = 0
+    """How many of `MAX_ROUTE_BYTES` its topics take."""
 
     writable: bool | None = None
     """What was said of its write permission since; None leaves it to each topic."""
@@ -192,6 +204,7 @@ class RouteInfoManager:
         self._topics: dict[str, dict[str, None]] = {}
         self._left: deque[tuple[str, Iterator[str]]] = deque()
         self._live: dict[BrokerAddress, LiveBroker] = {}
+        self._route_bytes = 0
         self.on_left: Callable[[], None] = lambda: None
         """Called when `clean` has something to do."""
 
@@ -200,6 +213,7 @@ class RouteInfoManager:
 
         Raises:
             BrokerError: SYSTEM_ERROR, the registration cannot be taken; nothing changed.
+                SYSTEM_BUSY, there is no room for all of its topics; those before are taken over.
         """
         answers = [*self.register_in_steps(registration, connection)]
         return answers[-1] if answers else MasterOfGroup()
@@ -213,7 +227,7 @@ class RouteInfoManager:
         meanwhile. Only at the end its version counts as known.
 
         Raises:
-            BrokerError: as `register`, at the first step.
+            BrokerError: as `register`; SYSTEM_ERROR at the first step.
         """
         group = self._groups.get(registration.broker_name)
         if group is None:
@@ -227,16 +241,17 @@ class RouteInfoManager:
             logger.warning("registration ignored, a newer one is known %s", registration.key)
             self._live.pop(registration.key, None)
             return
-        if is_back and registration.broker_id == MASTER_ID:
-            # What it no longer has it may have lost while nobody could say so here.
-            self._remove_unlisted(registration, group)
         changed = is_new or self.is_changed(registration.key, registration.data_version)
         self._end_other_name(registration)
         self._join(registration, group)
         live = self._note_live(registration, connection)
         master = self._master_for(registration, group)
         if registration.broker_id == MASTER_ID:
-            for _ in self._update_topics(registration, group, changed=changed):
+            # What a broker that is back no longer has it may have lost while nobody could say so.
+            only_listed = is_back or self.delete_unlisted_topics
+            for _ in self._update_topics(
+                registration, group, changed=changed, only_listed=only_listed
+            ):
                 yield master
                 if self._live.get(registration.key) is not live or live.is_away:
                     return
@@ -336,12 +351,15 @@ class RouteInfoManager:
         """Return how many topics have a route, or had until a moment ago."""
         return len(self._topics)
 
-    def topics_of_cluster(self, cluster_name: str) -> list[str]:
-        """Return the topics that a cluster's brokers serve."""
-        topics: dict[str, QueueData] = {}
-        for name in self._clusters.get(cluster_name, {}):
-            topics |= self._groups[name].topics
-        return list(topics)
+    def topics_of_cluster(self, cluster_name: str) -> TopicsFound:
+        """Find the topics that a cluster's brokers serve; yields after each slice of work."""
+
+        def is_served(topic: str) -> bool:
+            brokers = self._clusters.get(cluster_name, {})
+            names = self._topics.get(topic, ())
+            return any(name in brokers and self._has_topic(name, topic) for name in names)
+
+        return self._find(is_served)
 
     def topics_by_unit_flags(self, *, mask: int, value: int) -> TopicsFound:
         """Find the topics whose first queue data has `topic_sys_flag & mask == value`; yields after
@@ -369,7 +387,11 @@ class RouteInfoManager:
             self._remove_topic(topic, name)
 
     def add_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> None:
-        """Set the queues of a topic on brokers that are known; others are passed over."""
+        """Set the queues of a topic on brokers that are known; others are passed over.
+
+        Raises:
+            BrokerError: SYSTEM_BUSY, there is no room for another topic.
+        """
         for queue_data in queue_datas:
             group = self._groups.get(queue_data.broker_name)
             if group is not None:
@@ -463,7 +485,7 @@ class RouteInfoManager:
         """Refuse what is no broker: one connection that registers ever more of them.
 
         Raises:
-            BrokerError: it has `MAX_BROKERS` already.
+            BrokerError: it has `MAX_BROKERS` already, or there are `MAX_BROKERS_IN_ALL`.
         """
         if registration.key in self._live:
             return
@@ -472,6 +494,12 @@ class RouteInfoManager:
                 ResponseCode.SYSTEM_ERROR,
                 f"{MAX_BROKERS} brokers are registered through this connection already; use "
                 "another one",
+            )
+        if len(self._live) >= MAX_BROKERS_IN_ALL:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"{MAX_BROKERS_IN_ALL} brokers are registered here already; end some, or use "
+                "another name server",
             )
 
     def _is_outdated(self, registration: Registration, group: BrokerGroup) -> bool:
@@ -506,12 +534,12 @@ class RouteInfoManager:
         group.refused.pop(registration.broker_id, None)
 
     def _update_topics(
-        self, registration: Registration, group: BrokerGroup, *, changed: bool
+        self, registration: Registration, group: BrokerGroup, *, changed: bool, only_listed: bool
     ) -> Iterator[None]:
         """Take over a master's topics; yields after each slice of them."""
         name = registration.broker_name
-        if self.delete_unlisted_topics:
-            self._remove_unlisted(registration, group)
+        if only_listed:
+            yield from self._remove_unlisted(registration, group)
         if changed:
             group.writable = None
         for number, (topic, config) in enumerate(registration.topics.items(), 1):
@@ -527,9 +555,13 @@ class RouteInfoManager:
             if number % _TOPICS_A_SLICE == 0:
                 yield
 
-    def _remove_unlisted(self, registration: Registration, group: BrokerGroup) -> None:
-        for topic in group.topics.keys() - registration.topics.keys():
-            self._remove_topic(topic, registration.broker_name)
+    def _remove_unlisted(self, registration: Registration, group: BrokerGroup) -> Iterator[None]:
+        """End the routes of topics that a master no longer has; yields after each slice."""
+        for number, topic in enumerate(list(group.topics), 1):
+            if topic not in registration.topics:
+                self._remove_topic(topic, registration.broker_name)
+            if number % _TOPICS_A_SLICE == 0:
+                yield
 
     def _is_away(self, registration: Registration, group: BrokerGroup) -> bool:
         """Whether the one that has the place of who registers now is away."""
@@ -586,6 +618,7 @@ class RouteInfoManager:
         del names[broker_name]
         if not names:
             del self._clusters[key.cluster_name]
+        self._route_bytes -= group.route_bytes
         self._left.append((broker_name, iter(group.topics)))
         if len(group.topics) < _TOPICS_A_SLICE and len(self._left) == 1:
             next(self.clean())
@@ -593,13 +626,25 @@ class RouteInfoManager:
             self.on_left()
 
     def _put_topic(self, topic: str, group: BrokerGroup, queue_data: QueueData) -> None:
+        if topic not in group.topics:
+            size_bytes = _route_bytes(topic)
+            if self._route_bytes + size_bytes > MAX_ROUTE_BYTES:
+                raise BrokerError(
+                    ResponseCode.SYSTEM_BUSY,
+                    f"the topics of all brokers take {self._route_bytes} bytes here, the limit is "
+                    f"{MAX_ROUTE_BYTES}: not all topics of broker {queue_data.broker_name} have "
+                    "a route; delete topics, or use other name servers for some of the brokers",
+                )
+            self._route_bytes += size_bytes
+            group.route_bytes += size_bytes
         group.topics[topic] = queue_data
         self._topics.setdefault(topic, {})[queue_data.broker_name] = None
 
     def _remove_topic(self, topic: str, broker_name: str) -> None:
         group = self._groups.get(broker_name)
-        if group is not None:
-            group.topics.pop(topic, None)
+        if group is not None and group.topics.pop(topic, None) is not None:
+            self._route_bytes -= _route_bytes(topic)
+            group.route_bytes -= _route_bytes(topic)
         self._forget_name(topic, broker_name)
 
     def _forget_name(self, topic: str, broker_name: str) -> None:
@@ -636,3 +681,7 @@ class RouteInfoManager:
             broker_name=broker_name,
             broker_addrs=dict(group.addresses),
         )
+
+
+def _route_bytes(topic: str) -> int:
+    return ROUTE_BYTES + len(topic) * (1 if topic.isascii() else 4)

@@ -7,7 +7,7 @@ as absent. They are written compact, with number keys quoted, which every client
 Source: apache/rocketmq remoting/protocol/body/*.java
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -30,6 +30,8 @@ LENIENT_REQUEST_MAX_BYTES: Final = 65_536
 
 Java writes requests as plain JSON. What needs leniency are the null lists of a Go client
 (some 200 bytes for each subscription) and the bare broker ids of a route (217)."""
+
+_NAMES_A_SLICE: Final = 1_000
 
 
 class DataVersionBody(msgspec.Struct, rename="camel", gc=False):
@@ -141,6 +143,15 @@ def decode_data_version(body: bytes) -> DataVersion:
 def encode_topic_list(topics: Iterable[str], *, broker_addr: str | None = None) -> bytes:
     """Write a TopicList (206, 224, 304, 305, 311-313); `broker_addr` belongs to 304."""
     return encode_body(_TopicList(sorted(topics), broker_addr))
+
+
+def topic_list_slices(topics: Sequence[str]) -> Iterator[bytes]:
+    """Write a TopicList as it is ordered, a slice at a time: joined they are the body."""
+    start = b'{"topicList":['
+    for begin in range(0, len(topics), _NAMES_A_SLICE):
+        yield start + encode_body(topics[begin : begin + _NAMES_A_SLICE])[1:-1]
+        start = b","
+    yield b"]}" if topics else start + b"]}"
 
 
 def decode_topic_list(body: bytes) -> tuple[list[str], str | None]:

@@ -126,6 +126,11 @@ class Connection(asyncio.Protocol):
         return f"Connection({self.peer}{', closed' if self.is_closed else ''})"
 
     @property
+    def peer_address(self) -> str:
+        """The peer's "ip", which its connections share."""
+        return self.peer.rpartition(":")[0]
+
+    @property
     def is_accepted(self) -> bool:
         """Whether the peer connected to us, rather than we to it."""
         return self._owner.is_server

@@ -31,6 +31,7 @@ from mailboat.protocol.codes import ResponseCode, request_code_name
 from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import Frame
 from mailboat.remoting.connection import Connection
+from mailboat.remoting.turns import Asker, asker
 
 _log: Final = logging.getLogger(__name__)
 
@@ -228,6 +229,7 @@ class Dispatcher:
     async def _finish(
         self, connection: Connection, command: RemotingCommand, result: Awaitable[Answer]
     ) -> None:
+        asker.set(Asker(connection.peer_address, connection))
         try:
             answer = await result
         except asyncio.CancelledError:

@@ -2,19 +2,48 @@
 
 All that is under way takes turns: between two of them the loop looks at every connection once,
 however many requests ask for long work.
+
+Turns go round by address, those of an address by connection, and those of a connection by request:
+each request waits in the queue of its connection, the first of which waits in that of its address,
+the first of which waits in the one for all. So a peer with hundreds of long requests keeps another
+one waiting for a single turn.
 """
 
 import asyncio
 import time
 from collections.abc import Generator, Iterator
-from typing import Final, TypeVar
-from weakref import WeakKeyDictionary
+from contextvars import ContextVar
+from typing import Final, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 TURN_S: Final = 0.005
 """How long one turn may take; the step that reaches it is finished."""
 
+FIRST_TURN_S: Final = 0.001
+"""How long work may take that has not waited for its turn: most is done by then, and hundreds of
+connections may ask in one round of the loop."""
+
+
+class Asker(NamedTuple):
+    """Who asks for long work."""
+
+    address: str = ""
+    """ "ip"."""
+
+    connection: object = None
+
+
+SERVER: Final = Asker()
+"""The server itself."""
+
+asker: Final = ContextVar("asker", default=SERVER)
+"""For whom a task works. The tasks that it starts inherit it; what others wait for as well begins
+with an empty context, so that it does not stand behind the requests of one of them."""
+
 _T = TypeVar("_T")
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+# A lock lives as long as somebody has it or waits for it.
+_Queues = WeakValueDictionary[tuple[object, ...], asyncio.Lock]
+_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queues] = WeakKeyDictionary()
 
 
 async def in_turns(work: Generator[object, None, _T]) -> _T:
@@ -23,15 +52,20 @@ async def in_turns(work: Generator[object, None, _T]) -> _T:
     Its steps must be short: each one, from a `yield` to the next, holds the loop.
     """
     loop = asyncio.get_running_loop()
-    turn = _turns.setdefault(loop, asyncio.Lock())
+    queues = _queues.setdefault(loop, WeakValueDictionary())
+    who = asker.get()
+    of_connection = queues.setdefault(who, asyncio.Lock())
+    of_address = queues.setdefault((who.address,), asyncio.Lock())
+    of_all = queues.setdefault((), asyncio.Lock())
     try:
         while True:
-            # Who waits here is woken in the next round of the loop, the longest waiting one first.
-            async with turn:
+            async with of_connection, of_address, of_all:
+                # Whoever has its place here keeps it for a round of the loop. Without that nobody
+                # would ever find it taken, and all would have their turns in the same round.
+                await asyncio.sleep(0)
                 end_s = loop.time() + TURN_S
                 while loop.time() < end_s:
                     next(work)
-            await asyncio.sleep(0)
     except StopIteration as done:
         value: _T = done.value
         return value
@@ -56,8 +90,8 @@ async def joined_in_turns(slices: Iterator[bytes]) -> bytes:
 
 
 def first_turn(work: Generator[object, None, _T]) -> _T | None:
-    """Run a generator for one turn; return what it returns, None if there is more to do."""
-    end_s = time.monotonic() + TURN_S
+    """Run a generator for `FIRST_TURN_S`; return what it returns, None if there is more to do."""
+    end_s = time.monotonic() + FIRST_TURN_S
     try:
         while time.monotonic() < end_s:
             next(work)

@@ -22,7 +22,7 @@ from mailboat import __version__
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.stats import FlowCounter
 from mailboat.namesrv.controller import NamesrvController
-from mailboat.remoting.turns import in_turns
+from mailboat.remoting.turns import SERVER, asker, in_turns
 from mailboat.web.context import WebContext
 from mailboat.web.delay_metrics import delay_metrics
 from mailboat.web.lag import Steps, largest_lags
@@ -96,6 +96,7 @@ class MetricsPage:
         """Return the page, made anew when it is too old; all who wait for it get the same one."""
         async with self._making:
             if self._clock() - self._made_s >= CACHE_S:
+                asker.set(SERVER)  # Not for this peer alone.
                 await in_turns(self._metrics.look())
                 self._page = generate_latest(self._registry)
                 self._made_s = self._clock()

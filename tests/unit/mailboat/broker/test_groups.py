@@ -4,10 +4,11 @@ import json
 
 import pytest
 
+import mailboat.broker.groups as groups_module
 from mailboat.broker.groups import SubscriptionGroupManager
 from mailboat.disk import read_file
 from mailboat.disk.json_file import JsonFile
-from mailboat.errors import IllegalMessageError
+from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.testing.simulated_disk import SimulatedDisk
 
@@ -172,3 +173,21 @@ async def test_a_file_of_an_earlier_version_is_made_to_fit(
     await groups.persist()
     saved = json.loads(read_file(disk, PATH))["subscriptionGroupTable"]["please-retry"]
     assert saved["retryQueueNums"] == 10_000
+
+
+def test_there_are_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any client can make them and nobody deletes them: no more are made than there is room for."""
+    monkeypatch.setattr(groups_module, "MAX_GROUPS", 20)
+    groups = manager()
+    own = len(groups.table)
+    for number in range(100):
+        groups.find(f"g{number}")
+    assert len(groups.table) == 20
+    assert not groups.may_make("g99")
+    assert groups.find("g0") is not None
+    groups.update(SubscriptionGroupConfig("g0", retry_max_times=3))
+    with pytest.raises(BrokerError, match="1 more consumer groups cannot be made: this broker has"):
+        groups.update(SubscriptionGroupConfig("g99"))
+    groups.delete("g0")
+    assert groups.find("g99") is not None
+    assert len(groups.table) == 20 > own

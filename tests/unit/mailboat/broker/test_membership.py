@@ -1,11 +1,16 @@
 """Promises of mailboat.broker.membership."""
 
 import asyncio
+import logging
+from itertools import pairwise
 from typing import cast
 
 import pytest
 
+from mailboat.broker import membership, membership_limits
 from mailboat.broker.membership import ClientInfo, ConsumerManager, ProducerManager
+from mailboat.broker.membership_limits import MembershipLimits
+from mailboat.errors import BrokerError
 from mailboat.model.subscription import SubscriptionData
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand
@@ -30,7 +35,7 @@ class Peer:
 
     def __init__(self, name: str) -> None:
         """Begin without pushes."""
-        self.peer = name
+        self.peer = self.peer_address = name
         self.pushed: list[RemotingCommand] = []
         self.got_push = asyncio.Event()
 
@@ -149,6 +154,43 @@ async def test_many_changes_share_one_push() -> None:
     for number in range(1, 100):
         consumers.register(Peer(str(number)).client(f"c{number}"), consumer("T"))
     assert await first.next_groups() == ["G"]
+
+
+async def test_pushes_that_are_very_many_let_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client with a thousand groups that many others share is news for all of them."""
+    monkeypatch.setattr(membership, "_NOTIFY_SLICE_S", 0.0)
+    consumers = ConsumerManager()
+    peers = [Peer(str(number)) for number in range(10)]
+    groups = {f"g{number}" for number in range(20)}
+    for peer in peers:
+        for group in groups:
+            consumers.register(peer.client(peer.peer), consumer("T", group=group))
+    pushed: list[int] = []
+    async with asyncio.timeout(10):
+        while not pushed or pushed[-1] < 200:
+            pushed.append(sum(len(peer.pushed) for peer in peers))
+            await asyncio.sleep(0)
+    assert max(after - before for before, after in pairwise(pushed)) <= 2
+    for peer in peers:
+        assert {push.ext_fields["consumerGroup"] for push in peer.pushed} == groups
+    consumers.close()
+
+
+def test_a_connection_with_very_many_members_ends_quickly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Not a line of the log for each of them."""
+    caplog.set_level(logging.INFO)
+    members = Members()
+    peer = Peer("a")
+    for number in range(1_000):
+        members.consume(peer, group=f"g{number}")
+        members.producers.register(peer.client("p"), f"g{number}")
+    caplog.clear()
+    members.consumers.connection_closed(peer.connection)
+    members.producers.connection_closed(peer.connection)
+    assert len(caplog.messages) == 22
+    assert "consumer left, and 990 more members" in caplog.messages
 
 
 async def test_broadcast_groups_are_not_told() -> None:
@@ -322,3 +364,177 @@ async def test_members_are_listed_once_by_id() -> None:
         ("c2", new.connection),
     ]
     consumers.close()
+
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class Members:
+    """Consumers and producers that share their limits."""
+
+    def __init__(self) -> None:
+        """Know nobody."""
+        self.clock = Clock()
+        self.limits = MembershipLimits()
+        self.consumers = ConsumerManager(self.limits, notify_enable=False, clock=self.clock)
+        self.producers = ProducerManager(self.limits, clock=self.clock)
+
+    def consume(
+        self, peer: Peer, *, client: str = "c", group: str = "G", size: int = 0, version: int = 1
+    ) -> None:
+        """Take a consumer's heartbeat with so many bytes of subscription."""
+        subscription = SubscriptionData("T", "x" * size, sub_version=version)
+        data = ConsumerData(group, subscription_data_set=[subscription])
+        self.consumers.register(peer.client(client), data)
+
+    def size_of(self, peer: Peer) -> int:
+        """Return how many bytes are counted for a connection."""
+        account = self.limits._accounts.get(peer.connection)
+        return 0 if account is None else account.size_bytes
+
+
+def test_a_connection_has_so_many_members() -> None:
+    """Whatever their ids and groups are; those that it has go on, and others have their own."""
+    members = Members()
+    peer, other = Peer("a"), Peer("b")
+    half = membership_limits.MAX_PER_CONNECTION // 2
+    for number in range(half):
+        members.consume(peer, client=f"c{number}", group=f"g{number}")
+        members.producers.register(peer.client("p"), f"g{number}")
+    for refused in (
+        lambda: members.consume(peer, group="more"),
+        lambda: members.producers.register(peer.client("p"), "more"),
+    ):
+        with pytest.raises(BrokerError, match="has 4000 members of groups, the limit is 4000"):
+            refused()
+    assert "more" not in members.consumers.groups
+    assert "more" not in members.producers.groups
+    members.consume(peer, client="c7", group="g7", version=2)
+    members.producers.register(peer.client("p"), "g7")
+    members.consume(other, group="more")
+    members.producers.unregister("g7", peer.connection, "p")
+    members.consume(peer, group="more")
+
+
+def test_a_connection_has_so_many_bytes_of_subscriptions() -> None:
+    """They are counted as they are kept: the newest of each group, until its members are gone."""
+    members = Members()
+    peer = Peer("a")
+    for version in range(1, 1_000):
+        members.consume(peer, size=250 * KIB, version=version)
+    assert 250 * KIB <= members.size_of(peer) < 252 * KIB
+    # 8 MiB hold 32 of these.
+    for number in range(31):
+        members.consume(peer, client=f"c{number}", group=f"g{number}", size=250 * KIB)
+    with pytest.raises(BrokerError, match=r"of this connection would take \d+ bytes"):
+        members.consume(peer, client="c31", group="g31", size=250 * KIB)
+    assert "g31" not in members.consumers.groups
+    members.consume(peer, size=0, version=1_000)
+    members.consume(peer, group="more", size=250 * KIB)
+
+
+@pytest.mark.parametrize("how", ["unregister", "close", "expire"])
+def test_what_was_counted_is_free_once_members_are_gone(how: str) -> None:
+    """However they go, also those with names that Python keeps twice once they were encoded."""
+    members = Members()
+    peers = [Peer(name) for name in "ab"]
+    for peer in peers:
+        for number in range(10):
+            name = f"g\u00e4{number}"
+            members.consume(peer, client=name, group=name, size=number * 1_000, version=number)
+            members.producers.register(peer.client(name), name)
+    assert members.limits.size_bytes == sum(map(members.size_of, peers)) > 45_000
+    members.clock.now += 121
+    for peer in peers:
+        if how == "close":
+            members.consumers.connection_closed(peer.connection)
+            members.producers.connection_closed(peer.connection)
+        elif how == "expire":
+            members.consumers.expire(120.0)
+            members.producers.expire(120.0)
+        else:
+            for number in range(10):
+                name = f"g\u00e4{number}"
+                members.consumers.unregister(name, peer.connection, name)
+                members.producers.unregister(name, peer.connection, name)
+    assert members.limits.size_bytes == 0
+    assert not members.limits._accounts
+    assert not members.limits._by_address
+
+
+def test_subscriptions_are_counted_as_long_as_a_group_keeps_them() -> None:
+    """A member may go and leave a text that others do not replace: it counts for one of them."""
+    members = Members()
+    stays, comes = Peer("a"), Peer("b")
+    members.consume(stays, version=0)
+    before = members.size_of(stays)
+    members.consume(comes, size=100 * KIB, version=7)
+    assert members.size_of(comes) > 100 * KIB
+    assert members.size_of(stays) < before
+    members.consumers.connection_closed(comes.connection)
+    assert members.size_of(comes) == 0
+    assert 100 * KIB < members.size_of(stays) == members.limits.size_bytes
+    members.consume(stays, version=8)
+    assert members.size_of(stays) == before
+
+
+def test_a_small_subscription_counts_for_what_it_takes() -> None:
+    """Ten thousand topics, tags or codes in 250 KB of JSON are megabytes of objects."""
+    peer = Peer("a")
+    names = [f"n{number}" for number in range(10_000)]
+    for subscriptions, least in (
+        ([SubscriptionData(name) for name in names], 6_000_000),
+        ([SubscriptionData("T", tags_set=set(names))], 1_000_000),
+        ([SubscriptionData("T", code_set=set(range(10_000)))], 600_000),
+    ):
+        members = Members()
+        data = ConsumerData("G", subscription_data_set=subscriptions)
+        members.consumers.register(peer.client(), data)
+        assert least < members.limits.size_bytes < 2 * least
+
+
+def test_the_clients_of_one_address_have_half_of_what_all_may_have() -> None:
+    """Whoever comes from elsewhere finds room, until all of it is taken."""
+    members = Members()
+
+    def fill(address: str) -> int:
+        for number in range(1_000):
+            peer = Peer(address)
+            try:
+                for group in range(30):
+                    name = f"{address}{number}-{group}"
+                    members.consume(peer, group=name, size=250 * KIB)
+            except BrokerError as error:
+                assert "[OVERLOAD]groups and subscriptions of all clients take" in error.remark
+                return members.limits.size_bytes
+        raise AssertionError("there is no limit")
+
+    assert 127 * MIB < fill("a") < 128 * MIB
+    assert 255 * MIB < fill("b") < 256 * MIB
+    assert 255 * MIB < fill("c") < 256 * MIB
+
+
+def test_ordinary_applications_see_no_limit() -> None:
+    """A client with a thousand groups of four topics, and five thousand clients of one address with
+    twenty-five groups and a producer group each."""
+    members = Members()
+    topics = [f"a-topic-with-an-ordinary-name-{number}" for number in range(4)]
+
+    def heartbeat(peer: Peer, client: str, count: int) -> None:
+        for number in range(count):
+            tags = {"TagA", "TagB"}
+            subscriptions = [
+                SubscriptionData(topic, "TagA || TagB", tags, {1, 2}) for topic in topics
+            ]
+            group = f"an-application-with-a-name-{number}"
+            members.consumers.register(
+                peer.client(client), ConsumerData(group, subscription_data_set=subscriptions)
+            )
+
+    heartbeat(Peer("a"), "10.0.0.1@1", 1_000)
+    for number in range(5_000):
+        peer = Peer("b")
+        heartbeat(peer, f"10.0.0.1@{number}", 25)
+        members.producers.register(peer.client("p"), "a-producer-with-a-name")
+    assert len(members.consumers.groups) == 1_000

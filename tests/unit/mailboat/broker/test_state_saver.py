@@ -10,6 +10,7 @@ import pytest
 from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import read_file
 from mailboat.disk.json_file import JsonFile
+from mailboat.remoting.turns import SERVER, Asker, asker
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
 
@@ -74,14 +75,34 @@ async def test_an_older_state_never_overwrites_a_newer_one() -> None:
     gate = threading.Event()
     blocker = loop.run_in_executor(None, gate.wait, 10)
     table.increment()
+    encoded = asyncio.Event()
+
+    async def note() -> None:
+        encoded.set()
+
+    table.saver.before_write = note
     older = asyncio.create_task(table.saver.save())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    await encoded.wait()
     table.increment()
     table.saver.save_blocking()
     gate.set()
     await asyncio.gather(blocker, older)
     assert read_file(disk, PATH) == b"2"
+
+
+async def test_what_many_wait_for_is_saved_on_nobodys_account() -> None:
+    """A save stands behind no peer's requests, whoever happened to ask for it first."""
+    table = Counter(JsonFile(SimulatedDisk(), PATH))
+    askers: list[Asker] = []
+
+    async def note() -> None:
+        askers.append(asker.get())
+
+    table.saver.before_write = note
+    asker.set(Asker("10.0.0.1", "somebody"))
+    table.increment()
+    await table.saver.save()
+    assert askers == [SERVER]
 
 
 async def test_a_failed_save_is_tried_again() -> None:

@@ -13,7 +13,7 @@ from mailboat.model.topic import TopicConfig
 from mailboat.namesrv.kv_config import KvConfigManager
 from mailboat.namesrv.processor import NamesrvProcessor
 from mailboat.namesrv.route_info import RouteInfoManager
-from mailboat.protocol.codes import RequestCode
+from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand, decode_command
 from mailboat.protocol.frame import FrameDecoder
 from mailboat.protocol.register_broker import encode_register_broker
@@ -62,6 +62,7 @@ class Writer:
         """Start empty, and open."""
         self.written = b""
         self.is_closed = False
+        self.peer_address = "10.0.0.1"
 
     def write(self, data: bytes) -> None:
         """Keep it."""
@@ -184,7 +185,7 @@ def test_both_forms_of_a_registration_are_read(compressed: bool) -> None:
     crc = zlib.crc32(body) & 0x7FFFFFFF
     fields = {**IDENTITY, "compressed": compressed, "bodyCrc32": crc}
     assert server.ask(RequestCode.REGISTER_BROKER, fields, body).code == 0
-    assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": ["S", "T"]}
+    assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": ["T", "S"]}
 
 
 def test_a_compressed_body_is_seen_whatever_its_header_says() -> None:
@@ -193,7 +194,7 @@ def test_a_compressed_body_is_seen_whatever_its_header_says() -> None:
     body = encode_register_broker(TABLE, compressed=True)
     fields = {**IDENTITY, "compressed": "false"}
     assert server.ask(RequestCode.REGISTER_BROKER, fields, body).code == 0
-    assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": ["S", "T"]}
+    assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": ["T", "S"]}
 
 
 def test_a_registration_with_a_wrong_checksum_is_refused() -> None:
@@ -323,7 +324,7 @@ def test_write_permission_is_wiped_and_added(server: NameServer) -> None:
 def test_topics_are_listed_by_cluster_and_by_flag(server: NameServer) -> None:
     """Lists that are empty are lists all the same."""
     by_cluster = RequestCode.GET_TOPICS_BY_CLUSTER
-    assert server.ok(by_cluster, {"cluster": "DefaultCluster"}) == {"topicList": ["S", "T"]}
+    assert server.ok(by_cluster, {"cluster": "DefaultCluster"}) == {"topicList": ["T", "S"]}
     assert server.ok(by_cluster, {"cluster": "none"}) == {"topicList": []}
     assert server.ok(RequestCode.GET_UNIT_TOPIC_LIST) == {"topicList": []}
     assert server.ok(RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST) == {"topicList": ["S"]}
@@ -443,6 +444,15 @@ def test_switches_are_changed_at_once(server: NameServer) -> None:
     assert "orderMessageEnable=false" in shown
 
 
+@pytest.mark.parametrize("field", ["clusterName", "brokerName", "brokerAddr", "haServerAddr"])
+def test_names_of_brokers_are_no_longer_than_names_are(server: NameServer, field: str) -> None:
+    """They are kept, and a header has room for 64 KiB."""
+    fields = IDENTITY | {field: "x" * 513}
+    answer = server.ask(RequestCode.REGISTER_BROKER, fields, b"")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == f"{field} has 513 characters, more than 512"
+
+
 def test_topics_left_out_lose_their_routes_once_that_is_wanted(server: NameServer) -> None:
     """deleteTopicWithBrokerRegistration counts from the next registration on."""
     fewer = TopicConfigTable(DataVersion(4, 1700000000000), {"S": TopicConfig("S", 1, 1)})
@@ -451,7 +461,7 @@ def test_topics_left_out_lose_their_routes_once_that_is_wanted(server: NameServe
     )
     server.ask(RequestCode.REGISTER_BROKER, IDENTITY, encode_register_broker(fewer))
     topics = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER
-    assert server.ok(topics) == {"topicList": ["S", "T"]}
+    assert server.ok(topics) == {"topicList": ["T", "S"]}
     server.ok(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"deleteTopicWithBrokerRegistration=true")
     server.ask(RequestCode.REGISTER_BROKER, IDENTITY, encode_register_broker(more))
     assert server.ok(topics) == {"topicList": ["S", "U"]}

@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+import mailboat.namesrv.route_info as route_info
 from mailboat.errors import BrokerError, PlaceTakenError
 from mailboat.model.data_version import DataVersion
 from mailboat.model.topic import TopicConfig
 from mailboat.namesrv.route_info import (
     MAX_BROKERS,
+    ROUTE_BYTES,
     BrokerAddress,
     Registration,
     RouteInfoManager,
@@ -369,9 +371,9 @@ def test_topics_are_listed_by_cluster(routes: RouteInfoManager) -> None:
     routes.register(MASTER, "m")
     extra = {"V": TopicConfig("V"), "W": TopicConfig("W")}
     routes.register(replace(FOREIGN, topics=extra), "f")
-    assert sorted(routes.topics_of_cluster("c")) == ["T", "U"]
-    assert sorted(routes.topics_of_cluster("d")) == ["V", "W"]
-    assert routes.topics_of_cluster("unknown") == []
+    assert sorted(_found(routes.topics_of_cluster("c"))) == ["T", "U"]
+    assert sorted(_found(routes.topics_of_cluster("d"))) == ["V", "W"]
+    assert _found(routes.topics_of_cluster("unknown")) == []
 
 
 def test_system_topics_are_named_as_clusters_and_brokers(routes: RouteInfoManager) -> None:
@@ -625,3 +627,78 @@ def test_one_connection_registers_only_so_many_brokers(routes: RouteInfoManager)
         routes.register(replace(MASTER, broker_name="more", address="h:more"), "m")
     routes.register(replace(MASTER, broker_name="b0", address="h:0"), "m")
     routes.register(replace(MASTER, broker_name="more", address="h:more"), "other")
+
+
+def test_all_connections_register_only_so_many_brokers(
+    routes: RouteInfoManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every answer about a cluster names all of them; those that are known go on."""
+    monkeypatch.setattr(route_info, "MAX_BROKERS_IN_ALL", 3)
+    for number in range(3):
+        routes.register(replace(MASTER, broker_name=f"b{number}", address=f"h:{number}"), number)
+    more = replace(MASTER, broker_name="more", address="h:more")
+    with pytest.raises(BrokerError, match="3 brokers are registered here already"):
+        routes.register(more, "other")
+    routes.register(replace(MASTER, broker_name="b0", address="h:0"), 0)
+    routes.connection_closed(1)
+    routes.register(more, "other")
+    assert routes.broker_count() == 3
+
+
+def _many(*numbers: int) -> dict[str, TopicConfig]:
+    return {f"t{number:05d}": TopicConfig(f"t{number:05d}") for number in numbers}
+
+
+def test_the_topics_of_all_brokers_have_a_bound(
+    routes: RouteInfoManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever registers ever new ones, or adds them one by one, is told; those before stay."""
+    monkeypatch.setattr(route_info, "MAX_ROUTE_BYTES", 100 * (ROUTE_BYTES + 6))
+    first = replace(MASTER, topics=_many(*range(60)))
+    routes.register(first, "m")
+    other = replace(OTHER, topics=_many(*range(30, 90)))
+    with pytest.raises(BrokerError, match="not all topics of broker b have a route"):
+        routes.register(other, "o")
+    assert len(_found(routes.topics())) == 70
+    assert routes.data_version(BrokerAddress("c", OTHER.address)) is None
+    # What it has is taken again, and another version of it.
+    routes.register(replace(first, data_version=DataVersion(2, 1000)), "m")
+    added = QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)
+    with pytest.raises(BrokerError, match="not all topics of broker a have a route"):
+        routes.add_topic("t99999", [added])
+    routes.delete_topic("t00000")
+    routes.add_topic("t99999", [added])
+    with pytest.raises(BrokerError, match="not all topics of broker a have a route"):
+        routes.register(replace(first, data_version=DataVersion(3, 1000)), "m")
+
+
+@pytest.mark.parametrize("how", ["delete", "leave", "leave out", "come back"])
+def test_topics_that_are_gone_make_room(
+    routes: RouteInfoManager, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """However they went, the next ones are taken; again and again."""
+    monkeypatch.setattr(route_info, "MAX_ROUTE_BYTES", 2_000 * (ROUTE_BYTES + 6))
+    for number in range(5):
+        topics = _many(*range(number * 2_000, (number + 1) * 2_000))
+        version = DataVersion(number, 1000)
+        routes.delete_unlisted_topics = how == "leave out"
+        routes.register(replace(MASTER, topics=topics, data_version=version), "m")
+        assert sorted(_found(routes.topics())) == sorted(topics)
+        if how == "leave":
+            routes.unregister(BrokerAddress("c", MASTER.address), "a")
+            assert list(routes.clean())
+        elif how == "come back":
+            routes.unregister(BrokerAddress("c", MASTER.address), "a", route_kept_s=60)
+        elif how == "delete":
+            for topic in topics:
+                routes.delete_topic(topic)
+
+
+def test_topics_that_are_left_out_go_in_slices(routes: RouteInfoManager) -> None:
+    """Hundreds of thousands may, and each takes a few microseconds."""
+    routes.register(replace(MASTER, topics=_many(*range(5_000))), "m")
+    routes.delete_unlisted_topics = True
+    fewer = replace(MASTER, topics=_many(1, 2), data_version=DataVersion(2, 1000))
+    counts = [routes.topic_count() for _ in routes.register_in_steps(fewer, "m")]
+    assert counts[:10] == [4_502, *range(4_002, 0, -500), 2][:10]
+    assert sorted(_found(routes.topics())) == sorted(fewer.topics)

@@ -18,7 +18,17 @@ from mailboat.protocol.bodies import (
     encode_kv_table,
     encode_properties_text,
     encode_topic_list,
+    topic_list_slices,
 )
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1_000, 1_001, 2_500])
+def test_a_topic_list_may_be_written_in_slices(count: int) -> None:
+    """Joined they are what is written at once, and no slice has more than a thousand names."""
+    names = [f't"{number:05d}' for number in range(count)]
+    slices = list(topic_list_slices(names))
+    assert b"".join(slices) == encode_topic_list(names)
+    assert max(some.count(b"t\\") for some in slices) <= 1_000
 
 
 def test_bodies_are_compact_json() -> None:

@@ -12,6 +12,7 @@ from mailboat.protocol.frame import Frame, FrameDecoder
 from mailboat.remoting.connection import Connection, ConnectionSet
 from mailboat.remoting.dispatcher import Answer, Dispatcher, Lane
 from mailboat.remoting.limits import RemotingLimits
+from mailboat.remoting.turns import SERVER, Asker, asker
 
 
 class NotedTransport(asyncio.Transport):
@@ -431,3 +432,20 @@ async def test_response_frames_reach_the_waiting_request() -> None:
     dispatcher.frames_received(connection, frames)
     assert 10 == (await waiting).code
     assert 1 == len(transport.written)
+
+
+async def test_what_is_awaited_knows_who_asks() -> None:
+    """Turns go round by address and connection; the loop's other tasks work for nobody."""
+    dispatcher = Dispatcher()
+    askers: list[Asker] = []
+
+    async def note(_: Connection, command: RemotingCommand) -> Answer:
+        askers.append(asker.get())
+        return command.response(0)
+
+    dispatcher.register(1000, note)
+    connection, _ = connect(dispatcher)
+    connection.data_received(request(1000))
+    await dispatcher.drain(10)
+    assert askers == [Asker("10.0.0.1", connection)]
+    assert asker.get() == SERVER

@@ -6,6 +6,7 @@ Source: apache/rocketmq broker/processor/ClientManageProcessor.java @ rocketmq-a
 import asyncio
 import logging
 from collections.abc import Awaitable, Generator
+from dataclasses import dataclass
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
@@ -46,6 +47,36 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     dispatcher.register(RequestCode.CHECK_CLIENT_CONFIG, processor.check_client_config)
 
 
+@dataclass(slots=True)
+class _Taken:
+    """What came of a heartbeat."""
+
+    topics_changed: bool = False
+    refused: int = 0
+    """How many groups the client could not join, or not with these subscriptions."""
+
+    code: int = ResponseCode.SUCCESS
+    remark: str = ""
+
+    def refuse(self, error: BrokerError) -> None:
+        """Note that a group is refused, and why the first one was."""
+        self.refused += 1
+        if self.refused == 1:
+            self.code, self.remark = error.code, error.remark
+
+    def answer(self, command: RemotingCommand) -> RemotingCommand:
+        """Tell the client."""
+        if not self.refused:
+            return command.response(ResponseCode.SUCCESS)
+        return command.response(
+            self.code,
+            f"request HEART_BEAT: {self.refused} of its groups are not registered: {self.remark}",
+        )
+
+
+_Taking = Generator[None, None, _Taken]
+
+
 class ClientManageProcessor:
     """Keeps the tables of clients up to date."""
 
@@ -74,43 +105,62 @@ class ClientManageProcessor:
             )
         client = ClientInfo(connection, data.client_id, command.language, command.version)
         work = self._take(client, data)
-        topics_changed = first_turn(work)
-        if topics_changed is None:
+        taken = first_turn(work)
+        if taken is None:
             return self._take_rest(command, work)
-        if topics_changed:
-            return self._answer_when_known(command)
-        return command.response(ResponseCode.SUCCESS)
+        if taken.topics_changed:
+            return self._answer_when_known(command, taken)
+        return taken.answer(command)
 
-    async def _take_rest(
-        self, command: RemotingCommand, work: Generator[None, None, bool]
-    ) -> RemotingCommand:
-        if await in_turns(work):
-            return await self._answer_when_known(command)
-        return command.response(ResponseCode.SUCCESS)
+    async def _take_rest(self, command: RemotingCommand, work: _Taking) -> RemotingCommand:
+        taken = await in_turns(work)
+        if taken.topics_changed:
+            return await self._answer_when_known(command, taken)
+        return taken.answer(command)
 
-    def _take(self, client: ClientInfo, data: HeartbeatData) -> Generator[None, None, bool]:
-        """Register a client with its groups, one by one; return whether topics were made."""
-        topics_changed = False
+    def _take(self, client: ClientInfo, data: HeartbeatData) -> _Taking:
+        """Register a client with its groups, one by one.
+
+        One that is refused keeps the others from nothing: members must not be lost for it.
+        """
+        taken = _Taken()
         for consumer in data.consumer_data_set:
             if client.connection.is_closed:
                 # Nobody would take it out of its groups again.
-                return topics_changed
-            config = self._broker.groups.find(consumer.group_name)
-            if config is None:
-                # Unknown and not to be made: its pulls are refused with the reason.
-                continue
-            topics_changed |= self._create_retry_topic(consumer, config)
-            self._compile_filters(consumer)
-            self._broker.consumers.register(
-                client, consumer, notify=config.notify_consumer_ids_changed_enable
-            )
+                return taken
+            try:
+                taken.topics_changed |= self._take_consumer(client, consumer)
+            except BrokerError as error:
+                taken.refuse(error)
             yield
         for producer in data.producer_data_set:
             if client.connection.is_closed:
-                return topics_changed
-            self._broker.producers.register(client, producer.group_name)
+                return taken
+            try:
+                self._broker.producers.register(client, producer.group_name)
+            except BrokerError as error:
+                taken.refuse(error)
             yield
-        return topics_changed
+        return taken
+
+    def _take_consumer(self, client: ClientInfo, consumer: ConsumerData) -> bool:
+        """Register a client with a consumer group; return whether topics were made.
+
+        Raises:
+            BrokerError: members take up as much as they may; nothing was made.
+        """
+        groups, group = self._broker.groups, consumer.group_name
+        known = groups.select(group)
+        if known is None and not groups.may_make(group):
+            # Its pulls are refused with the reason.
+            return False
+        is_changed = self._broker.consumers.register(
+            client, consumer, notify=known is None or known.notify_consumer_ids_changed_enable
+        )
+        config = groups.find(group)
+        assert config is not None
+        self._compile_filters(consumer)
+        return self._create_retry_topic(consumer, config, is_news=is_changed)
 
     def unregister(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Let a client leave a producer group, a consumer group or both."""
@@ -167,13 +217,16 @@ class ClientManageProcessor:
                 )
 
         try:
-            if filters.find(expression) is None:
+            if filters.find(expression) is None and not filters.is_waiting(expression):
+                # One report is enough, however often heartbeats come until then.
                 filters.compile(expression, report)
         except BrokerError:
             # Known to be wrong, or too many wait: its pulls are told.
             return
 
-    def _create_retry_topic(self, consumer: ConsumerData, config: SubscriptionGroupConfig) -> bool:
+    def _create_retry_topic(
+        self, consumer: ConsumerData, config: SubscriptionGroupConfig, *, is_news: bool
+    ) -> bool:
         topics = self._broker.topics
         subscribed = (
             topics.select(subscription.topic) for subscription in consumer.subscription_data_set
@@ -187,12 +240,11 @@ class ClientManageProcessor:
             )
         except BrokerError as error:
             # The group may consume all the same; what it sends back is refused with the reason.
-            is_new = consumer.group_name not in self._broker.consumers.groups
-            level = logging.WARNING if is_new else logging.DEBUG
+            level = logging.WARNING if is_news else logging.DEBUG
             _log.log(level, "a consumer group has no retry topic: %s", error.remark)
             return False
 
-    async def _answer_when_known(self, command: RemotingCommand) -> RemotingCommand:
+    async def _answer_when_known(self, command: RemotingCommand, taken: _Taken) -> RemotingCommand:
         _, *results = await asyncio.gather(
             self._broker.registration.register_now(),
             self._broker.topics.persist(),
@@ -203,4 +255,4 @@ class ClientManageProcessor:
             if isinstance(result, OSError):
                 # A full disk must not keep consumers out: they are what drains it.
                 _log.warning("a new consumer group is not saved yet: %s", result)
-        return command.response(ResponseCode.SUCCESS)
+        return taken.answer(command)

@@ -4,7 +4,6 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java (ViewBrokerSt
 fetchAllConsumeStatsInBroker) and store/stats/BrokerStatsManager.java @ rocketmq-all-5.3.3.
 """
 
-import asyncio
 from collections.abc import Generator
 from typing import Final
 
@@ -67,15 +66,7 @@ class StatsAdminProcessor:
     ) -> RemotingCommand:
         """Return how far every group has read, topic by topic."""
         only_ordered = required_bool(command, "isOrder")
-        stats: dict[str, list[ConsumeStats]] = {}
-        queues = 0
-        for group in sorted(self._broker.groups.table):
-            stats[group] = await in_turns(self._of_group(group, only_ordered=only_ordered))
-            queues += sum(len(each.offset_table) for each in stats[group])
-            if queues > STATS_QUEUES_MAX:
-                raise too_many_queues(group)
-            # A broker of a thousand groups must not stop for all of them at once.
-            await asyncio.sleep(0)
+        stats = await in_turns(self._of_all_groups(only_ordered=only_ordered))
         body = await joined_in_turns(consume_stats_list_slices(self._broker.address, stats))
         return command.response(ResponseCode.SUCCESS, body=body)
 
@@ -86,6 +77,19 @@ class StatsAdminProcessor:
             topic, _, group = key.rpartition("@")
             return self._broker.stats.group_flows().get((topic, group))
         return None
+
+    def _of_all_groups(
+        self, *, only_ordered: bool
+    ) -> Generator[None, None, dict[str, list[ConsumeStats]]]:
+        stats: dict[str, list[ConsumeStats]] = {}
+        queues = 0
+        for group in sorted(self._broker.groups.table):
+            stats[group] = yield from self._of_group(group, only_ordered=only_ordered)
+            queues += sum(len(each.offset_table) for each in stats[group])
+            if queues > STATS_QUEUES_MAX:
+                raise too_many_queues(group)
+            yield
+        return stats
 
     def _of_group(
         self, group: str, *, only_ordered: bool
