@@ -17,8 +17,6 @@ from typing import Any, Final, cast
 
 from aiohttp import web
 
-from mailboat.remoting.turns import Asker, asker
-
 HEADERS_S: Final = 10.0
 """From the first byte of a request, or the accept, to the end of its headers."""
 
@@ -82,7 +80,6 @@ class HttpConnections:
         if guard is None:  # closed meanwhile
             return await handler(request)
         guard.request_begins(request)
-        asker.set(Asker(request.remote or "", guard))
         self.grew(self._step_bytes)
         try:
             return await handler(request)

@@ -8,8 +8,9 @@ from typing import Final
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from mailboat.http_connections import HttpConnections
+from mailboat.http_connections import Handler, HttpConnections
 from mailboat.remoting.limits import http_connection_capacity
+from mailboat.remoting.turns import Asker, asker
 from mailboat.web import (
     administration,
     api,
@@ -35,7 +36,7 @@ def build_app(context: WebContext) -> web.Application:
     """Make the application of a process: what it shows depends on what runs in it."""
     has_broker = context.settings.role != "namesrv"
     app = web.Application(
-        middlewares=[answer_errors],
+        middlewares=[_note_asker, answer_errors],
         client_max_size=_most_request_bytes(context),
     )
     probes.add_routes(app, context)
@@ -80,6 +81,13 @@ class WebServer:
         if self._listening is not None:
             self._listening.close()
         await self._runner.cleanup()
+
+
+@web.middleware
+async def _note_asker(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let the long work that a request asks for take turns with that of other peers."""
+    asker.set(Asker(request.remote or "", request.protocol))
+    return await handler(request)
 
 
 def _most_request_bytes(context: WebContext) -> int:
