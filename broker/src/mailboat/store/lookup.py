@@ -58,6 +58,8 @@ _MIN_RECORD_BYTES: Final = FIXED_BYTES + CRC_PROPERTY_BYTES
 # A checksum property back to front: its digits are stored in that order.
 _CRC_PROPERTY_REVERSED: Final = b"\x02%010d" + CRC_PROPERTY_HEAD[::-1]
 _CHECKED_PARTS: Final = f"%ds{CRC_PROPERTY_BYTES}s"
+# Damaged messages that a search by time looks at one by one: a lost segment has millions.
+_DAMAGED_LOOKS: Final = 64
 # Remembered reads, about 150 bytes each.
 _VERIFIED_READS: Final = 32_768
 
@@ -495,12 +497,21 @@ class Lookup:
         return low
 
     def _readable_time(self, queue: ConsumeQueue, queue_offset: int, limit: int) -> tuple[int, int]:
-        """Return the next message with a readable time and the time, `limit` when there is none."""
+        """Return a message with a readable time and the time, `limit` when none was found.
+
+        It is the next one, unless very many are damaged: then steps grow, and whole ones between
+        damaged ones may be passed over. So an answer comes at once, and is too early rather than
+        too late.
+        """
+        step, looked = 1, 0
         while queue_offset < limit:
             time_ms = self.store_timestamp_ms(queue, queue_offset)
             if time_ms >= 0:
                 return queue_offset, time_ms
-            queue_offset += 1
+            looked += 1
+            if looked >= _DAMAGED_LOOKS:
+                step *= 2
+            queue_offset += step
         return limit, 0
 
 
