@@ -363,6 +363,39 @@ def test_a_record_in_a_body_that_no_broker_stores_is_not_taken_for_one(
     assert all(path.startswith("/store/") for path in disk.walk())
 
 
+@pytest.mark.parametrize("is_first_of_segment", [False, True])
+@pytest.mark.parametrize("is_below_mark", [False, True])
+def test_a_record_in_a_body_whose_write_was_not_finished_is_not_taken_for_one(
+    is_first_of_segment: bool, is_below_mark: bool
+) -> None:
+    """The process dies in a write: the head is there, and what the sender put into the body."""
+    config = small_config("ASYNC_FLUSH", mapped_file_size_commit_log=1 << 16)
+    disk = SimulatedDisk()
+    store = MessageStore(config, disk, store_host=HOST)
+    store.open()
+    _put(store, range(40))
+    at = store.commit_log.end
+    if is_first_of_segment:
+        store.commit_log.move_on(reserve=True)
+        at = store.commit_log.end
+    sent = History().send("evil", 0, b"")
+    inner = make_message(sent, "U1")
+    inner.body = _forged(at + HEAD_V4.size, "orders", 0, 0).ljust(1000, b"z")
+    store.put_messages([inner])
+    assert inner.physical_offset == at
+    if is_below_mark:
+        _flush(store)
+    disk = disk.kill()
+    path = f"/store/commitlog/{segment_name(at - at % (1 << 16))}"
+    fd = disk.open(path)
+    disk.pwrite(fd, bytes(inner.size_bytes - 600), at % (1 << 16) + 600)
+    disk.close(fd)
+    store = MessageStore(config, disk, store_host=HOST)
+    store.open()
+    assert _served(store) == _bodies(range(40))
+    assert store.max_offset("orders", 0) == 40
+
+
 def test_the_real_kernel_has_a_name() -> None:
     """It is the same for every process, and says nothing where the kernel does not tell."""
     name = RealDisk().boot_id()

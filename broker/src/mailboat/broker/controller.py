@@ -361,6 +361,8 @@ class BrokerController:
         while True:
             written.clear()
             self.store.background()
+            if self.store.has_unwritten:
+                written.set()
             progress.beat()
             await asyncio.sleep(_BUSY_SLICE_S)
             # A write ends the rest: a burst must not fill a small volume before the disk is seen.

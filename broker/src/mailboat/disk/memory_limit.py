@@ -15,6 +15,11 @@ def memory_limit_bytes(root: str = _MACHINE) -> int:
     return min([machine_bytes, *_group_limits(root.rstrip("/"))])
 
 
+def share_of_memory(percent: int) -> int:
+    """Return so many per cent of the memory that this process may use, in bytes."""
+    return memory_limit_bytes() * percent // 100
+
+
 def _group_limits(root: str) -> list[int]:
     """Return the limits of the groups that this process is in; those without one are left out."""
     limits: list[int] = []

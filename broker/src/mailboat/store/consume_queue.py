@@ -466,9 +466,14 @@ class ConsumeQueue:
 
     @property
     def first_byte(self) -> int:
-        """Where the first file begins that holds units from `min_offset` on; 0 without files."""
+        """Where the first file begins that holds units from `min_offset` on.
+
+        Where there is none yet, that is where it will be made.
+        """
+        if not self._files:
+            return self._written // self._file_bytes * self._file_bytes
         index = bisect_right(self._files, self.min_offset * UNIT_BYTES) - 1
-        return self._files[max(index, 0)] if self._files else 0
+        return self._files[max(index, 0)]
 
     def _count_beyond(self, queue_offset: int, given_out: int) -> int:
         """Return where the units end that are stored beyond a cut, of records below an offset."""

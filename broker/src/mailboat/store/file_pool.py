@@ -10,7 +10,10 @@ from collections import OrderedDict
 from typing import Final
 
 from mailboat.disk import Disk
+from mailboat.disk.descriptors import descriptor_limit
 
+_MOST_OPEN: Final = 384
+_LEAST_OPEN: Final = 8
 _NO_DESCRIPTORS: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -87,3 +90,9 @@ class FilePool:
             if not self.make_room(exc):
                 raise
             return self._disk.open(path)
+
+
+def open_files_limit() -> int:
+    """Return how many files a store may keep open: most descriptors are for connections."""
+    limit = descriptor_limit()
+    return _MOST_OPEN if limit is None else max(min(limit // 4, _MOST_OPEN), _LEAST_OPEN)

@@ -43,6 +43,11 @@ class StorePaths:
         return f"{self.root}/config"
 
     @property
+    def folders(self) -> tuple[str, ...]:
+        """Directories that a store has from its first start on."""
+        return self.root, self.commit_log, self.consume_queue, self.config, self.own
+
+    @property
     def checkpoint(self) -> str:
         """RocketMQ's checkpoint file."""
         return f"{self.root}/checkpoint"

@@ -66,6 +66,8 @@ _MIN_RECORD_BYTES: Final = FIXED_BYTES + CRC_PROPERTY_BYTES
 # A checksum property back to front: its digits are stored in that order.
 _CRC_PROPERTY_REVERSED: Final = b"\x02%010d" + CRC_PROPERTY_HEAD[::-1]
 _CHECKED_PARTS: Final = f"%ds{CRC_PROPERTY_BYTES}s"
+# Damaged messages that a search by time looks at one by one: a lost segment has millions.
+_DAMAGED_LOOKS: Final = 64
 # Remembered reads, about 150 bytes each.
 _VERIFIED_READS: Final = 32_768
 
@@ -510,11 +512,13 @@ class Lookup:
     def _readable_time(
         self, queue: ConsumeQueue, queue_offset: int, limit: int
     ) -> Generator[None, None, tuple[int, int]]:
-        """Find the next message with a readable time and the time, `limit` when there is none.
+        """Find a message with a readable time and the time, `limit` when there is none.
 
-        Each unit may be the one; behind one that is blank there are often many more.
+        It is the next one, unless very many are damaged: then steps grow, and whole ones between
+        damaged ones may be passed over. So an answer comes soon, and is too early rather than too
+        late. Each unit may be the one; behind one that is blank there are often many more.
         """
-        count = 1
+        count, step, damaged = 1, 1, 0
         while queue_offset < limit and not queue.is_removed:
             queue_offset = max(queue_offset, queue.min_offset)
             units = queue.read_units(queue_offset, min(count, limit - queue_offset))
@@ -528,7 +532,10 @@ class Lookup:
                     time_ms = self._timestamp_at(physical_offset)
                     if time_ms >= 0:
                         return queue_offset, time_ms
-                queue_offset += 1
+                damaged += 1
+                if damaged >= _DAMAGED_LOOKS:
+                    step *= 2
+                queue_offset += step
             yield
         return limit, 0
 

@@ -50,6 +50,12 @@ class MessageInner(msgspec.Struct, gc=False):
     size_bytes: int = 0
 
 
+def refuse(messages: list[MessageInner]) -> None:
+    """Note that messages are not taken."""
+    for message in messages:
+        message.status = PutStatus.SERVICE_NOT_AVAILABLE
+
+
 class BlockingRunner(Protocol):
     """Runs file-system calls that may block, away from the caller where it can."""
 

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import NO_ROOM, Disk, SyncFailedError
-from mailboat.disk.descriptors import descriptor_limit
-from mailboat.disk.memory_limit import memory_limit_bytes
+from mailboat.disk.memory_limit import share_of_memory
 from mailboat.errors import StoreBusyError, StoreClosedError
 from mailboat.filtering.property_filter import PropertyFilter
 from mailboat.model.delay_level import DelayLevels
@@ -35,7 +34,7 @@ from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.dispatch import ArrivalListener, Dispatch
-from mailboat.store.file_pool import FilePool
+from mailboat.store.file_pool import FilePool, open_files_limit
 from mailboat.store.flush import Flusher, FlushJob
 from mailboat.store.index_service import IndexService
 from mailboat.store.key_search import KeyQuery, QueryResult, search_job
@@ -46,6 +45,7 @@ from mailboat.store.message_inner import (
     MessageInner,
     PutStatus,
     Runners,
+    refuse,
     run_inline,
 )
 from mailboat.store.queue_table import QueueSync, QueueTable, sync_queues
@@ -59,9 +59,9 @@ log = logging.getLogger(__name__)
 # A restart reads at most about this much of the log again.
 CHECKPOINT_BYTES: Final = 128 * 1024 * 1024
 CHECKPOINT_INTERVAL_S: Final = 10.0
-_OPEN_FILES: Final = 384
 _ANY_BYTES: Final = 1 << 62
 _WRITE_QUEUES_A_SLICE: Final = 256
+_WRITE_SLICE_S: Final = 0.01
 # Errors after which the same call may succeed, and that do not say that written bytes were lost.
 _PASSING_ERRORS: Final = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOENT}
 REJECT_REASONS: Final = ("disk_full", "no_room", "derived_files", "store_failed", "closed")
@@ -98,7 +98,7 @@ class MessageStore:
         self.paths: StorePaths = store_paths(
             os.path.expanduser(config.store_path_root_dir), config.store_path_commit_log or None
         )
-        self._pool = pool = FilePool(disk, _open_files())
+        self._pool = pool = FilePool(disk, open_files_limit())
         self.commit_log = CommitLog(
             config, disk, pool, self.paths.commit_log, store_host, self._runners.reservations
         )
@@ -126,7 +126,6 @@ class MessageStore:
 
         self.writes_rejected = dict.fromkeys(REJECT_REASONS, 0)
         """Messages that were refused, by what refused them."""
-
         self.recovery = RecoveryReport(end=0)
         self._flusher: Flusher | None = None
         self._mark: FlushedMark | None = None
@@ -136,13 +135,15 @@ class MessageStore:
         self._checkpoint_s = 0.0
         self._checkpoint_due = False
         self._is_checkpointing = False
+        # What a checkpoint will save, and whether all that it counts has been written.
+        self._noted: tuple[Progress, Callable[[], bool]] | None = None
         self._queue_syncs: list[QueueSync] = []
         self._index_saves: list[Callable[[], None]] = []
         self._dropped = DroppedFiles([], [])
         self._synced_progress: Progress | None = None
         self._is_open = False
         self._half_deleted: set[str] = set()
-        self._hot_bytes = _hot_bytes(config)
+        self._hot_bytes = share_of_memory(config.access_message_in_memory_max_ratio)
 
     def _make_dispatch(self) -> Dispatch:
         return Dispatch(
@@ -185,13 +186,7 @@ class MessageStore:
             OSError: the file system refuses.
         """
         disk, paths = self._disk, self.paths
-        for directory in (
-            paths.root,
-            paths.commit_log,
-            paths.consume_queue,
-            paths.config,
-            paths.own,
-        ):
+        for directory in paths.folders:
             disk.make_dirs(directory)
         is_foreign = opening.was_used_by_another_broker(disk, paths)
         try:
@@ -260,7 +255,9 @@ class MessageStore:
         self._catch_up_index()
         while not self.cleaner.trim(TRIM_SLICE_S):
             continue
-        progress = self._write_derived()
+        self._forget_noted()
+        self._queue_syncs = self.queues.write()
+        progress = self._note_derived()
         sync_queues(self._disk, self.paths.consume_queue, self._queue_syncs)
         for save in self._index_saves:
             save()
@@ -304,7 +301,7 @@ class MessageStore:
         whose outcome is unknown.
         """
         if self.refusal() is not None:
-            _refuse(batch)
+            refuse(batch)
             self._count_rejected(len(batch))
             return
         get_or_add = self.queues.get_or_add
@@ -325,7 +322,7 @@ class MessageStore:
     def put_batch(self, batch: list[MessageInner]) -> None:
         """Store the messages of one client batch, all or none; they share topic and queue."""
         if self.refusal() is not None:
-            _refuse(batch)
+            refuse(batch)
             self._count_rejected(len(batch))
             return
         queue = self.queues.get_or_add(batch[0].topic, batch[0].queue_id)
@@ -407,10 +404,15 @@ class MessageStore:
         if self.cleaner.trim(TRIM_SLICE_S) and is_derived_written:
             self._checkpoint_slice(self._disk.monotonic())
 
+    @property
+    def has_unwritten(self) -> bool:
+        """One slice of `background` was not enough for what there was to write."""
+        return self.refusal() is None and self.queues.has_unwritten
+
     def _write_some_derived(self) -> bool:
         try:
             self._catch_up_index()
-            self.queues.write_some(_WRITE_QUEUES_A_SLICE)
+            self.queues.write_some(_WRITE_QUEUES_A_SLICE, _WRITE_SLICE_S)
             self.index.write_some()
         except OSError as exc:
             if self._derived_refusal is None:
@@ -434,6 +436,11 @@ class MessageStore:
             elif self.retention.is_pressing and self.on_flush_wanted is not None:
                 self.on_flush_wanted()
             return
+        if self._noted is not None:
+            noted, is_written = self._noted
+            if is_written():
+                self._sync_derived(noted)
+            return
         behind = self.dispatch.dispatched_offset - self._checkpoint_offset
         is_worth_it = behind > 0 or self.cleaner.has_dropped_files
         is_time = now_s - self._checkpoint_s >= CHECKPOINT_INTERVAL_S and is_worth_it
@@ -445,15 +452,34 @@ class MessageStore:
             self._begin_checkpoint(now_s)
 
     def _begin_checkpoint(self, now_s: float) -> None:
+        """Note what is to be saved; it is synced once all that it counts has been written.
+
+        That takes some slices: a client may send to thousands of new queues at once.
+        """
         try:
-            progress = self._write_derived()
+            progress = self._note_derived()
         except OSError as exc:
-            self._take_syncs_back()
             self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
             return
         self._checkpoint_s = now_s
         self._checkpoint_due = False
         self._is_checkpointing = True
+        is_written = self.queues.note_unwritten()
+        self._noted = (progress, is_written)
+        if is_written():
+            self._sync_derived(progress)
+
+    def _forget_noted(self) -> None:
+        """Give a checkpoint up whose queues are not written yet; another one begins later."""
+        if self._noted is not None:
+            self._noted = None
+            self._is_checkpointing = False
+            self.index.save_again(self._index_saves)
+            self._index_saves = []
+
+    def _sync_derived(self, progress: Progress) -> None:
+        self._noted = None
+        self._queue_syncs = self.queues.take_syncs()
         queue_syncs, index_saves = self._queue_syncs, self._index_saves
         index_directory, queue_directory = self.paths.index, self.paths.consume_queue
 
@@ -467,9 +493,8 @@ class MessageStore:
 
         self._runners.files(sync_all, self._derived_synced)
 
-    def _write_derived(self) -> Progress:
-        self._queue_syncs = []
-        self._queue_syncs = self.queues.write()
+    def _note_derived(self) -> Progress:
+        """Return what the derived files add up to once all that is in memory has been written."""
         self._index_saves = self.index.snapshot()
         self._dropped = self.cleaner.dropped_files()
         return Progress(
@@ -551,7 +576,7 @@ class MessageStore:
         self.retention.configure(config)
         self.cleaner.configure(config)
         self.commit_log.max_body_bytes = config.max_message_size
-        self._hot_bytes = _hot_bytes(config)
+        self._hot_bytes = share_of_memory(config.access_message_in_memory_max_ratio)
 
     def queue_keys(self) -> list[tuple[str, int]]:
         """Return topic and id of every queue."""
@@ -725,6 +750,7 @@ class MessageStore:
         """Do what `delete_topic` does, a queue with each step; nobody may send to it meanwhile."""
         if self.queues.of_topic(topic):
             self._half_deleted.add(topic)
+            self._forget_noted()  # It counts the queues that go now.
         yield from self.queues.delete_topic_steps(topic)
         self._checkpoint_due = True
         # Last: whoever finds the note finds no file of the queues. A process that dies before it
@@ -772,19 +798,3 @@ class MessageStore:
 
 
 _REJECTED: Final = frozenset({PutStatus.SERVICE_NOT_AVAILABLE, PutStatus.CREATE_MAPPED_FILE_FAILED})
-
-
-def _hot_bytes(config: MessageStoreConfig) -> int:
-    """Return how much of the log's end is taken to be in memory."""
-    return memory_limit_bytes() * config.access_message_in_memory_max_ratio // 100
-
-
-def _open_files() -> int:
-    """Return how many files to keep open for reading: most descriptors are for connections."""
-    limit = descriptor_limit()
-    return _OPEN_FILES if limit is None else max(min(limit // 4, _OPEN_FILES), 8)
-
-
-def _refuse(batch: list[MessageInner]) -> None:
-    for message in batch:
-        message.status = PutStatus.SERVICE_NOT_AVAILABLE

@@ -4,7 +4,7 @@ Source: apache/rocketmq store/queue/ConsumeQueueStore.java @ rocketmq-all-5.3.3.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from mailboat.disk import Disk, UnreadableError
@@ -75,7 +75,9 @@ class QueueTable:
         self._directory = directory
         self._file_bytes = file_bytes
         self._pool = pool
+        # In the order in which they are written.
         self._dirty: dict[ConsumeQueue, None] = {}
+        self._written_count = 0
         self._unsynced: dict[ConsumeQueue, int] = {}
         self._trimmed: dict[ConsumeQueue, None] = {}
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
@@ -126,22 +128,39 @@ class QueueTable:
         """Note that a queue's bytes from `since_bytes` on are not durable."""
         self._unsynced[queue] = min(since_bytes, self._unsynced.get(queue, since_bytes))
 
-    def write_some(self, limit: int) -> int:
+    def write_some(self, limit: int, slice_s: float = _AT_ONCE_S) -> int:
         """Write the pending units of up to `limit` queues; return how many queues were written.
+
+        It ends after so many seconds: the first unit of a queue makes a folder and a file.
 
         Raises:
             OSError: the queue that failed and the rest keep their units in memory.
         """
         count = 0
-        while self._dirty and count < limit:
+        ends_at_s = self._disk.monotonic() + slice_s
+        while self._dirty and count < limit and self._disk.monotonic() <= ends_at_s:
             queue = next(iter(self._dirty))
             # Noted first: a call that fails may have written a part.
             self.mark_unsynced(queue, queue.written_bytes)
             queue.write_pending()
             queue.is_dirty = False
             del self._dirty[queue]
+            self._written_count += 1
             count += 1
         return count
+
+    @property
+    def has_unwritten(self) -> bool:
+        """Some units are only in memory."""
+        return bool(self._dirty)
+
+    def note_unwritten(self) -> Callable[[], bool]:
+        """Return a call that tells whether all that is only in memory now has been written.
+
+        It does not hold over the deletion of a topic.
+        """
+        target = self._written_count + len(self._dirty)
+        return lambda: self._written_count >= target
 
     def write(self) -> list[QueueSync]:
         """Write the pending units of all queues; return what must be synced.
@@ -150,6 +169,10 @@ class QueueTable:
             OSError: the call may be repeated.
         """
         self.write_some(len(self._dirty))
+        return self.take_syncs()
+
+    def take_syncs(self) -> list[QueueSync]:
+        """Return what must be synced of all that was written."""
         syncs = [QueueSync(queue, since) for queue, since in self._unsynced.items()]
         self._unsynced = {}
         return syncs

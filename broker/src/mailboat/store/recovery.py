@@ -213,12 +213,13 @@ class Scanner:
             return found
         found = _declared_end(segment, position)
         if found is None:
-            found = self._search(segment, position + 1)
+            found = self._search(segment, _behind_body(segment, position))
         for later in self._segments:
             if found is not None:
                 break
             if later.start > segment.start:
-                found = self._search(later, 0)
+                is_good = _is_record(SegmentReader(later), 0)
+                found = self._search(later, 0 if is_good else _behind_body(later, 0))
         self._searched = (records, found)
         return found
 
@@ -286,6 +287,24 @@ def _declared_end(segment: Segment, position: int) -> int | None:
     except UnreadableError:
         return None
     return segment.start + end if is_good else None
+
+
+def _behind_body(segment: Segment, position: int) -> int:
+    """Return where a search behind a bad record begins: never in its body, if its head is whole.
+
+    A process that dies in a write leaves the head and some of the body, and a body is what a sender
+    says: it may hold a record that is good in every way but that nobody stored. A single wrong bit
+    in a head leads behind no other record, as it has to agree with itself.
+    """
+    reader = SegmentReader(segment)
+    candidate = _candidate(reader, position)
+    if candidate is None or candidate.physical_offset != segment.start + position:
+        return position + 1
+    try:
+        end = reader.body_end(position)
+    except UnreadableError:
+        return position + 1
+    return position + 1 if end is None else end
 
 
 def _is_record(reader: SegmentReader, position: int) -> bool:

@@ -99,6 +99,18 @@ class SegmentReader:
         at = self._cover(position, size)
         return bytes(self._data[at : at + size])
 
+    def body_end(self, position: int) -> int | None:
+        """Return where the body of a record ends by its head, None where its sizes disagree.
+
+        Raises:
+            UnreadableError: the head cannot be read.
+            OSError: it cannot be read now.
+        """
+        rest = self._segment.size_bytes - position
+        at = self._cover(position, min(FIXED_BYTES + 2 * IPV6_EXTRA_BYTES, rest))
+        end = self._body_end(at) if rest >= FIXED_BYTES else None
+        return end if end is not None and end <= self._segment.size_bytes else None
+
     def _size_of_record(self, position: int) -> int:
         """Return how many bytes to have of a record, not trusting what it says of its size."""
         rest = self._segment.size_bytes - position
@@ -109,12 +121,19 @@ class SegmentReader:
         size = int.from_bytes(self._data[at : at + 4], "big")
         if size > rest or size <= len(self._data) - at:
             return head_bytes if size > rest else size
+        return size if self._body_end(at) is not None else head_bytes
+
+    def _body_end(self, at: int) -> int | None:
+        """Return where a body ends by its head, which the window has, None where sizes disagree."""
+        size = int.from_bytes(self._data[at : at + 4], "big")
         sys_flag = HEAD.unpack_from(self._data, at)[7]
         body_size_at = at + _BODY_SIZE_AT
         body_size_at += IPV6_EXTRA_BYTES if sys_flag & BORN_HOST_V6 else 0
         body_size_at += IPV6_EXTRA_BYTES if sys_flag & STORE_HOST_V6 else 0
         body_size = int.from_bytes(self._data[body_size_at : body_size_at + 4], "big")
-        return size if body_size < size <= body_size + _MOST_BESIDE_BODY else head_bytes
+        if not body_size < size <= body_size + _MOST_BESIDE_BODY:
+            return None
+        return self._start + min(body_size_at + 4 + body_size, at + size)
 
     def _cover(self, position: int, size: int) -> int:
         """Have bytes of the segment in the window; return where in it they begin."""

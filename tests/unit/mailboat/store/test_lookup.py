@@ -1,9 +1,10 @@
 """Reads by queue offset: which messages, and never a damaged one, however often it was read."""
 
 import os
+from collections.abc import Generator
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import pytest
 
@@ -204,4 +205,43 @@ def test_the_memory_of_checked_reads_is_bounded(
         for at in range(_COUNT - 1):
             assert _bodies(_get(store, at)) == bodies[at:]
             assert len(store.lookup._verified) <= 3
+    store.close()
+
+
+def _result(steps: Generator[None, None, int]) -> int:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return cast(int, done.value)
+
+
+@pytest.mark.parametrize("count", [40, 20_000])
+@pytest.mark.parametrize("upper", [False, True])
+def test_a_search_by_time_does_not_look_at_every_damaged_message(
+    tmp_path: Path, count: int, *, upper: bool
+) -> None:
+    """A segment that is lost has millions; where the answer is not exact, it is too early."""
+    store = _open(tmp_path, mapped_file_size_commit_log=1 << 22)
+    last = [_put(store, 0, b"%d" % number) for number in range(count)][-1]
+    size = last.physical_offset + last.size_bytes
+    path = store.commit_log.segments[0].path
+    lost_from, lost_to = size // 4, size * 3 // 4
+    with open(path, "r+b") as file:
+        file.seek(lost_from)
+        file.write(bytes(lost_to - lost_from))
+    looked = []
+    find = store.commit_log.find
+    store.commit_log.find = lambda at: (looked.append(at), find(at))[1]  # type: ignore[method-assign]
+    newest_ms = store.store_timestamp("orders", 0, count - 1)
+    assert store.store_timestamp("orders", 0, count // 2) == -1
+    for timestamp_ms, wanted in (
+        (0, range(1)),
+        (newest_ms, range(count)),
+        (newest_ms + 1, range(count - upper, count + 1 - upper)),
+    ):
+        looked.clear()
+        found = _result(store.offset_by_time_steps("orders", 0, timestamp_ms, upper=upper))
+        assert found in wanted
+        assert len(looked) < 80 * 16
     store.close()
