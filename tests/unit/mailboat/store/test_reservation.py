@@ -122,7 +122,7 @@ def test_a_cut_that_finds_no_room_is_known_and_made_good() -> None:
 def test_a_late_reservation_touches_no_other_file(monkeypatch: pytest.MonkeyPatch) -> None:
     """The segment may be full, flushed and closed before the thread comes to it, and the number of
     its descriptor be another file's."""
-    monkeypatch.setattr(message_store, "_open_files", lambda: 1)
+    monkeypatch.setattr(message_store, "open_files_limit", lambda: 1)
     jobs: list[Job] = []
     is_late = False
 
