@@ -57,6 +57,20 @@ async def test_a_body_that_cannot_be_unpacked_hides_no_other(
         assert (await shell.json("message", "show", *place))["body"] == NOT_PACKED.decode()
 
 
+@pytest.mark.parametrize("born", [1_764_000_000_000_000_000, 2**63 - 1])
+async def test_a_time_of_birth_that_is_no_time_is_shown_as_a_number(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], born: int
+):
+    """Such as nanoseconds: producers may send any number."""
+    async with Cluster(tmp_path) as cluster:
+        shell = Shell(cluster, capsysbinary)
+        await make_topic(cluster, "T")
+        await send_raw(cluster, b"one", g=born)
+        place = ("-t", "T", "-b", "broker-a", "-q", "0", "--offset", "0")
+        assert (await shell.json("message", "show", *place))["born_time"] == f"{born} ms"
+        assert str(born) in await shell.run("message", "show", *place)
+
+
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2> >(exec true)"])
 async def test_nobody_at_standard_error_changes_no_exit_code(
     tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], redirection: str

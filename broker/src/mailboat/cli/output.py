@@ -146,10 +146,14 @@ def hex_dump(payload: bytes) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a time in UTC with milliseconds, or `-` where there is none."""
+    """Return a time in UTC with milliseconds, `-` for none, and the number for no possible time."""
     if timestamp_ms <= 0:
         return "-"
-    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        # Clients may have sent any number as a time, such as nanoseconds.
+        return f"{timestamp_ms} ms"
     return moment.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 
