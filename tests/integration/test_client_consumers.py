@@ -18,6 +18,7 @@ from mailboat.client import (
     PullStatus,
     PushConsumer,
     StartPoint,
+    instance,
 )
 from mailboat.errors import MailboatError, RouteNotFoundError
 from mailboat.model.topic import TopicConfig
@@ -305,6 +306,30 @@ async def test_new_group_at_the_end_skips_old_messages(tmp_path: Path):
                             await consumer.save_offsets()
             await send_numbers(cluster, range(20, 28))
             assert sorted(await receiver.wait(8)) == list(range(20, 28))
+
+
+async def test_queues_that_come_later_lose_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A topic grows, another is made: what is sent before the group looks again is the group's."""
+    monkeypatch.setattr(instance, "ROUTE_POLL_INTERVAL_S", 2.0)
+    async with Cluster(tmp_path) as cluster:
+        admin = Admin(namesrv=cluster.namesrv_addresses)
+        receiver = Receiver()
+        consumer = PushConsumer("C", namesrv=cluster.namesrv_addresses, start_point=LAST)
+        consumer.subscribe("T", "*", receiver)
+        consumer.subscribe("later", "*", receiver)
+        producer = Producer("G", namesrv=cluster.namesrv_addresses)
+        async with admin, producer:
+            await admin.topics.create(TopicConfig("T", 1, 1))
+            has_first = assigned(consumer, 1)
+            async with consumer:
+                await has_first
+                await admin.topics.create(TopicConfig("T", 3, 3))
+                queues = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(3)]
+                for number, queue in enumerate(queues[1:]):
+                    await producer.send(Message("T", b"%d" % number), queue=queue)
+                for number in range(2, 6):
+                    await producer.send(Message("later", b"%d" % number))
+                assert sorted(await receiver.wait(6)) == list(range(6))
 
 
 async def test_group_shares_messages_when_members_come_and_go(tmp_path: Path):

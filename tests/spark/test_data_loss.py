@@ -150,7 +150,7 @@ def test_another_broker_at_the_address_is_not_read_instead(tmp_path, topic):
         def rows(start, end):
             [partition] = reader.partitions(start, end)
             schema = to_arrow_schema(ROW_SCHEMA, timezone="UTC")
-            batches = read_ranges(worker, reader._options, partition.value, schema)
+            batches = read_ranges(worker, reader._options, partition.value, schema, {})
             found = (row for batch in batches for row in batch.to_pylist())
             return [(row["queue_offset"], row["value"]) for row in found]
 

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import pickle
 import zlib
 
 import pytest
 from live_cluster import LiveCluster, numbered
-from reader_calls import ALL, expected, noise, read, stream
+from pyspark.sql.pandas.types import to_arrow_schema
+from reader_calls import ALL, ROW_SCHEMA, expected, noise, read, stream
 
+from mailboat.broker.processors import offset, pull
 from mailboat.client import Message, MessageQueue
 from mailboat.client.pulling import PullRequest
 from mailboat.model.subscription import build_subscription
-from mailboat_spark.broker_client import DataLossError
-from mailboat_spark.client_thread import close_shared_clients, shared_client
+from mailboat_spark.broker_client import DataLossError, OtherQueueError
+from mailboat_spark.client_thread import ClientThread, close_shared_clients, shared_client
 from mailboat_spark.offsets import Witness, decode_offsets, decode_witnesses
+from mailboat_spark.range_reader import read_ranges
 
 
 def made_anew(cluster, topic, count):
@@ -88,6 +92,62 @@ def test_without_fail_on_data_loss_it_is_told_once(cluster, topic, caplog):
         lenient.latestOffset(end, ALL)
     assert caplog.text.count("holds another message at 9") == 1
     assert caplog.text.count("holds another message") == 1
+
+
+@pytest.mark.parametrize("tags", ["*", "a"], ids=["all", "a"])
+def test_what_becomes_another_queue_after_the_plan_is_not_read_for_it(cluster, topic, caplog, tags):
+    """The messages at the planned numbers are others: no batch may end with them unnoticed."""
+    [queue] = cluster.create_topic(topic, 1)
+    cluster.send(queue, numbered(queue, 0, 10, tag="a"))
+    reader = stream(cluster, topic, tags=tags)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    [partition] = pickle.loads(pickle.dumps(reader.partitions(start, end)))
+    made_anew(cluster, topic, 25)
+    with pytest.raises(DataLossError, match="another message at 9 than when the batch was planned"):
+        list(reader.read(partition))
+    going_on = stream(cluster, topic, failOnDataLoss="false")
+    with caplog.at_level(logging.WARNING):
+        assert sum(batch.num_rows for batch in going_on.read(partition)) == 10
+    assert "another message at 9" in caplog.text
+
+
+@pytest.mark.parametrize("pieces", ["1", "4"])
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_broker_that_does_not_say_who_it_is_is_told_by_its_messages(
+    tmp_path, topic, monkeypatch, pieces, fails
+):
+    """RocketMQ's ignore the name in a request: at a swapped address they give messages, too."""
+    for module in (pull, offset):
+        monkeypatch.setattr(module, "require_own_name", lambda broker, name: None)
+    with LiveCluster(tmp_path, brokers=2) as own:
+        own.create_topic(topic, 1)
+        names = ("broker-a", "broker-b")
+        for name in names:
+            queue = MessageQueue(topic, name, 0)
+            own.send(queue, [Message(topic, b"%s-%d" % (name.encode(), n)) for n in range(9)])
+        reader = stream(own, topic, minPartitions=pieces, failOnDataLoss=fails)
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ALL)
+        partitions = reader.partitions(start, end)
+        schema = to_arrow_schema(ROW_SCHEMA, timezone="UTC")
+
+        def rows(partition):
+            batches = read_ranges(
+                worker, reader._options, partition.value, schema, partition.witnesses
+            )
+            return [row["value"] for batch in batches for row in batch.to_pylist()]
+
+        worker = ClientThread(own.namesrv)
+        worker.run(worker.client.bounds([topic], 0))
+        own.swap_addresses()
+        with pytest.raises(OtherQueueError, match="was read where another broker is by now"):
+            rows(partitions[0])
+        # The next try.
+        found = sorted(value for partition in partitions for value in rows(partition))
+        assert found == sorted(b"%s-%d" % (name.encode(), n) for name in names for n in range(9))
+        worker.close()
+        close_shared_clients()
 
 
 def test_a_logged_batch_is_not_repeated_with_other_messages(cluster, topic):

@@ -25,7 +25,7 @@ from mailboat.errors import (
 )
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import build_subscription
-from mailboat_spark.offsets import Witness
+from mailboat_spark.offsets import PlacedWitness, Witness
 from mailboat_spark.planning import QueueBounds, QueueRange
 from mailboat_spark.records import witness_of
 
@@ -56,6 +56,12 @@ Place: TypeAlias = tuple[MessageQueue, int]
 
 class DataLossError(MailboatError):
     """Messages that the query should read are gone."""
+
+
+class OtherQueueError(MailboatError):
+    """What was read came from another broker than the one of the queue; trying again helps."""
+
+    retriable = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +190,40 @@ class BrokerClient:
         wanted = list(places)
         found = await asyncio.gather(*map(ask, wanted))
         return {place: witness for place, witness in zip(wanted, found, strict=True) if witness}
+
+    async def compare(
+        self, known: Mapping[MessageQueue, PlacedWitness], group: str, deadline_s: float
+    ) -> str | None:
+        """Look whether queues are still those that were planned; return what is wrong if not.
+
+        RocketMQ's brokers do not mind being asked for another one's queue, so one that has got its
+        address is told by its messages only. What is not there any more is not compared.
+
+        Raises:
+            OtherQueueError: where the queue's broker is now, the queue is as it was.
+            MailboatError: a broker did not answer before `deadline_s`.
+        """
+
+        async def others() -> set[MessageQueue]:
+            places = {(queue, placed.queue_offset): placed for queue, placed in known.items()}
+            found = await self.witnesses(places, group, deadline_s)
+            return {place[0] for place in found if found[place] != places[place].witness}
+
+        strange = await others()
+        if not strange:
+            return None
+        for topic in {queue.topic for queue in strange}:
+            await retry(partial(self._instance.routes.refresh, topic), deadline_s, f"topic {topic}")
+        lasting = sorted(strange & await others())
+        if not lasting:
+            raise OtherQueueError(
+                f"{min(strange)} was read where another broker is by now; it is read again"
+            )
+        queue = lasting[0]
+        return (
+            f"{queue} holds another message at {known[queue].queue_offset} than when the batch was "
+            "planned: it was made anew, or has become shorter and grown again"
+        )
 
     async def committed(
         self, group: str, queues: Iterable[MessageQueue], deadline_s: float

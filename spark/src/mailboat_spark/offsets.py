@@ -54,6 +54,13 @@ Witnesses: TypeAlias = dict[MessageQueue, Witness]
 """The record before the next queue offset to read, by queue."""
 
 
+class PlacedWitness(NamedTuple):
+    """A witness and the queue offset at which it was seen."""
+
+    queue_offset: int
+    witness: Witness
+
+
 class OffsetFormatError(MailboatError):
     """Offsets in a checkpoint or an option are not of the form described above."""
 

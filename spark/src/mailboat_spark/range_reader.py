@@ -6,9 +6,10 @@ bring, and a few chunks are on their way while earlier ones are decoded. Message
 all at once, so a chunk also ends at `arrowBatchBytes`: what is left of it is fetched next.
 """
 
+import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 
 import pyarrow as pa
@@ -18,18 +19,28 @@ from mailboat.model.subscription import SUBSCRIBE_ALL, build_subscription
 from mailboat_spark.batches import BatchBuilder
 from mailboat_spark.broker_client import Chunk, ChunkRequest, DataLossError
 from mailboat_spark.client_thread import ClientThread
+from mailboat_spark.offsets import PlacedWitness
 from mailboat_spark.options import SourceOptions
 from mailboat_spark.planning import QueueRange
 from mailboat_spark.records import OffsetRun
 
+logger = logging.getLogger(__name__)
+
 
 def read_ranges(
-    thread: ClientThread, options: SourceOptions, ranges: Iterable[QueueRange], schema: pa.Schema
+    thread: ClientThread,
+    options: SourceOptions,
+    ranges: Iterable[QueueRange],
+    schema: pa.Schema,
+    witnesses: Mapping[MessageQueue, PlacedWitness],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the messages of `ranges` as Arrow batches, each range in order.
 
+    The end comes only after the queues were found to be those that `witnesses` were seen in.
+
     Raises:
         DataLossError: messages are gone, and `failOnDataLoss` is on.
+        OtherQueueError: a broker was taken for another one; a new try finds the right one.
         MailboatError: a broker did not answer within `retryTimeoutMs`, or its answer is damaged.
     """
     tags = frozenset(tag.encode() for tag in build_subscription("-", options.tags).tags_set)
@@ -55,6 +66,13 @@ def read_ranges(
                 yield from builder.take_full()
         if must_be_whole:
             _check_run(planned.queue, expected, OffsetRun(chunk.reached, chunk.reached, 0))
+    if witnesses:
+        deadline_s = time.monotonic() + options.retry_timeout_ms / 1000
+        text = thread.run(thread.client.compare(witnesses, options.group, deadline_s))
+        if text is not None and options.fail_on_data_loss:
+            raise DataLossError(f"{text}; set failOnDataLoss to false to go on with what there is")
+        if text is not None:
+            logger.warning("%s", text)
     yield from builder.take_rest()
 
 

@@ -49,6 +49,7 @@ from mailboat_spark.client_thread import ClientThread, shared_client
 from mailboat_spark.group_offsets import GroupOffsets
 from mailboat_spark.offsets import (
     OffsetJson,
+    PlacedWitness,
     QueueOffsets,
     Witness,
     Witnesses,
@@ -174,7 +175,12 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 starts[queue] = max(starts.get(queue, 0), bounds[queue].minimum)
         ranges = [QueueRange(queue, starts.get(queue, 0), ends[queue]) for queue in ends]
         tasks = plan_tasks(ranges, self._options.min_partitions)
-        return [QueueRangesPartition(task) for task in tasks]
+        witnesses = {
+            queue: PlacedWitness(ends[queue] - 1, witness)
+            for queue, witness in decode_witnesses(end).items()
+            if queue in ends
+        }
+        return [QueueRangesPartition(task, witnesses) for task in tasks]
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Store the group's offsets after a finished batch."""

@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from mailboat.cli.client_command import explain, namesrv_option, run, start_point_option
-from mailboat.cli.output import message_row
+from mailboat.cli.output import message_row, payload_of
 from mailboat.cli.progress import Counter
 from mailboat.client.pull_consumer import PullConsumer
 from mailboat.client.queue_offsets import StartPoint
@@ -81,7 +81,7 @@ class _Printer:
                 for message in messages
             ]
         else:
-            lines = [message.payload() for message in messages]
+            lines = [payload_of(message) for message in messages]
         lines.append(b"")
         sys.stdout.buffer.write(b"\n".join(lines))
         sys.stdout.buffer.flush()

@@ -11,6 +11,7 @@ import click
 
 from mailboat import __version__
 from mailboat.cli.lazy import LazyGroup, SubCommand
+from mailboat.cli.standard_error import keep_standard_error
 from mailboat.errors import MailboatError, UnknownOutcomeError
 from mailboat.model.printable import printable
 
@@ -78,6 +79,7 @@ def cli() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code; `arguments` default to those of the process."""
+    keep_standard_error()
     words = list(sys.argv[1:] if arguments is None else arguments)
     context: click.Context | None = None
     try:

@@ -1,5 +1,6 @@
 """Tables for people, JSON for scripts."""
 
+import logging
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -8,9 +9,12 @@ from typing import Any, Final
 
 import click
 
+from mailboat.errors import IllegalMessageError
 from mailboat.model.message import MessageExt
 from mailboat.model.printable import printable, printable_json, printable_lines
 from mailboat.model.properties import PropertyName
+
+logger = logging.getLogger(__name__)
 
 _WIDE: Final = 10_000
 _HEX_WIDTH: Final = 16
@@ -79,7 +83,7 @@ def message_row(message: MessageExt) -> dict[str, Any]:
     What brokers and clients add to the properties by themselves is left out.
     """
     row: dict[str, Any] = {}
-    payload = message.payload()
+    payload = payload_of(message)
     try:
         row["body"] = payload.decode()
     except UnicodeDecodeError:
@@ -100,6 +104,24 @@ def message_row(message: MessageExt) -> dict[str, Any]:
     row["store_timestamp_ms"] = message.store_timestamp_ms
     row["reconsume_times"] = message.reconsume_times
     return row
+
+
+def payload_of(message: MessageExt) -> bytes:
+    """Return a body, decompressed; one that is not compressed as its flag says, as it is stored.
+
+    Anybody may have sent such a one, and it must not hide the messages behind it.
+    """
+    try:
+        return message.payload()
+    except IllegalMessageError as error:
+        logger.warning(
+            "%s queue=%d queue_offset=%d: %s; it is shown as it is stored",
+            message.topic,
+            message.queue_id,
+            message.queue_offset,
+            error,
+        )
+        return message.body
 
 
 def body_text(payload: bytes) -> str:
@@ -124,10 +146,14 @@ def hex_dump(payload: bytes) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a time in UTC with milliseconds, or `-` where there is none."""
+    """Return a time in UTC with milliseconds, `-` for none, and the number for no possible time."""
     if timestamp_ms <= 0:
         return "-"
-    moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    try:
+        moment = datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        # Clients may have sent any number as a time, such as nanoseconds.
+        return f"{timestamp_ms} ms"
     return moment.isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -7,6 +7,7 @@ from typing import Final
 import click
 
 from mailboat.cli.main import debug_option
+from mailboat.cli.output import payload_of
 from mailboat.config import MessageStoreConfig
 from mailboat.disk.real import RealDisk
 from mailboat.errors import DamagedStoreError
@@ -169,7 +170,7 @@ def _as_json(report: StoreReport) -> dict[str, object]:
 
 
 def _line(message: MessageExt) -> str:
-    body = message.payload()[:_BODY_PREVIEW_BYTES]
+    body = payload_of(message)[:_BODY_PREVIEW_BYTES]
     return printable(
         f"{message.physical_offset} {message.topic}/{message.queue_id}@{message.queue_offset} "
         f"{message.message_id} tags={message.tags or '-'} keys={message.keys or '-'} {body!r}"
@@ -187,7 +188,7 @@ def _json_line(message: MessageExt) -> str:
             "bornTimestamp": message.born_timestamp_ms,
             "storeTimestamp": message.store_timestamp_ms,
             "properties": message.properties,
-            "body": base64.b64encode(message.payload()).decode(),
+            "body": base64.b64encode(payload_of(message)).decode(),
         },
         compact=True,
     )

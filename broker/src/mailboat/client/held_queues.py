@@ -173,7 +173,8 @@ class HeldQueues:
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         stored = await self._offset_store.stored(queue)
-        return await self._offsets.first_of(queue, self._settings.start_point, stored)
+        since_ms = self._instance.first_looks.since_ms(queue)
+        return await self._offsets.first_of(queue, self._settings.start_point, stored, since_ms)
 
 
 class LockedQueues(HeldQueues):

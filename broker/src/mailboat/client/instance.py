@@ -18,6 +18,7 @@ from mailboat.client.addresses import local_ip, make_client_id, parse_namesrv
 from mailboat.client.background import BackgroundTasks, repeat
 from mailboat.client.broker_calls import call, unregister_client
 from mailboat.client.name_servers import NameServers
+from mailboat.client.queue_offsets import FirstLooks
 from mailboat.client.routes import RouteCache
 from mailboat.errors import MailboatError
 from mailboat.protocol.codes import RequestCode
@@ -58,6 +59,7 @@ class ClientInstance:
         "_known_brokers",
         "_producer_groups",
         "client_id",
+        "first_looks",
         "ip",
         "name_servers",
         "remoting",
@@ -77,6 +79,7 @@ class ClientInstance:
         self.name_servers = NameServers(addresses, self.remoting)
         self.routes = RouteCache(self.name_servers)
         self.routes.on_change.append(self._route_changed)
+        self.first_looks = FirstLooks()
         self.client_id = ""
         self.ip = "127.0.0.1"
         self.tasks = BackgroundTasks()

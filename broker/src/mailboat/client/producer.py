@@ -160,7 +160,10 @@ class Producer:
         """
         outgoing = prepare_message(message, self.group, self._started_keys(), self._compression)
         if selector is not None:
-            queue = selector(await self.queues(message.topic), message)
+            loop = asyncio.get_running_loop()
+            deadline_s = loop.time() + timeout_s
+            queue = selector(list(await self._sender.queues(message.topic, deadline_s)), message)
+            timeout_s = deadline_s - loop.time()
         return await self._sender.send(message.topic, outgoing, queue, timeout_s)
 
     async def send_batch(

@@ -63,7 +63,7 @@ class PullConsumer:
             group: the consumer group whose offsets are read and committed.
             namesrv: name servers as `HOST:PORT;...`.
             start_point: where the group begins in queues of which it has no offset; their end, if
-                not given.
+                not given. Of a queue made later nothing is skipped that came after `subscribe`.
             strategy: how the members of the group share queues (`subscribe` only).
             pull_batch: how many messages to ask a broker for at a time.
             commit_lost: commit a queue that goes to another member, as far as `poll` handed it out
@@ -371,7 +371,8 @@ class PullConsumer:
 
     async def _first_position(self, queue: MessageQueue) -> int:
         position = await self._offsets.position(self.group, queue)
-        return await self._offsets.first_of(queue, self._start_point, position)
+        since_ms = self._instance.first_looks.since_ms(queue)
+        return await self._offsets.first_of(queue, self._start_point, position, since_ms)
 
     def _stop(self, queue: MessageQueue) -> None:
         self._instance.tasks.cancel(self._readers.pop(queue))

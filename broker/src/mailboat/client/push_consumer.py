@@ -101,7 +101,7 @@ class PushConsumer:
             order: consume the messages of each queue one after the other, as they lie in it. A
                 message that fails comes again after a second, before those behind it.
             start_point: where the group begins in queues of which it has no offset; their end, if
-                not given.
+                not given. Of a queue made later nothing is skipped that came after the start.
             strategy: how the members of the group share queues; the same for all of them.
             concurrency: handlers that run at the same time; with `order`, one for each queue at
                 most.

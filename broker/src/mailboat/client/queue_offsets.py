@@ -5,9 +5,11 @@ client/impl/consumer/RebalancePushImpl.java (computePullFromWhere).
 """
 
 import asyncio
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from mailboat.client import broker_calls
 from mailboat.client.broker_calls import GroupPosition
@@ -16,6 +18,9 @@ from mailboat.errors import MailboatError, RequestTimeoutError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import RETRY_PREFIX
 from mailboat.remoting.client import RemotingClient
+
+# Clocks of members and brokers differ.
+_CLOCKS_DIFFER_MS: Final = 60_000
 
 
 class ConsumeFromWhere(Enum):
@@ -32,6 +37,33 @@ class StartPoint:
 
     where: ConsumeFromWhere = ConsumeFromWhere.LAST_OFFSET
     timestamp_ms: int = 0
+
+
+class FirstLooks:
+    """Which queues of each topic a member found when it first looked.
+
+    What is sent to a queue that comes later, because the topic grows or is made, is sent while the
+    group is there: its end is no place for the group to begin at.
+    """
+
+    __slots__ = ("_found", "_looked_ms")
+
+    def __init__(self) -> None:
+        """Begin before the first look."""
+        self._found: dict[str, frozenset[MessageQueue]] = {}
+        self._looked_ms: dict[str, int] = {}
+
+    def note(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        """Note what a look at a topic found; only the first one counts."""
+        if topic not in self._found:
+            self._found[topic] = frozenset(queues)
+            self._looked_ms[topic] = time.time_ns() // 1_000_000
+
+    def since_ms(self, queue: MessageQueue) -> int | None:
+        """Return from when on the messages of a queue are the group's, if it came later."""
+        if queue in self._found.get(queue.topic, (queue,)):
+            return None
+        return self._looked_ms[queue.topic] - _CLOCKS_DIFFER_MS
 
 
 class QueueOffsets:
@@ -116,22 +148,26 @@ class QueueOffsets:
         return await broker_calls.search_offset(self._remoting, address, queue, timestamp_ms)
 
     async def first_of(
-        self, queue: MessageQueue, start: StartPoint, position: GroupPosition
+        self,
+        queue: MessageQueue,
+        start: StartPoint,
+        position: GroupPosition,
+        since_ms: int | None = None,
     ) -> int:
         """Return where to begin to read: at the stored offset, else where a new group begins.
 
         One that begins at the end begins at the end that was told with the answer: what is stored
-        between two questions is not skipped.
+        between two questions is not skipped. With `since_ms` (see `FirstLooks`) it begins with what
+        was stored then.
         """
         if position.stored is not None:
             return position.stored
         is_retry = queue.topic.startswith(RETRY_PREFIX)
-        if (
-            start.where is ConsumeFromWhere.LAST_OFFSET
-            and not is_retry
-            and position.end is not None
-        ):
-            return position.end
+        if start.where is ConsumeFromWhere.LAST_OFFSET and not is_retry:
+            if since_ms is not None:
+                return await self.at_time(queue, since_ms)
+            if position.end is not None:
+                return position.end
         return await self.start_of(queue, start)
 
     async def start_of(self, queue: MessageQueue, start: StartPoint) -> int:

@@ -97,10 +97,12 @@ class Rebalancer:
         for topic in sorted(self._topics):
             try:
                 queues = await self._instance.routes.read_queues(topic)
+                self._instance.first_looks.note(topic, queues)
                 own = await self._own_queues(topic, queues)
                 if own is not None:
                     await self._assign(topic, own)
             except RouteNotFoundError as error:
+                self._instance.first_looks.note(topic, ())
                 logger.debug("rebalance topic=%s has no route yet: %s", topic, error)
                 asyncio.get_running_loop().call_later(UNROUTED_INTERVAL_S, self._wake.set)
             except MailboatError as error:

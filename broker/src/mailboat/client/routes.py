@@ -84,15 +84,18 @@ class RouteCache:
             NoWritableQueueError: the topic is there, and none of its queues takes messages.
             RemotingError: no name server answers.
         """
-        route = self._routes.get(topic)
-        if route is None or (route.is_borrowed and self._is_stale(topic)):
-            route = await self._fetch(topic, may_borrow=True)
+        route = self._route_to_send(topic) or await self._fetch(topic, may_borrow=True)
         if not route.write_queues:
             raise NoWritableQueueError(
                 f"topic {topic} has no queue that takes messages; look at its permission, "
                 "and whether a master broker is up"
             )
         return route.write_queues
+
+    def known_write_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return the queues that take messages as far as nobody has to be asked, else none."""
+        route = self._route_to_send(topic)
+        return () if route is None else route.write_queues
 
     async def read_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic that can be pulled.
@@ -117,13 +120,17 @@ class RouteCache:
         Raises:
             RouteNotFoundError: the route does not name a master.
         """
-        address = self._addresses.get(queue.broker_name, {}).get(MASTER_ID)
+        address = self.known_master_address(queue)
         if address is None:
             await self.refresh(queue.topic)
-            address = self._addresses.get(queue.broker_name, {}).get(MASTER_ID)
+            address = self.known_master_address(queue)
         if address is None:
             raise RouteNotFoundError(f"broker {queue.broker_name} of {queue} has no master")
         return address
+
+    def known_master_address(self, queue: MessageQueue) -> str | None:
+        """Return the address of the broker that takes writes, if nobody has to be asked for it."""
+        return self._addresses.get(queue.broker_name, {}).get(MASTER_ID)
 
     async def read_address(self, queue: MessageQueue, broker_id: int) -> str:
         """Return an address to pull `queue` from: of the id asked for, else the master's, else any.
@@ -186,6 +193,12 @@ class RouteCache:
                 logger.debug("route refresh topic=%s: %s", topic, error)
             except MailboatError as error:
                 logger.warning("route refresh topic=%s: %s", topic, error)
+
+    def _route_to_send(self, topic: str) -> TopicRoute | None:
+        route = self._routes.get(topic)
+        if route is None or (route.is_borrowed and self._is_stale(topic)):
+            return None
+        return route
 
     def _is_stale(self, topic: str) -> bool:
         return time.monotonic() - self._asked_at[topic] > _BORROWED_TTL_S

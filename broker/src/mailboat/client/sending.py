@@ -5,8 +5,9 @@ Source: apache/rocketmq client/impl/producer/DefaultMQProducerImpl.java (sendDef
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from mailboat.client.instance import ClientInstance
 from mailboat.client.latency_fault import LatencyFaults
@@ -24,6 +25,8 @@ from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.codes import ResponseCode
 
 logger = logging.getLogger(__name__)
+
+_Found = TypeVar("_Found")
 
 RETRIES: Final = 2
 RETRIED_CODES: Final = frozenset(
@@ -78,6 +81,17 @@ class Sender:
         address = await routes.master_address(queue)
         await self._instance.remoting.oneway(address, outgoing.to_command(queue, oneway=True))
 
+    async def queues(self, topic: str, deadline_s: float) -> tuple[MessageQueue, ...]:
+        """Return the queues that take messages of a topic.
+
+        Raises:
+            RouteNotFoundError, NoWritableQueueError: there are none.
+            ConnectError: no name server has answered before `deadline_s` (of the loop's clock).
+        """
+        routes = self._instance.routes
+        known = routes.known_write_queues(topic)
+        return known or await _in_time(routes.write_queues(topic), deadline_s)
+
     async def send(
         self, topic: str, outgoing: Outgoing, queue: MessageQueue | None, timeout_s: float
     ) -> SendResult:
@@ -110,7 +124,7 @@ class Sender:
         for _ in range(1 + self._retries):
             if failure is not None and asyncio.get_running_loop().time() >= deadline_s:
                 break
-            queues = await self._instance.routes.write_queues(topic)
+            queues = await self.queues(topic, deadline_s)
             chosen = self._selection.select(topic, queues, last_broker)
             last_broker = chosen.broker_name
             try:
@@ -135,7 +149,10 @@ class Sender:
         self, queue: MessageQueue, outgoing: Outgoing, deadline_s: float
     ) -> SendResult:
         loop = asyncio.get_running_loop()
-        address = await self._instance.routes.master_address(queue)
+        routes = self._instance.routes
+        address = routes.known_master_address(queue)
+        if address is None:
+            address = await _in_time(routes.master_address(queue), deadline_s)
         started_s = loop.time()
         if started_s >= deadline_s:
             raise RequestTimeoutError(f"no time was left to send to {queue}")
@@ -162,3 +179,20 @@ class Sender:
         except (MailboatError, TimeoutError) as error:
             # The old route stays; the next try shows whether it is any good.
             logger.debug("route refresh topic=%s: %s", topic, error)
+
+
+async def _in_time(search: Coroutine[Any, Any, _Found], deadline_s: float) -> _Found:
+    """Return what a search for a route finds; name servers that do not answer are no doubt.
+
+    Raises:
+        ConnectError: none of them has answered in time, so no message was sent.
+    """
+    try:
+        async with asyncio.timeout_at(deadline_s):
+            return await search
+    except TimeoutError:
+        raise ConnectError("a name server in the time that the send had") from None
+    except ConnectError:
+        raise
+    except RemotingError as error:
+        raise ConnectError(f"a name server ({error})") from error

@@ -6,6 +6,7 @@ from mailboat.client.producer import Producer
 from mailboat.client.send_result import SendStatus
 from mailboat.errors import (
     BrokerError,
+    ConnectError,
     ConnectionLostError,
     IllegalMessageError,
     MailboatError,
@@ -156,6 +157,28 @@ async def test_all_tries_share_one_timeout(name_server, make_peer):
             await producer.send(Message("T", b"x"), timeout_s=0.2)
         assert asyncio.get_running_loop().time() - started_s < 1.0
     assert sum(sends(peers)) == 1
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+async def test_name_servers_that_do_not_answer_leave_no_doubt(chosen):
+    """The time of a send counts for the question where the topic is, too, and nothing was sent."""
+    silent = [await asyncio.start_server(hold, "127.0.0.1", 0) for _ in range(3)]
+    addresses = [server.sockets[0].getsockname() for server in silent]
+    namesrv = ";".join(f"{host}:{port}" for host, port in addresses)
+    async with Producer("G", namesrv=namesrv) as producer:
+        started_s = asyncio.get_running_loop().time()
+        selector = (lambda queues, message: queues[0]) if chosen else None
+        with pytest.raises(ConnectError, match="a name server"):
+            await producer.send(Message("T", b"x"), timeout_s=0.3, selector=selector)
+        assert asyncio.get_running_loop().time() - started_s < 1.0
+    for server in silent:
+        server.close()
+
+
+async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Take a connection and say nothing."""
+    await reader.read()
+    writer.close()
 
 
 def silence(command: RemotingCommand) -> None:

@@ -79,6 +79,19 @@ async def test_what_comes_between_two_questions_is_not_skipped(
     assert await offsets.first_of(queue, StartPoint(where), position) == expected
 
 
+async def test_queue_that_came_later_is_read_from_the_first_look_on(offsets, broker):
+    """Its end, 8 or 10, lies behind messages that were sent while the group was there."""
+    broker.answer(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        lambda command: command.response(ResponseCode.QUERY_NOT_FOUND, "none", {"maxOffset": 8}),
+    )
+    last = StartPoint(ConsumeFromWhere.LAST_OFFSET)
+    position = await offsets.position("G", QUEUE)
+    assert await offsets.first_of(QUEUE, last, position, 1700000000000) == 7
+    assert await offsets.first_of(RETRY, last, position, 1700000000000) == 5
+    assert await offsets.first_of(QUEUE, last, position._replace(stored=3), 1700000000000) == 3
+
+
 async def test_unset_offset_is_not_zero(offsets, broker):
     """Code 22 means that the group has no offset, and brokers are asked not to say 0 instead."""
     broker.answer(

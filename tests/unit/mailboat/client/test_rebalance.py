@@ -138,6 +138,8 @@ async def test_new_queues_are_found_with_the_route(member, name_server, broker):
     name_server.set_route("T", {"a": broker.peer.address}, queues=8)
     await member.instance.routes.refresh_all()
     await member.until_given([0, 1, 2, 3, 4, 5, 6, 7])
+    assert member.instance.first_looks.since_ms(MessageQueue("T", "a", 5)) is None
+    assert member.instance.first_looks.since_ms(MessageQueue("T", "a", 6)) is not None
 
 
 async def test_topic_that_appears_later_is_found(name_server, make_peer, monkeypatch):
@@ -151,6 +153,7 @@ async def test_topic_that_appears_later_is_found(name_server, make_peer, monkeyp
     Broker(peer)
     name_server.set_route("T", {"a": peer.address})
     await member.until_given([0, 1])
+    assert member.instance.first_looks.since_ms(MessageQueue("T", "a", 0)) is not None
     await member.instance.close()
 
 

@@ -5,7 +5,14 @@ from typing import Any, Final
 
 import click
 
-from mailboat.cli.output import message_row, print_json, print_record, print_rows, time_text
+from mailboat.cli.output import (
+    message_row,
+    payload_of,
+    print_json,
+    print_record,
+    print_rows,
+    time_text,
+)
 from mailboat.model.message import MessageExt
 
 BODY_WIDTH: Final = 80
@@ -52,7 +59,9 @@ def short_row(message: MessageExt, broker: str | None = None) -> dict[str, Any]:
     Without the broker's name, which no record tells, its address stands for it.
     """
     row = message_row(message)
-    text = row.get("body", f"<{len(message.payload())} bytes>")
+    text = row.get("body")
+    if text is None:
+        text = f"<{len(payload_of(message))} bytes>"
     if len(text) > BODY_WIDTH:
         text = text[: BODY_WIDTH - 3] + "..."
     row["body"] = " ".join(text.splitlines()) if text else ""
