@@ -20,6 +20,7 @@ from mailboat.testing.store_simulator import HOST, make_message, small_config
 
 _KEY = ("orders", 0)
 _CAPACITY_BYTES = 16 << 20
+_SEGMENT_BYTES = 1 << 18
 
 
 @pytest.fixture(autouse=True)
@@ -27,10 +28,12 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "mailboat")
 
 
-def _open(disk: Disk, *, rebuild: bool = False) -> MessageStore:
+def _open(
+    disk: Disk, *, rebuild: bool = False, segment_bytes: int = _SEGMENT_BYTES
+) -> MessageStore:
     config = small_config(
         "ASYNC_FLUSH",
-        mapped_file_size_commit_log=1 << 18,
+        mapped_file_size_commit_log=segment_bytes,
         mapped_file_size_consume_queue=40_000,
         max_index_num=4000,
     )
@@ -133,6 +136,34 @@ def test_a_start_on_a_full_volume_serves_and_expires(end: str, state: str) -> No
     assert store.refusal() is None
     store.close()
     assert _served(_open(disk.kill()))[-1] == 5002
+
+
+@pytest.mark.parametrize("segments", [2, 3])
+@pytest.mark.parametrize("starts", [0, 1, 2])
+def test_room_that_is_set_aside_is_given_for_the_checkpoint(segments: int, starts: int) -> None:
+    """What has expired waits for a checkpoint, and that for room that only the log has."""
+    segment_bytes = 4 << 20
+    disk = SimulatedDisk(capacity_bytes=_CAPACITY_BYTES)
+    store = _open(disk, segment_bytes=segment_bytes)
+    while len(store.commit_log.segments) < segments:
+        _put(store, 500)
+    count = store.max_offset(*_KEY)
+    for _ in range(starts):
+        disk = disk.kill()
+        _fill(disk)
+        store = _open(disk, segment_bytes=segment_bytes)
+    _fill(disk)
+    disk.advance(4000)
+    for _ in range(10):
+        _checkpoint(disk, store)
+    assert store.commit_log.start == (segments - 1) * segment_bytes
+    assert store.refusal() is None
+    assert store.commit_log.segments[-1].is_reserved
+    assert set(_put(store, 3)) == {PutStatus.PUT_OK}
+    store.close()
+    store = _open(disk.kill(), segment_bytes=segment_bytes)
+    assert store.max_offset(*_KEY) == count + 3
+    assert store.min_offset(*_KEY) > 0
 
 
 def test_a_quota_that_is_used_up_is_a_full_volume() -> None:

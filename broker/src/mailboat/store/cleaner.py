@@ -170,11 +170,12 @@ class Cleaner:
             self._retention.is_pressing or self._commit_log.wanted_bytes > 0
         )
 
-    def round(self, safe_offset: int) -> tuple[int, bool]:
+    def round(self, safe_offset: int, derived_refusal: str | None = None) -> tuple[int, bool]:
         """Look at the disk and remove the segments that may go.
 
         Args:
             safe_offset: everything below is durable and covered by a checkpoint.
+            derived_refusal: why no checkpoint can be made for now.
 
         Returns:
             How many went, and whether a checkpoint would let go more.
@@ -205,10 +206,22 @@ class Cleaner:
             self.look()
         elif not is_blocked:
             is_blocked = self._move_on_early(safe_offset)
+        if is_blocked and derived_refusal is not None:
+            self._give_room_back()
         self._layout = self._present_layout()
         self._retention.manual_rounds = max(0, self._retention.manual_rounds - 1)
         self.last_round_ms = self._disk.wall_ms()
         return deleted, is_blocked
+
+    def _give_room_back(self) -> None:
+        """Let go of what is set aside for later records: a checkpoint needs it first."""
+        if self._reserving is not None:
+            return
+        try:
+            self._commit_log.give_room_back()
+        except OSError as exc:
+            log.warning("the room set aside for records could not be given back: %s", exc)
+        self.look()
 
     def reclaimable_bytes(self) -> dict[Reason, int]:
         """Return bytes of whole segments by the reason for which they could go if need be."""

@@ -640,6 +640,19 @@ class CommitLog:
             self._disk.unlink(prepared.path)
             self._disk.fsync_dir(self._directory)
 
+    def give_room_back(self) -> None:
+        """Let others have the room that is set aside for records to come.
+
+        Raises:
+            OSError: the file system refuses.
+        """
+        if not self._is_preparing:
+            self.drop_prepared()
+        self._next_create_try_s = self._disk.monotonic() + RETRY_CREATE_S
+        last = self.segments[-1]
+        if last.is_reserved:
+            last.give_room_back(self.end - last.start)
+
     def remove_oldest(self) -> str:
         """Take the oldest segment out of the log; return the path of its file, which stays."""
         segment = self.segments.pop(0)

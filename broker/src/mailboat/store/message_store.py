@@ -562,7 +562,7 @@ class MessageStore:
         """Look at the disk and delete the segments that may go; return how many went."""
         safe_offset = min(self.flushed_offset, self._checkpoint_offset)
         end = self.commit_log.end
-        deleted, is_blocked = self.cleaner.round(safe_offset)
+        deleted, is_blocked = self.cleaner.round(safe_offset, self._derived_refusal)
         if deleted or is_blocked:
             self._checkpoint_due = True
         if self.commit_log.end != end:

@@ -185,6 +185,17 @@ class Segment:
             self.is_reserved = True
         sync(self._disk, fd)
 
+    def give_room_back(self, position: int) -> None:
+        """Let others have the room from `position` on; the size stays, and reads as zeros.
+
+        Raises:
+            OSError: the file system refuses.
+        """
+        fd = self.keep_open()
+        self.is_reserved = False
+        self._disk.ftruncate(fd, position)
+        self._disk.ftruncate(fd, self.size_bytes)
+
     def reserve(self) -> None:
         """Set the room of the whole file aside; any thread may.
 
