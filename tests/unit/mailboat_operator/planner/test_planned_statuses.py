@@ -151,7 +151,7 @@ def odd_snapshots() -> Iterator[BrokerSnapshot]:
     yield observed(cluster, "orders-g0-0", broker={"phase": "x" * 253})
     name_servers = [{"address": "a" * 1024, "held_by": "b" * 40_000}] * 50
     yield observed(cluster, "orders-g0-0", broker={"name_servers": name_servers})
-    cluster.change(config={f"unknown{number}": "x" * 1024 for number in range(100)})
+    cluster.change(config={f"{'k' * 300}{number}": "x" * 1024 for number in range(100)})
     yield cluster.snapshot()
     cluster.change(config={"flushDiskType": "x" * 1024}, groups=1)
     for text in ("\N{SUPERSCRIPT TWO}", "9" * 5000, ""):
