@@ -3,67 +3,130 @@
 A broker of another version, or whoever has its address, may answer with anything that is JSON.
 """
 
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
-from mailboat_operator.planner.segments import Segment, sum_segments
+from mailboat_operator.planner.segments import Count, Number, Segment, sum_segments
 from mailboat_operator.planner.snapshot import Manifest
+
+_Queues: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+_Name: TypeAlias = Annotated[str, Meta(max_length=253)]
+"""As long as the status takes it."""
 
 
 class _NameServer(msgspec.Struct):
     """A name server that a broker registers at."""
 
-    address: str = ""
+    address: Annotated[str, Meta(max_length=1024)] = ""
     registered: bool = False
-    held_by: str | None = None
+    held_by: Annotated[str, Meta(max_length=1024)] | None = None
 
 
 class _Broker(msgspec.Struct):
     """GET /api/v1/broker."""
 
-    broker_name: str | None = None
-    address: str | None = None
-    version: str | None = None
-    phase: str | None = None
+    broker_name: _Name | None = None
+    address: Annotated[str, Meta(max_length=1024)] | None = None
+    version: _Name | None = None
+    phase: _Name | None = None
     name_servers: list[_NameServer] | None = None
 
 
 class _Volume(msgspec.Struct):
     """A volume of GET /api/v1/retention."""
 
-    capacity_bytes: int
-    used_bytes: int
-    available_bytes: int
-    inodes_total: int | None = None
-    inodes_used: int | None = None
+    capacity_bytes: Count
+    used_bytes: Count
+    available_bytes: Count
+    inodes_total: Count | None = None
+    inodes_used: Count | None = None
 
 
 class _Reclaimable(msgspec.Struct):
     """What could go of GET /api/v1/retention."""
 
-    expired_bytes: int | None = None
+    expired_bytes: Count | None = None
 
 
 class _Retention(msgspec.Struct):
     """GET /api/v1/retention, without its lists."""
 
-    max_physical_offset: int
+    max_physical_offset: Number
     volume: _Volume | None = None
-    pressure_percent: int | None = None
-    preallocated_bytes: int | None = None
-    unread_bytes: int | None = None
-    oldest_message_timestamp_ms: int | None = None
+    pressure_percent: Number | None = None
+    preallocated_bytes: Count | None = None
+    unread_bytes: Number | None = None
+    oldest_message_timestamp_ms: Number | None = None
     reclaimable: _Reclaimable | None = None
     active: dict[str, bool] | None = None
     refusal: str | None = None
 
 
+class _Queue(msgspec.Struct):
+    """A queue of GET /api/v1/topics/{topic}."""
+
+    queue_id: _Queues
+    min_offset: Number
+    max_offset: Number
+
+
+class _Topic(msgspec.Struct):
+    """GET /api/v1/topics/{topic}."""
+
+    read_queue_nums: _Queues
+    write_queue_nums: _Queues
+    perm: Number
+    queues: list[_Queue] | None = None
+    incarnation: str | None = None
+
+
+class _DeclaredTopic(msgspec.Struct):
+    """A topic of GET /api/v1/declarations/topics, as far as it is looked at."""
+
+    topic_name: str
+
+
+class _DeclaredGroup(msgspec.Struct):
+    """A consumer group of GET /api/v1/declarations/groups, as far as it is looked at."""
+
+    group_name: str
+
+
+class _Declared(msgspec.Struct):
+    """A page of either; one of the two is there."""
+
+    topics: list[_DeclaredTopic] | None = None
+    groups: list[_DeclaredGroup] | None = None
+    next: str | None = None
+
+
+class _Made(msgspec.Struct):
+    """What POST /api/v1/declarations has made."""
+
+    topics: Count = 0
+    groups: Count = 0
+
+
+def read_topic(text: bytes) -> Manifest:
+    """Read what a broker knows of a topic."""
+    return _read(text, _Topic)
+
+
+def read_declared(text: bytes) -> Manifest:
+    """Read a page of topics or consumer groups."""
+    return _read(text, _Declared)
+
+
+def read_made(text: bytes) -> Manifest:
+    """Read how many topics and groups were made."""
+    return _read(text, _Made)
+
+
 def read_broker(text: bytes) -> Manifest:
     """Read who a broker is."""
-    document: Manifest = msgspec.json.decode(text, type=dict[str, Any])
-    msgspec.convert(document, _Broker)
-    return document
+    return _read(text, _Broker)
 
 
 def read_retention(text: bytes) -> Manifest:
@@ -80,3 +143,10 @@ def read_retention(text: bytes) -> Manifest:
     if segments:
         document["segments"] = sum_segments(segments, end)
     return document | {"unconsumed_deleted": bool(unread)}
+
+
+def _read(text: bytes, form: type[msgspec.Struct]) -> Manifest:
+    """Read a document as it is, if it has this form."""
+    document: Manifest = msgspec.json.decode(text, type=dict[str, Any])
+    msgspec.convert(document, form)
+    return document

@@ -4,7 +4,6 @@ Who answers at a pod's address is checked: it may have another owner by now.
 """
 
 import asyncio
-import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,12 +13,19 @@ import aiohttp
 import msgspec
 
 from mailboat.errors import MailboatError
-from mailboat_operator.broker_answers import read_broker, read_retention
+from mailboat_operator.broker_answers import (
+    read_broker,
+    read_declared,
+    read_made,
+    read_retention,
+    read_topic,
+)
 from mailboat_operator.identity import Expected
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.snapshot import Manifest
 
 _MOST_BYTES = 4 << 20
+_LONGEST_WORDS = 1000
 _PAGE = 1000
 _LARGE_AT_ONCE = 4
 """So many answers that may be megabytes are read at once."""
@@ -125,7 +131,7 @@ class BrokerApi:
 
     async def topic(self, url: str, topic: str) -> Manifest | None:
         """GET /api/v1/topics/{topic}; None if the broker does not know it."""
-        status, document = await self._call("GET", _topic_url(url, topic))
+        status, document = await self._call("GET", _topic_url(url, topic), decode=read_topic)
         return None if status == 404 else _checked("GET", status, document)
 
     async def put_topic(
@@ -168,13 +174,19 @@ class BrokerApi:
     async def declared(self, url: str, kind: str, after: str) -> Manifest:
         """A page of GET /api/v1/declarations/topics or groups, behind a name."""
         query = f"limit={_PAGE}&after={quote(after, safe='')}"
-        status, document = await self._call("GET", f"{url}/api/v1/declarations/{kind}?{query}")
-        return _checked("GET", _known(status), document)
+        status, document = await self._call(
+            "GET", f"{url}/api/v1/declarations/{kind}?{query}", decode=read_declared
+        )
+        page = _checked("GET", _known(status), document)
+        following = page.get("next")
+        if page.get(kind) is None or (following is not None and following <= after):
+            raise BrokerApiError(f"{url}: the answer is no page of {kind} behind {after!r}")
+        return page
 
     async def declare(self, url: str, body: Manifest, *, within_s: float = math.inf) -> Manifest:
         """POST /api/v1/declarations: make what is not there; says how many that were."""
         status, document = await self._call(
-            "POST", f"{url}/api/v1/declarations", body, within_s=within_s
+            "POST", f"{url}/api/v1/declarations", body, within_s=within_s, decode=read_made
         )
         return _checked("POST", _known(status), document)
 
@@ -186,7 +198,7 @@ class BrokerApi:
         *,
         extra_s: float = 0,
         within_s: float = math.inf,
-        decode: Callable[[bytes], Any] = json.loads,
+        decode: Callable[[bytes], Any] = msgspec.json.decode,
     ) -> Manifest:
         status, document = await self._call(
             method, url, body, extra_s=extra_s, within_s=within_s, decode=decode
@@ -202,7 +214,7 @@ class BrokerApi:
         extra_s: float = 0,
         within_s: float = math.inf,
         headers: Mapping[str, str] | None = None,
-        decode: Callable[[bytes], Any] = json.loads,
+        decode: Callable[[bytes], Any] = msgspec.json.decode,
     ) -> tuple[int, Any]:
         """Call a broker; `extra_s` is how long it may wait before it answers, `decode` reads what
         it answers with 200."""
@@ -220,12 +232,12 @@ class BrokerApi:
             ) as response:
                 text = await _bounded(response)
                 result = str(response.status)
-                read = decode if response.status == 200 else json.loads
+                read = decode if response.status == 200 else msgspec.json.decode
                 return response.status, read(text) if text else {}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             reason = str(error) or "no answer in time"
             raise BrokerApiError(f"{method} {url}: {reason}") from error
-        except (ValueError, msgspec.MsgspecError) as error:
+        except (ValueError, RecursionError, msgspec.MsgspecError) as error:
             result = "malformed"
             raise BrokerApiError(f"{method} {url}: the answer is not as agreed: {error}") from error
         finally:
@@ -261,10 +273,17 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 def _checked(method: str, status: int, document: Any) -> Manifest:
     said = document.get("error") if isinstance(document, dict) else None
     if 400 <= status < 500:
-        raise BrokerRefusedError(str(said or f"{method} was refused with HTTP {status}"))
+        raise BrokerRefusedError(_words(said) or f"{method} was refused with HTTP {status}")
     if status >= 300 or not isinstance(document, dict):
-        raise BrokerApiError(f"{method} was answered with HTTP {status}: {said or 'no reason'}")
+        raise BrokerApiError(
+            f"{method} was answered with HTTP {status}: {_words(said) or 'no reason'}"
+        )
     return document
+
+
+def _words(said: object) -> str:
+    """Cut what a broker says to what a status has room for."""
+    return str(said)[:_LONGEST_WORDS] if said else ""
 
 
 def _known(status: int) -> int:

@@ -314,7 +314,11 @@ class Collector:
         except KubeletApiError as error:
             logger.debug("the kubelet has no numbers: %s", error)
             return None
-        return kubelet_numbers(summary, *_pod_key(pod))
+        try:
+            return kubelet_numbers(summary, *_pod_key(pod))
+        except (AttributeError, TypeError, ValueError) as error:
+            logger.info("the kubelet at %s has no numbers as agreed: %r", node_address, error)
+            return None
 
 
 def kubelet_numbers(summary: Manifest, namespace: str, pod: str) -> VolumeNumbers | None:

@@ -3,14 +3,21 @@
 What one of them alone has may be meant for it alone, and stays there.
 """
 
+import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from mailboat_operator.broker_api import BrokerApi
+from mailboat_operator.broker_api import BrokerApi, BrokerApiError
 from mailboat_operator.kube_api import KubeApi
 from mailboat_operator.planner.snapshot import Manifest
 
 _AT_ONCE = 500
+_MOST_PAGES: Final = 500
+"""Of 1,000 names each; name servers take 300,000 topics."""
+
+_LONGEST_S: Final = 120.0
+"""So long all of it may take; a later turn begins anew, and finds less to make."""
+
 _KEYS = {"topics": "topic_name", "groups": "group_name"}
 
 
@@ -27,7 +34,20 @@ async def copy_declarations(
 
     Returns:
         How many were made, by kind.
+
+    Raises:
+        BrokerApiError: a broker did not answer as agreed, or it took too long.
     """
+    try:
+        async with asyncio.timeout(_LONGEST_S):
+            return await _copy(api, brokers, sources, target)
+    except TimeoutError as error:
+        raise BrokerApiError(f"topics and groups were not copied in {_LONGEST_S:g} s") from error
+
+
+async def _copy(
+    api: KubeApi, brokers: BrokerApi, sources: Sequence[str], target: str
+) -> dict[str, int]:
     made = {}
     for kind, key in _KEYS.items():
         first, *others = [await _declared(brokers, url, kind, key) for url in sources]
@@ -45,9 +65,11 @@ async def copy_declarations(
 
 async def _declared(brokers: BrokerApi, url: str, kind: str, key: str) -> dict[str, Manifest]:
     found: dict[str, Any] = {}
-    after: str | None = ""
-    while after is not None:
+    after = ""
+    for _ in range(_MOST_PAGES):
         page = await brokers.declared(url, kind, after)
         found |= {item[key]: item for item in page[kind]}
-        after = page.get("next")
-    return found
+        if page.get("next") is None:
+            return found
+        after = page["next"]
+    raise BrokerApiError(f"{url} has more than {_MOST_PAGES} pages of {kind}")

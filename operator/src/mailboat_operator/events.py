@@ -17,7 +17,8 @@ SILENT_S = 600.0
 """How long the same event of the same resource is not posted again."""
 
 _REMEMBERED = 2048
-_LONGEST_NOTE = 1024
+_LONGEST_NOTE_BYTES = 1024
+_LONGEST_NAME = 253
 _COMPONENT = "mailboat-operator"
 
 
@@ -68,14 +69,14 @@ class EventPoster:
             "apiVersion": EVENT.api_version,
             "kind": EVENT.kind,
             "metadata": {
-                "name": f"{metadata['name']}.{time.time_ns():x}",
+                "name": _name(metadata["name"]),
                 "namespace": metadata["namespace"],
             },
             "eventTime": micro_time(time.time()),
             "type": notice.type,
             "reason": notice.reason,
             "action": notice.reason,
-            "note": notice.message[:_LONGEST_NOTE],
+            "note": _note(notice.message),
             "reportingController": f"mailboat.dev/{_COMPONENT}",
             "reportingInstance": self._instance,
             "regarding": {
@@ -94,3 +95,14 @@ class EventPoster:
                 "name": notice.related_pod,
             }
         return event
+
+
+def _name(regarding: str) -> str:
+    """Name an event after what it is about, as far as there is room for it."""
+    moment = f".{time.time_ns():x}"
+    return regarding[: _LONGEST_NAME - len(moment)].rstrip("-.") + moment
+
+
+def _note(message: str) -> str:
+    """Cut a message to the bytes, not characters, that the API server takes."""
+    return message.encode(errors="replace")[:_LONGEST_NOTE_BYTES].decode(errors="ignore")

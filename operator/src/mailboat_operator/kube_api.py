@@ -138,12 +138,15 @@ class KubeApi:
         """Read all objects of a kind, with the resourceVersion that the list is true for."""
         query = {"labelSelector": selector} if selector else {}
         answer = await self._call("list", "GET", kind.path(namespace), query)
-        items = answer.get("items") or []
+        try:
+            items, version = answer.get("items") or [], int(answer["metadata"]["resourceVersion"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise KubeUnreachableError(f"list {kind.plural}: the answer is no list") from error
         for item in items:
             # Members of a list come without their kind.
             item.setdefault("kind", kind.kind)
             item.setdefault("apiVersion", kind.api_version)
-        return items, int(answer["metadata"]["resourceVersion"])
+        return items, version
 
     async def get_path(self, path: str, *, verb: str = "get") -> Any:
         """Read any path of the API server: discovery, a node's statistics."""
@@ -283,7 +286,7 @@ class KubeApi:
             )
             self._metrics.api_requests_total.labels(verb, str(status)).inc()
             if status < 300:
-                return json.loads(text) if text else {}
+                return _answer(what, text)
             if status != _TOO_MANY_REQUESTS or not tries_left:
                 break
             await asyncio.sleep(_wait_s(headers))
@@ -319,6 +322,21 @@ class KubeApi:
             raise KubeUnreachableError(
                 f"{what}: no answer from the API server: {error or type(error).__name__}"
             ) from error
+
+
+def _answer(what: str, text: bytes) -> Manifest:
+    """Read what came with a success.
+
+    What a proxy made of it, or what was cut on the way, tells as little of the outcome as silence.
+    """
+    try:
+        answer = json.loads(text)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        shown = text[:100].decode(errors="replace")
+        raise KubeUnreachableError(f"{what}: the answer is no object of the API server: {shown!r}")
+    return answer
 
 
 def _eviction_refusal(error: KubeApiError) -> EvictionRefusal | None:

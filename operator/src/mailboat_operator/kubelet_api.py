@@ -124,7 +124,7 @@ def _context(ca_file: str, is_verified: bool) -> ssl.SSLContext:
 def _document(url: str, status: int, text: bytes) -> Manifest:
     try:
         document: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise KubeletApiError(f"{url}: HTTP {status}, and no JSON: {error}") from error
     if status != 200 or not isinstance(document, dict):
         raise KubeletApiError(f"{url}: HTTP {status}")

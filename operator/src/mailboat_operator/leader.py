@@ -248,6 +248,11 @@ class LeaderElector:
         return True
 
     def _accept(self, held: Manifest, before_s: float) -> None:
+        if _holder(held) != self._identity or not (held.get("metadata") or {}).get(
+            "resourceVersion"
+        ):
+            # Whoever answered so, it was not the API server about what was written.
+            raise Unreachable("the answer is no Lease of this replica")
         self._held = held
         self._renewed_s = before_s
         self.last_answer_s = self._monotonic()

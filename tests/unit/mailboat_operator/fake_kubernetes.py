@@ -9,6 +9,7 @@ It knows no admission (but for a Service's address), no garbage collection and n
 import asyncio
 import copy
 import json
+import re
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -173,6 +174,8 @@ class FakeKubernetes:
         if rest[0] == "namespaces" and len(rest) > 2:
             namespace, rest = rest[1], rest[2:]
         plural = rest[0]
+        if plural == "events" and request.method == "POST" and (why := _event_trouble(body)):
+            return _status(422, why)
         if plural not in RESOURCES.get((group, version), {}):
             return _status(404, "the server could not find the requested resource")
         api_version = f"{group}/{version}" if group else version
@@ -333,6 +336,19 @@ def _is_selected(manifest: Manifest, selector: str | None) -> bool:
     labels = manifest["metadata"].get("labels") or {}
     wanted = [part.split("=", 1) for part in (selector or "").split(",") if part]
     return all(labels.get(key) == value for key, value in wanted)
+
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+
+
+def _event_trouble(event: Manifest) -> str | None:
+    """What validation says of an event: both limits are of bytes."""
+    if len(event["note"].encode()) > 1024:
+        return "note: can have at most 1024 bytes"
+    name = event["metadata"]["name"]
+    if len(name) > 253 or not _SUBDOMAIN.fullmatch(name):
+        return f"metadata.name: {name} is no lowercase RFC 1123 subdomain"
+    return None
 
 
 def _discovery(parts: list[str]) -> Manifest | None:

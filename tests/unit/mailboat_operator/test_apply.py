@@ -422,6 +422,20 @@ async def test_an_event_that_cannot_be_posted_harms_nothing(
     assert any(key[0] == "events" for key in kubernetes.objects)
 
 
+@pytest.mark.parametrize("name", ["t" * 253, "t" * 235 + "-" * 10 + "t", "t" * 235 + ".a" * 9])
+async def test_events_fit_whatever_they_are_about(
+    kubernetes: FakeKubernetes, applier: Applier, name: str
+) -> None:
+    """Names near their limit, and words of more bytes than characters, keep no event back."""
+    resource = {**_BROKER, "metadata": {**_BROKER["metadata"], "name": name}}
+    words = "\N{SNOWMAN}" * 1024
+    await _run(applier, Notify("Warning", "ApplyRefused", words), resource=resource)
+    (event,) = [body for key, body in kubernetes.objects.items() if key[0] == "events"]
+    assert event["note"] == "\N{SNOWMAN}" * (1024 // 3)
+    assert event["metadata"]["name"].startswith("t" * 235)
+    assert event["regarding"]["name"] == name
+
+
 async def test_status_is_written_only_when_it_differs(
     kubernetes: FakeKubernetes, applier: Applier, cache: ObjectCache
 ) -> None:

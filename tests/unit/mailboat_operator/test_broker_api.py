@@ -94,6 +94,55 @@ async def test_what_is_not_as_agreed(
         await api.retention(broker.url)
 
 
+_NESTED = b'{"a":' * 100_000
+_VOLUME = {"capacity_bytes": 10, "used_bytes": 5, "available_bytes": 5}
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        *((call, _NESTED) for call in ("broker", "startup", "config", "retention", "topic")),
+        ("broker", {"version": "1" * 300}),
+        ("broker", {"broker_name": b"\xed\xa0\x80".decode("utf-8", "surrogatepass")}),
+        ("broker", {"name_servers": [{"address": "a", "held_by": "x" * 40_000}]}),
+        ("retention", {"max_physical_offset": 10**400}),
+        ("retention", {"max_physical_offset": 1, "volume": {**_VOLUME, "available_bytes": -1}}),
+        ("retention", {"max_physical_offset": 1, "volume": {**_VOLUME, "used_bytes": 10**400}}),
+        ("retention", {"max_physical_offset": 1, "preallocated_bytes": -(10**30)}),
+        ("retention", {"max_physical_offset": 1, "segments": [{"last_timestamp_ms": 10**400}]}),
+        ("topic", {}),
+        ("topic", {"read_queue_nums": 8, "write_queue_nums": None, "perm": 6}),
+        ("topic", {"read_queue_nums": -1, "write_queue_nums": 8, "perm": 6}),
+        ("topic", {"read_queue_nums": 8, "write_queue_nums": 8, "perm": 6, "queues": [1]}),
+        ("declared", {}),
+        ("declared", {"topics": [{}]}),
+        ("declared", {"topics": {"a": 1}}),
+        ("declared", {"topics": [], "next": 5}),
+        ("declared", {"topics": [{"topic_name": "t"}], "next": "t"}),
+        ("declare", {"topics": "many"}),
+    ],
+)
+async def test_no_answer_breaks_the_turn(
+    broker: _Broker, api: BrokerApi, call: str, answer: Any
+) -> None:
+    """Whatever a broker answers is a trouble of this broker alone: the rest of a plan goes on."""
+    broker.answer = answer
+    arguments: dict[str, tuple[Any, ...]] = {
+        "topic": ("t",),
+        "declared": ("topics", "t"),
+        "declare": ({"topics": []},),
+    }
+    with pytest.raises(BrokerApiError):
+        await getattr(api, call)(broker.url, *arguments.get(call, ()))
+
+
+async def test_long_refusals_are_cut(broker: _Broker, api: BrokerApi) -> None:
+    """A status has room for some words of each broker."""
+    broker.status, broker.answer = 400, {"error": "x" * 100_000}
+    with pytest.raises(BrokerRefusedError, match=r"^x{1000}$"):
+        await api.patch_config(broker.url, {"deleteWhen": "25"})
+
+
 async def test_no_answer_is_an_error_in_time(broker: _Broker, api: BrokerApi) -> None:
     """A broker that hangs, and one that is not there, cost no more than the timeout."""
     broker.hangs = True
@@ -105,7 +154,7 @@ async def test_no_answer_is_an_error_in_time(broker: _Broker, api: BrokerApi) ->
 
 async def test_topics(broker: _Broker, api: BrokerApi) -> None:
     """Names are quoted; an unknown topic is None when read and success when deleted."""
-    broker.answer = {"topic": "%RETRY%g", "perm": 6}
+    broker.answer = {"topic": "%RETRY%g", "read_queue_nums": 8, "write_queue_nums": 4, "perm": 6}
     assert await api.topic(broker.url, "%RETRY%g") == broker.answer
     await api.put_topic(broker.url, "t", read_queue_nums=8, write_queue_nums=4, perm=6)
     broker.status = 404

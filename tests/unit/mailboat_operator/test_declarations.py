@@ -1,8 +1,12 @@
 """What a new broker gets of the others."""
 
+import asyncio
 from typing import Any, cast
 
-from mailboat_operator.broker_api import BrokerApi
+import pytest
+
+from mailboat_operator import declarations
+from mailboat_operator.broker_api import BrokerApi, BrokerApiError
 from mailboat_operator.declarations import copy_declarations
 from mailboat_operator.kube_api import KubeApi
 from mailboat_operator.metrics import OperatorMetrics
@@ -54,3 +58,27 @@ async def test_what_all_sources_have_is_copied() -> None:
     )
     assert made == {"topics": 1499, "groups": 0}
     assert len(target.names["topics"]) == 1499
+
+
+async def test_pages_without_end_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that always knows of another page, or takes for ever, holds no worker for good."""
+    calls = 0
+
+    class Pages(BrokerApi):
+        async def declared(self, url: str, kind: str, after: str) -> dict[str, Any]:
+            nonlocal calls
+            calls += 1
+            await asyncio.sleep(0 if url == "http://endless" else 60)
+            return {kind: [], "next": f"{after}a"}
+
+    class Leader:
+        def time_to_write_s(self) -> float:
+            return 1.0
+
+    api, brokers = cast(KubeApi, Leader()), Pages(OperatorMetrics())
+    with pytest.raises(BrokerApiError, match="more than 500 pages"):
+        await copy_declarations(api, brokers, ["http://endless"], "http://c")
+    assert calls == 500
+    monkeypatch.setattr(declarations, "_LONGEST_S", 0.05)
+    with pytest.raises(BrokerApiError, match=r"not copied in 0\.05 s"):
+        await copy_declarations(api, brokers, ["http://slow"], "http://c")

@@ -8,6 +8,7 @@ from aiohttp import web
 from fake_kubernetes import FakeKubernetes
 from kubernetes.aio.client import ApiClient
 
+from mailboat_operator import leader
 from mailboat_operator.kinds import BROKER, CONFIG_MAP, POD
 from mailboat_operator.kube_api import (
     ConflictError,
@@ -17,7 +18,7 @@ from mailboat_operator.kube_api import (
     KubeUnreachableError,
     NotFoundError,
 )
-from mailboat_operator.leader import NotLeaderError
+from mailboat_operator.leader import KubeLeaseApi, LeaderElector, NotLeaderError
 from mailboat_operator.metrics import OperatorMetrics
 
 
@@ -144,6 +145,69 @@ async def test_a_silent_server_is_given_up(
     with pytest.raises(KubeUnreachableError, match="no answer"):
         await kube_api.get(POD, "shop", "x")
     assert 'operator_api_requests_total{code="0",verb="get"} 1.0' in metrics.exposition().decode()
+
+
+@pytest.mark.parametrize("text", ['{"items": [{"meta', "<html>", "", "[1]", '{"a":' * 100_000])
+async def test_a_success_that_is_no_object_tells_nothing(
+    kubernetes: FakeKubernetes, kube_api: KubeApi, text: str
+) -> None:
+    """What was cut, or comes from a proxy, is no answer: the outcome is unknown."""
+
+    async def other(_: web.Request) -> web.Response:
+        return web.Response(text=text)
+
+    kubernetes.faults = [other]
+    with pytest.raises(KubeUnreachableError, match="no object of the API server"):
+        await kube_api.list(POD, None, None)
+    with pytest.raises(KubeUnreachableError, match="no object of the API server"):
+        await kube_api.apply(CONFIG_MAP, _config_map(), force=False)
+
+
+async def test_a_list_says_what_it_is_true_for(
+    kubernetes: FakeKubernetes, kube_api: KubeApi
+) -> None:
+    """Without a version nothing could be taken as deleted."""
+
+    async def other(_: web.Request) -> web.Response:
+        return web.json_response({"message": "hello"})
+
+    kubernetes.faults = [other]
+    with pytest.raises(KubeUnreachableError, match="no list"):
+        await kube_api.list(POD, None, None)
+
+
+async def test_a_renewal_that_is_answered_with_something_else_is_no_renewal(
+    kubernetes: FakeKubernetes, kube_api: KubeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The holder lives on and asks again; the Lease is not held longer for such an answer."""
+    monkeypatch.setattr(leader, "RENEW_S", 0.05)
+    monkeypatch.setattr(leader, "_RETRY_S", 0.05)
+    elector = LeaderElector(KubeLeaseApi(kube_api, "shop", "operator"), "me")
+    await elector.acquire()
+    left_s = elector.check_may_write()
+    answers = ["<html>", "{}", '{"spec": {"holderIdentity": "me"}, "metadata": {}}']
+    rest = iter(answers)
+    is_well = asyncio.Event()
+
+    async def other(_: web.Request) -> web.Response | None:
+        text = next(rest, None)
+        if text is not None:
+            assert elector.check_may_write() < left_s
+            return web.Response(text=text)
+        is_well.set()
+        return None
+
+    kubernetes.faults = [other]
+    holding = asyncio.create_task(elector.hold())
+    done, _ = await asyncio.wait(
+        [holding, asyncio.create_task(is_well.wait())],
+        timeout=5,
+        return_when=asyncio.FIRST_COMPLETED,
+    )
+    assert holding not in done
+    assert is_well.is_set()
+    assert elector.is_leader
+    holding.cancel()
 
 
 async def test_nothing_is_sent_without_the_lease(

@@ -346,11 +346,12 @@ async def test_a_topic_is_looked_up_at_every_ready_broker(
     one at whose address another broker answers."""
     await _stored(kubernetes, rig)
 
+    known = {"read_queue_nums": 8, "write_queue_nums": 8, "perm": 6}
     servers = []
     for group, status in enumerate((200, 404, 500, 200)):
 
         async def answer(_: web.Request, status: int = status) -> web.Response:
-            return web.json_response({"topic": "t1"}, status=status)
+            return web.json_response(known, status=status)
 
         # At the address of the last one a broker answers that is none of this Broker's.
         name = {"broker_name": f"{'orders' if group < 3 else 'bills'}-g{group}"}
@@ -391,8 +392,8 @@ async def test_a_topic_is_looked_up_at_every_ready_broker(
     (snapshot,) = rig.planner.snapshots
     assert sorted(snapshot.endpoints) == [f"orders-g{group}" for group in range(4)]
     assert snapshot.volumes == {"orders-g7": "data-orders-g7-0"}
-    named = {"orders-g3": {"topic": "t1"}} if is_named else {}
-    assert snapshot.topics == {"orders-g0": {"topic": "t1"}, "orders-g1": None} | named
+    named = {"orders-g3": known} if is_named else {}
+    assert snapshot.topics == {"orders-g0": known, "orders-g1": None} | named
     assert snapshot.broker.name == "orders"
 
 

@@ -121,6 +121,9 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """Every reason of every condition, with what it means; docs/operator.md has the same."""
 
+_LONGEST_MESSAGE: Final = 32_768
+"""So many characters the API server takes; with one more the whole status would be refused."""
+
 _STATUS_NAMES: Final = {True: "True", False: "False", None: "Unknown"}
 
 
@@ -177,7 +180,7 @@ def _condition(
         type=finding.type,
         status=status,
         reason=finding.reason,
-        message=finding.message,
+        message=finding.message[:_LONGEST_MESSAGE],
         last_transition_time=before["lastTransitionTime"] if stays else timestamp(now_s),
         observed_generation=generation,
     )

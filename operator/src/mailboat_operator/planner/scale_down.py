@@ -50,6 +50,8 @@ def wait_of(snapshot: BrokerSnapshot, name: str) -> Wait | None:
     if said is None or said.error is not None or said.config is None or said.retention is None:
         return Wait(f"{name} is to go and has not said whether what it holds is read")
     permission = _permission(said)
+    if permission is None:
+        return Wait(f"{name} is to go and does not say whether it takes messages")
     if permission & _WRITE:
         why = f"{name} is to go and takes no more messages"
         values = {_PERMISSION_KEY: str(permission & ~_WRITE)}
@@ -78,10 +80,15 @@ def _never_served(snapshot: BrokerSnapshot, name: str, pod: Manifest) -> bool:
     return made_s - claim.created_s <= SAME_TIME_S
 
 
-def _permission(said: Observation) -> int:
-    """Return the broker's permission; one that does not show it is not asked to change it."""
-    text = (said.config or {}).get(_PERMISSION_KEY, "0")
-    return int(text) if text.isdigit() else 0
+def _permission(said: Observation) -> int | None:
+    """Return the broker's permission; None if it is no number.
+
+    One that does not show it is not asked to change it.
+    """
+    try:
+        return int((said.config or {}).get(_PERMISSION_KEY, "0"))
+    except ValueError:
+        return None
 
 
 def _is_read(said: Observation) -> bool:

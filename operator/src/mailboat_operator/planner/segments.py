@@ -7,9 +7,10 @@ it go a little late, never early.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from mailboat_operator.planner.snapshot import Manifest
 
@@ -17,12 +18,18 @@ SUMS: Final = 240
 """So many sums, and a few more where one kind of segment ends and another one begins."""
 
 
+# Java's longs: a number beyond has no place in a status, and none in a float.
+_MOST: Final = (1 << 63) - 1
+Number: TypeAlias = Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+Count: TypeAlias = Annotated[int, Meta(ge=0, le=_MOST)]
+
+
 class Segment(msgspec.Struct, gc=False):
     """One file of the CommitLog as GET /api/v1/retention lists it; a time of -1 is not known."""
 
-    physical_offset: int = 0
-    size_bytes: int = 0
-    last_timestamp_ms: int = -1
+    physical_offset: Number = 0
+    size_bytes: Count = 0
+    last_timestamp_ms: Number = -1
     is_read: bool = False
 
 

@@ -23,6 +23,9 @@ from mailboat_operator.planner.forecast import Reading
 SHOWN_S: Final = 7 * 86_400
 """A forecast beyond is not shown."""
 
+_YEAR_10000_MS: Final = 253_402_300_800_000
+"""Later times, as of a broker whose clock was far off, have no spelling."""
+
 _SAME_FACTOR: Final = 1.6
 _MESSAGES_MAX: Final = 3
 _MESSAGE_LENGTH: Final = 1024
@@ -107,13 +110,14 @@ def inodes_percent(reading: Reading) -> int | None:
     total = int(volume.get("inodes_total") or 0)
     if not total or not reading.is_fresh:
         return None
-    return -(-100 * int(volume.get("inodes_used") or 0) // total)
+    return min(100, -(-100 * int(volume.get("inodes_used") or 0) // total))
 
 
 def oldest_time(reading: Reading) -> str | None:
     """Return when the oldest message was stored, to the hour."""
     oldest_ms = int((reading.retention or {}).get("oldest_message_timestamp_ms") or -1)
-    return None if oldest_ms < 0 else timestamp(oldest_ms // 3_600_000 * 3600)
+    is_known = 0 <= oldest_ms < _YEAR_10000_MS
+    return timestamp(oldest_ms // 3_600_000 * 3600) if is_known else None
 
 
 def time_field(time_s: float | None) -> str | None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -15,7 +16,12 @@ from mailboat_operator.errors import InvalidResourceError
 from mailboat_operator.planner.broker import plan_broker
 from mailboat_operator.planner.broker_status import invalid_status
 from mailboat_operator.planner.name_server import plan_name_server
-from mailboat_operator.planner.snapshot import Children, NameServerSnapshot, TopicSnapshot
+from mailboat_operator.planner.snapshot import (
+    BrokerSnapshot,
+    Children,
+    NameServerSnapshot,
+    TopicSnapshot,
+)
 from mailboat_operator.planner.topic import plan_topic
 
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -123,3 +129,39 @@ def test_the_situations_are_telling():
     planned = {field for status in volume_statuses() for field in fields(status)}
     names = ("lastGrowthTime", "infeasibleSize", "lastRefusalTime", "timeToFull", "numbersFrom")
     assert {f".storage.{name}" for name in names} <= planned
+
+
+def observed(cluster: ModelCluster, pod: str, **said: Any) -> BrokerSnapshot:
+    """Return a snapshot in which one broker says something odd."""
+    snapshot = cluster.snapshot()
+    observations = dict(snapshot.observations)
+    observations[pod] = replace(observations[pod], **said)
+    return replace(snapshot, observations=observations)
+
+
+def odd_snapshots() -> Iterator[BrokerSnapshot]:
+    """Yield what brokers of any kind may say, and a spec with nothing but mistakes."""
+    cluster = ModelCluster(BROKER_SPEC | {"groups": 2})
+    settle(cluster, plan_broker)
+    volume = {"capacity_bytes": 10, "used_bytes": 5, "available_bytes": 5}
+    volume |= {"inodes_total": 1, "inodes_used": 9}
+    far_ms = (1 << 63) - 1
+    retention = {"max_physical_offset": 1, "volume": volume, "oldest_message_timestamp_ms": far_ms}
+    yield observed(cluster, "orders-g0-0", retention=retention)
+    yield observed(cluster, "orders-g0-0", broker={"phase": "x" * 253})
+    name_servers = [{"address": "a" * 1024, "held_by": "b" * 40_000}] * 50
+    yield observed(cluster, "orders-g0-0", broker={"name_servers": name_servers})
+    cluster.change(config={f"{'k' * 300}{number}": "x" * 1024 for number in range(100)})
+    yield cluster.snapshot()
+    cluster.change(config={"flushDiskType": "x" * 1024}, groups=1)
+    for text in ("\N{SUPERSCRIPT TWO}", "9" * 5000, ""):
+        config = {"brokerPermission": text}
+        yield observed(cluster, "orders-g1-0", config=config)
+
+
+def test_nothing_that_a_broker_says_keeps_the_status_from_being_written():
+    """A plan is made and its status is one that the API server takes, whatever is in it."""
+    check = jsonschema.Draft7Validator(SCHEMAS["Broker"])
+    for snapshot in odd_snapshots():
+        status = as_written(plan_broker(snapshot).status)
+        assert [error.message[-200:] for error in check.iter_errors(status)] == []
