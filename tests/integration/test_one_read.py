@@ -116,6 +116,32 @@ async def test_a_batch_of_tiny_messages_is_bounded(attacker: Talk, properties: s
     assert lag.longest_s < LIMIT_S
 
 
+def properties(seed: int, count: int) -> str:
+    """Return properties with names of their own."""
+    return "".join(f"{seed:x}.{number:x}\x01\x02" for number in range(count))
+
+
+def batch(*texts: str) -> bytes:
+    """Return a batch of one message for each properties text."""
+    return b"".join(
+        struct.pack(">iiiii", 23 + len(text), 0, 0, 0, 1) + b"x" + struct.pack(">H", len(text))
+        + text.encode()
+        for text in texts
+    )  # fmt: skip
+
+
+async def test_batches_with_names_of_their_own_share_the_loop(attacker: Talk) -> None:
+    """For names that come again a way of reading is made: a millisecond, or fifty for very many."""
+    code = RequestCode.SEND_BATCH_MESSAGE
+    short = [frame(code, batch(properties(n, 60)), BATCH, n) for n in range(400)]
+    long = [frame(code, batch(properties(n, 3500)), BATCH, n) for n in range(7)]
+    for frames in (long, long, short, short):
+        async with LoopLag() as lag:
+            answers = await attacker.ask(*frames)
+        assert {answer for answer, _ in answers} == {ResponseCode.SUCCESS}
+        assert lag.longest_s < LIMIT_S
+
+
 async def test_what_stands_before_damage_is_answered_after_its_turn(attacker: Talk) -> None:
     """A header that nobody can read ends the connection, not what was asked before."""
     await attacker.ask(pull("a = 'c'", "SQL92", 1))
