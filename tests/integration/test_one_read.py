@@ -130,6 +130,20 @@ def batch(*texts: str) -> bytes:
     )  # fmt: skip
 
 
+async def test_a_batch_of_very_many_properties_is_refused(attacker: Talk) -> None:
+    """Half a million of them fit the bytes that a batch may have: 0.3 seconds."""
+    code = RequestCode.SEND_BATCH_MESSAGE
+    request = frame(code, batch(*(properties(n % 10, 3000) for n in range(150))), BATCH)
+    for _ in range(2):
+        async with LoopLag() as lag:
+            [(answer, remark)] = await attacker.ask(request)
+        assert answer == ResponseCode.MESSAGE_ILLEGAL
+        assert "at most 50000 properties" in remark
+        assert lag.longest_s < LIMIT_S
+    allowed = batch(*[properties(1, 26)] * MAX_BATCH_MESSAGES)
+    assert await attacker.ask(frame(code, allowed, BATCH)) == [(ResponseCode.SUCCESS, "")]
+
+
 async def test_batches_with_names_of_their_own_share_the_loop(attacker: Talk) -> None:
     """For names that come again a way of reading is made: a millisecond, or fifty for very many."""
     code = RequestCode.SEND_BATCH_MESSAGE

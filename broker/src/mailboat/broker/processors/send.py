@@ -23,11 +23,13 @@ from mailboat.broker.processors.send_routed import AnswerWhenRouted
 from mailboat.broker.processors.send_rules import (
     MAX_STORED_PROPERTIES_BYTES,
     RARE_PROPERTIES,
+    ROOMY_BATCH_BYTES,
     SERVER_OWNED,
     UNSUPPORTED,
     TagsCodes,
     chosen_queue_id,
     created_topic,
+    refuse_many_properties,
     refuse_topic,
 )
 from mailboat.broker.topic_creation import TopicCreation
@@ -463,6 +465,8 @@ class SendMessageProcessor:
                 )
             _, queue_id = self._check_request(request, body)
             items = decode_batch_columns(body)
+            if len(body) > ROOMY_BATCH_BYTES:
+                refuse_many_properties(items)
             batch = read_client_batch(
                 fields, connection.peer_host, queue_id, items, self._suffix, self._tags_codes
             )
@@ -535,7 +539,8 @@ class SendMessageProcessor:
                 if properties and properties[-1] != _PROPERTY_END:
                     properties += b"\x02"
                 text = properties.decode()
-                _refuse_parked(text, len(messages))
+                if "DELAY\x01" in text or "TRAN_MSG\x01" in text:
+                    _refuse_parked(text, len(messages))
                 messages.append(
                     self._message(born_host, fields, item_body, queue_id, flag, properties, text)
                 )
