@@ -144,6 +144,21 @@ async def test_a_batch_of_very_many_properties_is_refused(attacker: Talk) -> Non
     assert await attacker.ask(frame(code, allowed, BATCH)) == [(ResponseCode.SUCCESS, "")]
 
 
+@pytest.mark.parametrize("unique_key", ["", "UNIQ_KEY\x011\x02"])
+async def test_a_batch_of_very_many_keys_is_refused(attacker: Talk, unique_key: str) -> None:
+    """Two million of them fit the bytes that a batch may have, half a million took a second."""
+    code = RequestCode.SEND_BATCH_MESSAGE
+    text = f"{unique_key}KEYS\x01{' '.join(f'{number:x}' for number in range(4000))}\x02"
+    for _ in range(2):
+        async with LoopLag() as lag:
+            [(answer, remark)] = await attacker.ask(frame(code, batch(*[text] * 50), BATCH))
+        assert answer == ResponseCode.MESSAGE_ILLEGAL
+        assert "at most 20000 keys" in remark
+        assert lag.longest_s < LIMIT_S
+        few = await attacker.ask(frame(code, batch(*[text] * 5), BATCH))
+        assert few == [(ResponseCode.SUCCESS, "")]
+
+
 async def test_batches_with_names_of_their_own_share_the_loop(attacker: Talk) -> None:
     """For names that come again a way of reading is made: a millisecond, or fifty for very many."""
     code = RequestCode.SEND_BATCH_MESSAGE

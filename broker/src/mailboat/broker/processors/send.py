@@ -29,6 +29,7 @@ from mailboat.broker.processors.send_rules import (
     TagsCodes,
     chosen_queue_id,
     created_topic,
+    refuse_many_keys,
     refuse_many_properties,
     refuse_topic,
 )
@@ -549,6 +550,7 @@ class SendMessageProcessor:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"item {len(messages)} of the batch has properties that are not UTF-8",
             ) from error
+        refuse_many_keys(messages)
         self._store.put_batch(messages)
         status = messages[0].status
         if status != PutStatus.PUT_OK:

@@ -4,6 +4,7 @@ Source: apache/rocketmq broker/processor/AbstractSendMessageProcessor.java (msgC
 """
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 from mailboat.broker.topic_creation import TopicCreation
@@ -16,6 +17,7 @@ from mailboat.model.tags import tags_code
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.send_header import SendFields
+from mailboat.store.message_inner import MessageInner
 
 # The checksum property, and the separator that it may need, go on top.
 MAX_STORED_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 21
@@ -43,6 +45,10 @@ takes."""
 
 ROOMY_BATCH_BYTES: Final = 3 * MAX_BATCH_PROPERTIES
 """Only what is larger can have more, at a name and two separators for each."""
+
+MAX_BATCH_KEYS: Final = 20_000
+"""Of all messages of a batch together, beyond the first of each: an entry of the index takes more
+than a microsecond."""
 
 _TAG_CACHE_SIZE: Final = 65536
 _CACHED_TAG_CHARACTERS: Final = 128
@@ -81,6 +87,17 @@ def refuse_many_properties(items: BatchColumns) -> None:
             ResponseCode.MESSAGE_ILLEGAL,
             f"the messages of a batch have at most {MAX_BATCH_PROPERTIES} properties together, "
             f"these have {count}; send smaller batches",
+        )
+
+
+def refuse_many_keys(messages: Sequence[MessageInner]) -> None:
+    """Raise BrokerError for a batch whose keys would take too long to index."""
+    count = sum([message.keys.count(" ") for message in messages if message.keys])
+    if count > MAX_BATCH_KEYS:
+        raise BrokerError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the messages of a batch have at most {MAX_BATCH_KEYS} keys together, beyond one of "
+            f"each, these have {count}; send smaller batches",
         )
 
 
