@@ -7,13 +7,16 @@ What is expected is what a RocketMQ 5.3 broker answers, or a 4.9 one where
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from itertools import product
 from pathlib import Path
 
 import pytest
+from loop_lag import LoopLag
 from raw_client import BROKER_NAME, RawClient, connected, running_broker
 
 from mailboat.broker.controller import BrokerController
 from mailboat.model.record import decode_records
+from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand
 from mailboat.protocol.consumer_bodies import decode_correction_offsets
@@ -346,6 +349,27 @@ async def test_the_slowest_group_of_a_queue_is_found(client: RawClient) -> None:
         RequestCode.QUERY_CORRECTION_OFFSET, {"topic": "unknown", "compareGroup": "G"}
     )
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+async def test_a_million_offsets_hold_nobody_up(broker: BrokerController) -> None:
+    """A thousand groups that read a wide topic, and one that reads many."""
+    offsets = broker.offsets
+    async with connected(broker, "a") as [client]:
+        await client.make_topic("T", 1000)
+        for group, queue_id in product(range(1000), range(1000)):
+            offsets.commit(f"H{group}", "T", queue_id, 0)
+        for number in range(300):
+            broker.topics.update(TopicConfig(f"U{number}", 1000, 1000))
+        for number, queue_id in product(range(300), range(1000)):
+            offsets.commit("G", f"U{number}", queue_id, 0)
+        broker.groups.find("G")
+        async with LoopLag() as lag:
+            fields: dict[str, ExtValue] = {"topic": "T", "compareGroup": "H0"}
+            answer = await client.ok(RequestCode.QUERY_CORRECTION_OFFSET, fields)
+            await client.ok(RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "G", "destGroup": "H"})
+    assert decode_correction_offsets(answer.body) == dict.fromkeys(range(1000), 0)
+    assert offsets.topics_of("H") == {f"U{number}" for number in range(300)}
+    assert lag.longest_s < 0.1, "it took 0.2 s and 0.4 s"
 
 
 @pytest.mark.parametrize("on_server", ["true", "false"])

@@ -13,6 +13,7 @@ import pytest
 from loop_lag import LoopLag
 
 from mailboat.model.data_version import DataVersion
+from mailboat.model.names import HALF_TOPIC
 from mailboat.model.topic import TopicConfig
 from mailboat.namesrv.route_info import Registration
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -312,3 +313,28 @@ async def test_lists_of_very_many_topics_let_others_in(cluster: Cluster) -> None
     fewer = replace(registration, topics=wide_table(2).topic_config_table)
     await listed_in_turns(name_server.routes.register_in_steps(fewer, "y"))
     assert 300_002 <= name_server.routes.topic_count() < 300_100
+
+
+async def test_ends_of_large_transactions_let_others_in(cluster: Cluster) -> None:
+    """A commit reads and stores its message once more: sixteen small requests, 64 MB."""
+    broker = cluster.broker()
+    fields = {
+        "a": "PG", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "4", "g": "1", "h": "0",
+        "i": "TRAN_MSG\x01true\x02PGROUP\x01PG\x02", "j": "0", "k": "false",
+    }  # fmt: skip
+    ends: list[bytes] = []
+    async with talk(broker.address) as connection:
+        for number in range(16):
+            half = frame(RequestCode.SEND_MESSAGE_V2, bytes(4_000_000), fields)
+            assert await connection.ask(half) == [(ResponseCode.SUCCESS, "")]
+            end = {
+                "producerGroup": "PG", "tranStateTableOffset": str(number),
+                "commitLogOffset": str(broker.store.physical_position(HALF_TOPIC, 0, number)),
+                "commitOrRollback": "8",
+            }  # fmt: skip
+            ends.append(frame(RequestCode.END_TRANSACTION, b"", end, number))
+        async with LoopLag() as lag:
+            answers = await connection.ask(*ends)
+    assert answers == [(ResponseCode.SUCCESS, "")] * 16
+    assert broker.store.max_offset("T", 0) == 16
+    assert lag.longest_s < LIMIT_S

@@ -116,6 +116,72 @@ async def test_a_batch_of_tiny_messages_is_bounded(attacker: Talk, properties: s
     assert lag.longest_s < LIMIT_S
 
 
+def properties(seed: int, count: int) -> str:
+    """Return properties with names of their own."""
+    return "".join(f"{seed:x}.{number:x}\x01\x02" for number in range(count))
+
+
+def batch(*texts: str) -> bytes:
+    """Return a batch of one message for each properties text."""
+    return b"".join(
+        struct.pack(">iiiii", 23 + len(text), 0, 0, 0, 1) + b"x" + struct.pack(">H", len(text))
+        + text.encode()
+        for text in texts
+    )  # fmt: skip
+
+
+async def test_a_batch_of_very_many_properties_is_refused(attacker: Talk) -> None:
+    """Half a million of them fit the bytes that a batch may have: 0.3 seconds."""
+    code = RequestCode.SEND_BATCH_MESSAGE
+    request = frame(code, batch(*(properties(n % 10, 3000) for n in range(150))), BATCH)
+    for _ in range(2):
+        async with LoopLag() as lag:
+            [(answer, remark)] = await attacker.ask(request)
+        assert answer == ResponseCode.MESSAGE_ILLEGAL
+        assert "at most 50000 properties" in remark
+        assert lag.longest_s < LIMIT_S
+    allowed = batch(*[properties(1, 26)] * MAX_BATCH_MESSAGES)
+    assert await attacker.ask(frame(code, allowed, BATCH)) == [(ResponseCode.SUCCESS, "")]
+
+
+@pytest.mark.parametrize("unique_key", ["", "UNIQ_KEY\x011\x02"])
+async def test_a_batch_of_very_many_keys_is_refused(attacker: Talk, unique_key: str) -> None:
+    """Two million of them fit the bytes that a batch may have, half a million took a second."""
+    code = RequestCode.SEND_BATCH_MESSAGE
+    text = f"{unique_key}KEYS\x01{' '.join(f'{number:x}' for number in range(4000))}\x02"
+    for _ in range(2):
+        async with LoopLag() as lag:
+            [(answer, remark)] = await attacker.ask(frame(code, batch(*[text] * 50), BATCH))
+        assert answer == ResponseCode.MESSAGE_ILLEGAL
+        assert "at most 20000 keys" in remark
+        assert lag.longest_s < LIMIT_S
+        few = await attacker.ask(frame(code, batch(*[text] * 5), BATCH))
+        assert few == [(ResponseCode.SUCCESS, "")]
+
+
+async def test_batches_with_names_of_their_own_share_the_loop(attacker: Talk) -> None:
+    """For names that come again a way of reading is made: a millisecond, or fifty for very many."""
+    code = RequestCode.SEND_BATCH_MESSAGE
+    short = [frame(code, batch(properties(n, 60)), BATCH, n) for n in range(400)]
+    long = [frame(code, batch(properties(n, 3500)), BATCH, n) for n in range(7)]
+    for frames in (long, long, short, short):
+        async with LoopLag() as lag:
+            answers = await attacker.ask(*frames)
+        assert {answer for answer, _ in answers} == {ResponseCode.SUCCESS}
+        assert lag.longest_s < LIMIT_S
+
+
+async def test_keys_of_many_sends_share_the_loop(attacker: Talk) -> None:
+    """Each of these has 6,000 index entries: five milliseconds."""
+    fields = BATCH | {"m": "false", "i": "KEYS\x01" + " ".join(map(str, range(5_500)))}
+    code = RequestCode.SEND_MESSAGE_V2
+    frames = [frame(code, b"x", fields, opaque) for opaque in range(60)]
+    async with LoopLag() as lag:
+        answers = await attacker.ask(*frames)
+    assert answers == [(ResponseCode.SUCCESS, "")] * 60
+    assert lag.longest_s < LIMIT_S
+
+
 async def test_what_stands_before_damage_is_answered_after_its_turn(attacker: Talk) -> None:
     """A header that nobody can read ends the connection, not what was asked before."""
     await attacker.ask(pull("a = 'c'", "SQL92", 1))

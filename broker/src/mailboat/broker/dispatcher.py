@@ -54,8 +54,11 @@ _BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 # Sends are stored at once when so much has gathered: memory stays bounded, and so does a round.
 _MAX_GATHERED: Final = 512
 _MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
-# Of the messages in client batches, at ten microseconds each.
-_MAX_GATHERED_BATCH_MESSAGES: Final = 1_500
+# The same for what takes longer than its bytes tell, in messages of ten microseconds each: those of
+# client batches, and long headers, which may be full of keys.
+_MAX_GATHERED_WORK: Final = 1_500
+_LONG_HEADER_BYTES: Final = 2_048
+_HEADER_BYTES_A_MESSAGE: Final = 50
 
 
 class Asker(Protocol):
@@ -105,7 +108,7 @@ class BrokerDispatcher(Dispatcher):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gathered: list[Send] = []
         self._gathered_bytes = 0
-        self._gathered_batch_messages = 0
+        self._gathered_work = 0
 
     def use(
         self,
@@ -195,6 +198,8 @@ class BrokerDispatcher(Dispatcher):
 
     def _gather(self, connection: Connection, header: bytes, body: bytes) -> bool:
         """Take a send that came alone, as most do; return False if it is none of the plain ones."""
+        if len(header) > _LONG_HEADER_BYTES:
+            return False
         try:
             request = decode_plain_send(header)
         except (ValueError, RecursionError):
@@ -225,10 +230,13 @@ class BrokerDispatcher(Dispatcher):
                 body = frame[2]
                 gathered.append((connection, request, body))
                 self._gathered_bytes += len(body)
-                if request.code != _BATCH_CODE and not request.fields.batch:
+                header_bytes = len(frame[1])
+                if request.code == _BATCH_CODE or request.fields.batch:
+                    self._gathered_work += count_messages(body)
+                elif header_bytes <= _LONG_HEADER_BYTES:
                     continue
-                self._gathered_batch_messages += count_messages(body)
-                if self._gathered_batch_messages < _MAX_GATHERED_BATCH_MESSAGES:
+                self._gathered_work += header_bytes // _HEADER_BYTES_A_MESSAGE
+                if self._gathered_work < _MAX_GATHERED_WORK:
                     continue
                 self._store_gathered()
                 gathered = self._gathered
@@ -249,7 +257,7 @@ class BrokerDispatcher(Dispatcher):
 
     def _store_gathered(self) -> None:
         sends, self._gathered = self._gathered, []
-        self._gathered_bytes = self._gathered_batch_messages = 0
+        self._gathered_bytes = self._gathered_work = 0
         if sends:
             assert self._send is not None
             assert self._pull is not None

@@ -7,8 +7,8 @@ other batch is no table, and its messages are read one by one.
 """
 
 import re
+import time
 from collections.abc import Sequence
-from functools import lru_cache
 from itertools import repeat
 from operator import add
 from typing import Final, NamedTuple
@@ -19,8 +19,15 @@ _COLUMNS: Final = (b"KEYS", b"UNIQ_KEY", b"TAGS")
 _WAIT: Final = b"WAIT"
 _MAX_PATTERNS: Final = 256
 _MAX_SHAPES: Final = 4096
-# The names and WAIT values of earlier batches: a pattern is worth making for what comes again.
-_seen: set[tuple[tuple[bytes, ...], bytes | None]] = set()
+# Programs have a dozen names. More, or long ones, are neither remembered nor worth a pattern.
+_MAX_NAMES: Final = 64
+_MAX_SHAPE_BYTES: Final = 2048
+# A pattern takes up to a millisecond to make, and whoever has ever new names asks for one with each
+# batch: so many times what it took passes before the next.
+_REST_FACTOR: Final = 20
+
+_Shape = tuple[tuple[bytes, ...], bytes | None]
+"""The names of a batch and its value of WAIT."""
 
 
 class PropertyColumns(NamedTuple):
@@ -48,14 +55,16 @@ def read_property_columns(texts: Sequence[bytes]) -> PropertyColumns | None:
     Returns:
         None unless every text is well-formed UTF-8, has no name twice and has exactly the names of
         the first text, in its order, and all wait alike; all or none may lack their last separator.
-        Values may be empty. None as well for names that were never seen before.
+        Values may be empty. None as well for names that were never seen before, and for very many.
     """
     first, count = texts[0], len(texts)
+    if first.count(_END) > _MAX_NAMES:
+        return None
     closing = b"" if first[-1:] == _END else _END
     entries = [entry.partition(b"\x01") for entry in (first + closing).split(_END)[:-1]]
     names = tuple([name for name, _, _ in entries])
     wait = next((value for name, _, value in entries if name == _WAIT), None)
-    pattern = _pattern_for(names, wait)
+    pattern = _patterns.find((names, wait))
     if pattern is None:
         return None
     joined = b"".join(texts)
@@ -79,17 +88,43 @@ def read_property_columns(texts: Sequence[bytes]) -> PropertyColumns | None:
     return PropertyColumns(names, wait, befores, afters, sizes, *values)
 
 
-def _pattern_for(names: tuple[bytes, ...], wait: bytes | None) -> re.Pattern[bytes] | None:
-    shape = (names, wait)
-    if shape not in _seen:
-        if len(_seen) >= _MAX_SHAPES:
-            _seen.clear()
-        _seen.add(shape)
-        return None
-    return _pattern(names, wait)
+class _Patterns:
+    """The patterns of the shapes that came lately."""
+
+    def __init__(self) -> None:
+        # A pattern is worth making for what comes again.
+        self._seen: set[_Shape] = set()
+        # The least recently used first.
+        self._made: dict[_Shape, re.Pattern[bytes] | None] = {}
+        self._next_s = 0.0
+
+    def find(self, shape: _Shape) -> re.Pattern[bytes] | None:
+        """Return the pattern of a shape; None if it has none, or none yet."""
+        if shape in self._made:
+            pattern = self._made[shape] = self._made.pop(shape)
+            return pattern
+        if shape not in self._seen:
+            names, wait = shape
+            if sum(map(len, names)) + len(wait or b"") > _MAX_SHAPE_BYTES:
+                return None
+            if len(self._seen) >= _MAX_SHAPES:
+                self._seen.clear()
+            self._seen.add(shape)
+            return None
+        begin_s = time.monotonic()
+        if begin_s < self._next_s:
+            return None
+        pattern = self._made[shape] = _pattern(*shape)
+        if len(self._made) > _MAX_PATTERNS:
+            del self._made[next(iter(self._made))]
+        end_s = time.monotonic()
+        self._next_s = end_s + _REST_FACTOR * (end_s - begin_s)
+        return pattern
 
 
-@lru_cache(maxsize=_MAX_PATTERNS)
+_patterns: Final = _Patterns()
+
+
 def _pattern(names: tuple[bytes, ...], wait: bytes | None) -> re.Pattern[bytes] | None:
     """Return what matches a text with these names and one separator more, None for bad names."""
     if len(set(names)) != len(names):

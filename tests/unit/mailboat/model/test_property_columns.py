@@ -1,14 +1,26 @@
 """Properties of a whole batch, cut into columns."""
 
+import re
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mailboat.model import property_columns
 from mailboat.model.properties import decode_properties
 from mailboat.model.property_columns import PropertyColumns, read_property_columns
 
 _NAMES = ("KEYS", "UNIQ_KEY", "WAIT", "TAGS", "color", "a+b")
 _values = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _at_once() -> Iterator[None]:
+    """Let patterns be made without a rest in between."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(property_columns, "_REST_FACTOR", 0)
+        yield
 
 
 def _read(texts: list[bytes]) -> PropertyColumns | None:
@@ -117,3 +129,38 @@ def test_names_are_learned_before_they_are_read() -> None:
     columns = read_property_columns(texts)
     assert columns is not None
     assert decode_properties(columns.befores[0].decode()) == {"never-seen-elsewhere": "v"}
+
+
+def test_many_or_long_names_are_not_remembered() -> None:
+    """What is kept for ever new names is bounded by their number, so each has to be small."""
+    many = b"".join(b"%d\x01v\x02" % number for number in range(65))
+    long = b"n" * 2049 + b"\x01v\x02"
+    waiting = b"WAIT\x01" + b"w" * 2049 + b"\x02"
+    for text in (many, long, waiting):
+        known = len(property_columns._patterns._seen)
+        assert _read([text]) is None
+        assert len(property_columns._patterns._seen) == known
+
+
+def test_patterns_are_few_and_made_with_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were used last are kept; the next one waits, and the batch is read one by one."""
+    made: list[tuple[bytes, ...]] = []
+
+    def make(names: tuple[bytes, ...], _wait: bytes | None) -> re.Pattern[bytes] | None:
+        made.append(names)
+        return None
+
+    monkeypatch.setattr(property_columns, "_pattern", make)
+    patterns = property_columns._Patterns()
+    shapes = [((b"%d" % number,), None) for number in range(258)]
+    for shape in (*shapes[:256], shapes[0], *shapes[256:], shapes[0]):
+        patterns.find(shape)
+        patterns.find(shape)
+    assert len(made) == 258
+    assert len(patterns._made) == 256
+    assert shapes[0] in patterns._made
+    monkeypatch.setattr(property_columns, "_REST_FACTOR", 10**9)
+    for shape in [((b"late %d" % number,), None) for number in range(2)]:
+        patterns.find(shape)
+        patterns.find(shape)
+    assert made[258:] == [(b"late 0",)]

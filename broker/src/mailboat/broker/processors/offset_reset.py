@@ -13,7 +13,7 @@ offsets of the groups that it is asked to leave out; here it leaves them out.
 """
 
 import logging
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
@@ -127,14 +127,20 @@ class OffsetResetProcessor:
         members = broker.consumers.groups.get(source)
         if not optional_bool(command, "offline") and members is not None and members.subscriptions:
             topics &= members.subscriptions.keys()
-        for name in sorted(topics):
-            if broker.topics.select(name) is not None:
-                broker.offsets.clone(source, target, name)
+        await in_turns(self._clone(source, target, topics))
         _log.info("offsets cloned source=%s target=%s topics=%d", source, target, len(topics))
         await self._save(target)
         return command.response(ResponseCode.SUCCESS)
 
-    def correction_offsets(
+    def _clone(
+        self, source: str, target: str, topics: Iterable[str]
+    ) -> Generator[None, None, None]:
+        for name in sorted(topics):
+            if self._broker.topics.select(name) is not None:
+                self._broker.offsets.clone(source, target, name)
+            yield
+
+    async def correction_offsets(
         self, _connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return how far the slowest group has read each queue of a topic.
@@ -145,17 +151,23 @@ class OffsetResetProcessor:
         compared = required_str(command, "compareGroup")
         left_out = set((optional_str(command, "filterGroups") or "").split(","))
         require_topic(self._broker, topic)
-        offsets = self._broker.offsets
-        slowest: dict[int, int] = {}
-        for group in offsets.groups_of(topic) - left_out:
-            for queue_id, queue_offset in offsets.queues(group, topic).items():
-                if queue_offset >= self._broker.store.min_offset(topic, queue_id):
-                    known = slowest.get(queue_id, queue_offset)
-                    slowest[queue_id] = min(known, queue_offset)
-        for queue_id, queue_offset in offsets.queues(compared, topic).items():
+        slowest = await in_turns(self._slowest(topic, left_out))
+        for queue_id, queue_offset in self._broker.offsets.queues(compared, topic).items():
             if slowest.get(queue_id, UNKNOWN_OFFSET) > queue_offset:
                 slowest[queue_id] = _NO_CORRECTION
         return command.response(ResponseCode.SUCCESS, body=encode_correction_offsets(slowest))
+
+    def _slowest(self, topic: str, left_out: set[str]) -> Generator[None, None, dict[int, int]]:
+        """Return how far the slowest group has read each queue."""
+        offsets, store = self._broker.offsets, self._broker.store
+        slowest: dict[int, int] = {}
+        for group in offsets.groups_of(topic) - left_out:
+            for queue_id, queue_offset in offsets.queues(group, topic).items():
+                if queue_offset >= store.min_offset(topic, queue_id):
+                    known = slowest.get(queue_id, queue_offset)
+                    slowest[queue_id] = min(known, queue_offset)
+            yield
+        return slowest
 
     # -- reset on the server ----------------------------------------------------------------------
 
@@ -240,9 +252,14 @@ class OffsetResetProcessor:
                 f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} "
                 f"Timestamp: {timestamp}",
             )
+        # Each form is written once: there may be thousands of queues and of members.
+        bodies: dict[bool, bytes] = {}
         for member in members.members:
             is_cpp = _CPP in (member.language, command.language)
-            body = encode_offset_list(targets) if is_cpp else encode_offset_table(targets)
+            body = bodies.get(is_cpp)
+            if body is None:
+                body = encode_offset_list(targets) if is_cpp else encode_offset_table(targets)
+                bodies[is_cpp] = body
             code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
             member.connection.send_oneway(RemotingCommand.request(code, fields, body))
 

@@ -23,11 +23,14 @@ from mailboat.broker.processors.send_routed import AnswerWhenRouted
 from mailboat.broker.processors.send_rules import (
     MAX_STORED_PROPERTIES_BYTES,
     RARE_PROPERTIES,
+    ROOMY_BATCH_BYTES,
     SERVER_OWNED,
     UNSUPPORTED,
     TagsCodes,
     chosen_queue_id,
     created_topic,
+    refuse_many_keys,
+    refuse_many_properties,
     refuse_topic,
 )
 from mailboat.broker.topic_creation import TopicCreation
@@ -463,6 +466,8 @@ class SendMessageProcessor:
                 )
             _, queue_id = self._check_request(request, body)
             items = decode_batch_columns(body)
+            if len(body) > ROOMY_BATCH_BYTES:
+                refuse_many_properties(items)
             batch = read_client_batch(
                 fields, connection.peer_host, queue_id, items, self._suffix, self._tags_codes
             )
@@ -535,7 +540,8 @@ class SendMessageProcessor:
                 if properties and properties[-1] != _PROPERTY_END:
                     properties += b"\x02"
                 text = properties.decode()
-                _refuse_parked(text, len(messages))
+                if "DELAY\x01" in text or "TRAN_MSG\x01" in text:
+                    _refuse_parked(text, len(messages))
                 messages.append(
                     self._message(born_host, fields, item_body, queue_id, flag, properties, text)
                 )
@@ -544,6 +550,7 @@ class SendMessageProcessor:
                 ResponseCode.MESSAGE_ILLEGAL,
                 f"item {len(messages)} of the batch has properties that are not UTF-8",
             ) from error
+        refuse_many_keys(messages)
         self._store.put_batch(messages)
         status = messages[0].status
         if status != PutStatus.PUT_OK:

@@ -9,6 +9,7 @@ bytes.
 from collections.abc import Sequence
 
 from mailboat.broker.processors.send_rules import (
+    MAX_BATCH_KEYS,
     MAX_STORED_PROPERTIES_BYTES,
     RARE_NAMES,
     TagsCodes,
@@ -38,6 +39,7 @@ def read_client_batch(
         or not all(unique_keys)
         or properties.wait == b""
         or not RARE_NAMES.isdisjoint(properties.names)
+        or b"".join(properties.keys).count(b" ") > MAX_BATCH_KEYS
         or max(properties.sizes) + len(suffix) > MAX_STORED_PROPERTIES_BYTES
     ):
         return None

@@ -4,17 +4,20 @@ Source: apache/rocketmq broker/processor/AbstractSendMessageProcessor.java (msgC
 """
 
 import random
+from collections.abc import Sequence
 from typing import Final
 
 from mailboat.broker.topic_creation import TopicCreation
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.errors import BrokerError, IllegalMessageError
+from mailboat.model.batch import BatchColumns
 from mailboat.model.names import SEND_FORBIDDEN_TOPICS, check_topic
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName
 from mailboat.model.tags import tags_code
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.send_header import SendFields
+from mailboat.store.message_inner import MessageInner
 
 # The checksum property, and the separator that it may need, go on top.
 MAX_STORED_PROPERTIES_BYTES: Final = MAX_PROPERTIES_BYTES - 21
@@ -36,6 +39,17 @@ UNSUPPORTED: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELI
 PARKED: Final = frozenset({PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED})
 RARE_PROPERTIES: Final = SERVER_OWNED | UNSUPPORTED | PARKED
 RARE_NAMES: Final = frozenset(name.encode() for name in RARE_PROPERTIES)
+MAX_BATCH_PROPERTIES: Final = 50_000
+"""Of all messages of a batch together: nobody else is served in the half microsecond that each
+takes."""
+
+ROOMY_BATCH_BYTES: Final = 3 * MAX_BATCH_PROPERTIES
+"""Only what is larger can have more, at a name and two separators for each."""
+
+MAX_BATCH_KEYS: Final = 20_000
+"""Of all messages of a batch together, beyond the first of each: an entry of the index takes more
+than a microsecond."""
+
 _TAG_CACHE_SIZE: Final = 65536
 _CACHED_TAG_CHARACTERS: Final = 128
 
@@ -62,6 +76,28 @@ def refuse_topic(topic: str) -> None:
     if topic in SEND_FORBIDDEN_TOPICS:
         raise BrokerError(
             ResponseCode.NO_PERMISSION, f"sending to the system topic {topic} is forbidden"
+        )
+
+
+def refuse_many_properties(items: BatchColumns) -> None:
+    """Raise BrokerError for a batch whose properties would take too long to read."""
+    count = sum([text.count(b"\x02") for text in items.texts])
+    if count > MAX_BATCH_PROPERTIES:
+        raise BrokerError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the messages of a batch have at most {MAX_BATCH_PROPERTIES} properties together, "
+            f"these have {count}; send smaller batches",
+        )
+
+
+def refuse_many_keys(messages: Sequence[MessageInner]) -> None:
+    """Raise BrokerError for a batch whose keys would take too long to index."""
+    count = sum([message.keys.count(" ") for message in messages if message.keys])
+    if count > MAX_BATCH_KEYS:
+        raise BrokerError(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"the messages of a batch have at most {MAX_BATCH_KEYS} keys together, beyond one of "
+            f"each, these have {count}; send smaller batches",
         )
 
 

@@ -14,6 +14,8 @@ delivers twice when two requests commit one half message, or one was asked about
 
 import asyncio
 import logging
+import time
+from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -46,6 +48,8 @@ WAITING_MAX: Final = 10_000
 SYSTEM_BUSY, and their producers asked later."""
 
 _TOGETHER_MAX: Final = 32
+# A large message takes ten milliseconds to read, and as long to store.
+_READ_S: Final = 0.005
 _REMEMBERED: Final = 4_096
 
 
@@ -86,7 +90,7 @@ class TransactionEnds:
         self._flush = flush
         self._ledger = ledger
         self._counters = counters
-        self._gathered: list[EndRequest] = []
+        self._gathered: deque[EndRequest] = deque()
         # Requests that wait for a search.
         self._looked_for = 0
         self._remembered: dict[int, bool] = {}
@@ -113,16 +117,18 @@ class TransactionEnds:
         """Store what has gathered, in bounded batches; the rest takes the next round."""
         if not self._ledger.is_ready or not self._broker.store.is_open:
             return
-        requests = self._gathered[:_TOGETHER_MAX]
-        del self._gathered[:_TOGETHER_MAX]
-        if self._gathered:
-            asyncio.get_running_loop().call_soon(self.store_gathered)
         ends: dict[int, _End] = {}
-        for request in requests:
+        end_s = time.monotonic() + _READ_S
+        for _ in range(min(len(self._gathered), _TOGETHER_MAX)):
+            request = self._gathered.popleft()
             try:
                 self._add(request, ends)
             except (MailboatError, OSError) as error:
                 self._answer(request, error)
+            if time.monotonic() > end_s:
+                break
+        if self._gathered:
+            asyncio.get_running_loop().call_soon(self.store_gathered)
         if ends:
             self._store(list(ends.values()))
 
