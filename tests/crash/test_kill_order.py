@@ -149,7 +149,7 @@ class _Member:
         return await self._asks.call(RemotingCommand.request(code, place | fields))
 
     async def _ask_locks(self, code: int, queue_ids: set[int]) -> RemotingCommand:
-        queues = {MessageQueue(_TOPIC, "broker", queue_id) for queue_id in queue_ids}
+        queues = {MessageQueue(_TOPIC, "broker-a", queue_id) for queue_id in queue_ids}
         body = encode_lock_batch(LockBatch(_GROUP, self._client_id, queues))
         answer = await self._asks.call(RemotingCommand.request(code, body=body))
         assert answer.code == ResponseCode.SUCCESS, answer.remark

@@ -12,10 +12,12 @@ from live_cluster import LiveCluster, numbered
 from pyspark.sql.pandas.types import to_arrow_schema
 from reader_calls import ALL, ROW_SCHEMA, expected, noise, read, stream
 
-from mailboat.broker.processors import offset, pull
+from mailboat.broker.dispatcher import BrokerDispatcher
+from mailboat.broker.processors import pull
 from mailboat.client import Message, MessageQueue
 from mailboat.client.pulling import PullRequest
 from mailboat.model.subscription import build_subscription
+from mailboat.remoting.dispatcher import Dispatcher
 from mailboat_spark.broker_client import DataLossError, OtherQueueError
 from mailboat_spark.client_thread import ClientThread, close_shared_clients, shared_client
 from mailboat_spark.offsets import Witness, decode_offsets, decode_witnesses
@@ -118,8 +120,8 @@ def test_a_broker_that_does_not_say_who_it_is_is_told_by_its_messages(
     tmp_path, topic, monkeypatch, pieces, fails
 ):
     """RocketMQ's ignore the name in a request: at a swapped address they give messages, too."""
-    for module in (pull, offset):
-        monkeypatch.setattr(module, "require_own_name", lambda broker, name: None)
+    monkeypatch.setattr(pull, "require_own_name", lambda broker, name: None)
+    monkeypatch.setattr(BrokerDispatcher, "process", Dispatcher.process)
     with LiveCluster(tmp_path, brokers=2) as own:
         own.create_topic(topic, 1)
         names = ("broker-a", "broker-b")

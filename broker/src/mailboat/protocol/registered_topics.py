@@ -30,6 +30,7 @@ MAX_TOPICS: Final = 300_000
 MAX_TOPIC_BYTES: Final = 65_536
 """Longest text of one topic."""
 
+_READ_AT_ONCE_BYTES: Final = 4 * 1024 * 1024
 _TOPICS_A_SLICE: Final = 200
 _INFLATED_A_SLICE: Final = 1024 * 1024
 _WINDOW_BYTES: Final = 131_072
@@ -44,6 +45,12 @@ _ENTRY: Final = re.compile(
     rb"(\{(?:[^{}\"]++|TEXT|\{(?:[^{}\"]++|TEXT)*+\})*+\})\s*+([,}])".replace(b"TEXT", _TEXT),
     re.DOTALL,
 )
+_EMPTY: Final = re.compile(rb"\{\s*+\}")
+# In a JSON text this is a name, or a text as a value, but no part of a longer text.
+_TABLE_KEY: Final = b'"topicConfigTable"'
+_COLON: Final = re.compile(rb"\s*+:\s*+")
+# What stands for the topics once they are read.
+_TAKEN_OUT: Final = b'{"":0}'
 # A piece of a JSON text that ends outside of its texts and not within a bare key.
 _WINDOW: Final = re.compile(rb'(?:[^"]++|TEXT){1,2000}+'.replace(b"TEXT", _TEXT), re.DOTALL)
 
@@ -86,8 +93,44 @@ def plain_table(body: bytes) -> TableSlices:
     """Read a registration as JSON; the queue mappings of RocketMQ 5, with bare keys, are skipped.
 
     Raises:
-        RemoteProtocolError: it is none.
+        RemoteProtocolError: it is none, or has more than 4 MiB besides its topics.
     """
+    if len(body) > _READ_AT_ONCE_BYTES:
+        return (yield from _large_plain_table(body))
+    wrapper = yield from _wrapper(body)
+    table = bytes(wrapper.topic_config_table).strip()
+    topics: dict[str, TopicConfig] = {}
+    if table != b"null":
+        topics, _ = yield from _topics(table, 0)
+    return TopicConfigTable(_version(wrapper), topics)
+
+
+def _large_plain_table(body: bytes) -> TableSlices:
+    """Read the topics first, wherever they stand, then all the rest without them."""
+    key = body.find(_TABLE_KEY, 0, _READ_AT_ONCE_BYTES)
+    colon = _COLON.match(body, key + len(_TABLE_KEY)) if key >= 0 else None
+    if colon is None:
+        raise RemoteProtocolError(
+            f"the body is not a RegisterBrokerBody: no topicConfigTable begins in its first "
+            f"{_READ_AT_ONCE_BYTES} bytes"
+        )
+    topics, end = yield from _topics(body, colon.end())
+    rest_bytes = colon.end() + len(body) - end
+    if rest_bytes > _READ_AT_ONCE_BYTES:
+        raise RemoteProtocolError(
+            f"the registration has {rest_bytes} bytes besides its topics, at most "
+            f"{_READ_AT_ONCE_BYTES} are allowed"
+        )
+    wrapper = yield from _wrapper(body[: colon.end()] + _TAKEN_OUT + body[end:])
+    if bytes(wrapper.topic_config_table) != _TAKEN_OUT:
+        raise RemoteProtocolError(
+            "the body is not a RegisterBrokerBody: its first topicConfigTable is not the one of "
+            "the topicConfigSerializeWrapper"
+        )
+    return TopicConfigTable(_version(wrapper), topics)
+
+
+def _wrapper(body: bytes) -> Generator[None, None, _Wrapper]:
     try:
         fields = _body.decode(body)
     except (ValueError, RecursionError):
@@ -97,12 +140,12 @@ def plain_table(body: bytes) -> TableSlices:
         except (ValueError, RecursionError) as error:
             raise RemoteProtocolError(f"the body is not a RegisterBrokerBody: {error}") from error
     yield
-    wrapper = fields.topic_config_serialize_wrapper or _Wrapper()
+    return fields.topic_config_serialize_wrapper or _Wrapper()
+
+
+def _version(wrapper: _Wrapper) -> DataVersion:
     version = wrapper.data_version or DataVersionBody()
-    topics = yield from _topics(bytes(wrapper.topic_config_table).strip())
-    return TopicConfigTable(
-        DataVersion(version.counter, version.timestamp, version.state_version), topics
-    )
+    return DataVersion(version.counter, version.timestamp, version.state_version)
 
 
 def compressed_table(body: bytes) -> TableSlices:
@@ -127,15 +170,16 @@ def compressed_table(body: bytes) -> TableSlices:
     return TopicConfigTable(version, topics)
 
 
-def _topics(text: bytes) -> Generator[None, None, dict[str, TopicConfig]]:
-    """Read an object of topics that is known to be JSON."""
+def _topics(text: bytes, start: int) -> Generator[None, None, tuple[dict[str, TopicConfig], int]]:
+    """Read an object of topics that begins at `start`; return them and where it ends."""
     topics: dict[str, TopicConfig] = {}
-    if text in (b"null", b"{}") or not text[1:-1].strip():
-        return topics
-    position, number, mark = 1, 0, b","
+    empty = _EMPTY.match(text, start)
+    if empty is not None:
+        return topics, empty.end()
+    position, number, mark = start + 1, 0, b","
     while mark == b",":
         entry = _ENTRY.match(text, position, position + MAX_TOPIC_BYTES)
-        if entry is None or text[:1] != b"{":
+        if entry is None or not text.startswith(b"{", start):
             raise RemoteProtocolError(
                 f"the topic at byte {position} of the topicConfigTable is not an object of at most "
                 f"{MAX_TOPIC_BYTES} bytes"
@@ -147,7 +191,7 @@ def _topics(text: bytes) -> Generator[None, None, dict[str, TopicConfig]]:
         if number % _TOPICS_A_SLICE == 0:
             _refuse_too_many(topics)
             yield
-    return topics
+    return topics, position
 
 
 def _topic_name(text: bytes) -> str:

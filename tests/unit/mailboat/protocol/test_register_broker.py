@@ -137,3 +137,67 @@ def test_the_room_of_a_topic_is_what_it_takes() -> None:
     ]
     written = b"".join(lines.data for lines in topic_lines(configs))
     assert sum(map(registered_bytes, configs)) == len(written)
+
+
+BESIDE = 4 * 1024 * 1024
+
+
+def plain(table: bytes, *, before: bytes = b"", after: bytes = b"") -> bytes:
+    """Return a plain body as Java writes it, with members before and after the topics."""
+    head = b'{"filterServerList":[],"topicConfigSerializeWrapper":{"dataVersion":{"counter":7},'
+    return head + before + b'"topicConfigTable":' + table + after + b"}}"
+
+
+def topic_member(number: int) -> bytes:
+    """Return a topic as Java writes it."""
+    return b'"t%06d":{"order":true,"perm":4,"readQueueNums":%d,"topicName":"t%06d"}' % (
+        number, number, number,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [3, 100_000])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", b""),
+        (b'"x":"\\"topicConfigTable\\":{",', b' , "y" : [ {} ]'),
+        (b'"topicQueueMappingInfoMap":{"t":{"currIdMap":{0:1,1:2}}},', b',"z":{0:1}'),
+    ],
+)
+def test_plain_bodies_of_any_length_are_read_alike(count: int, before: bytes, after: bytes) -> None:
+    """The topics of a large one are taken out first; what stands around them is read as well."""
+    table = b"{ " + b" ,\n".join(map(topic_member, range(count))) + b" }"
+    body = plain(table, before=before, after=after)
+    assert (len(body) > BESIDE) == (count > 3)
+    read = decode_register_broker(body)
+    assert read.data_version.counter == 7
+    assert list(read.topic_config_table) == [f"t{number:06d}" for number in range(count)]
+    last = TopicConfig(f"t{count - 1:06d}", count - 1, 16, 4, order=True)
+    assert read.topic_config_table[f"t{count - 1:06d}"] == last
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (plain(b'{"t":%b}' % (b"[" * BESIDE)), "is not an object of at most"),
+        (plain(b"{%b}" % topic_member(1), after=b',"x":"%b"' % (b"x" * BESIDE)), "besides its"),
+        (plain(b"{%b}" % topic_member(1), before=b'"x":"%b",' % (b"x" * BESIDE)), "first 4194304"),
+        (plain(b"{%b}" % b",".join(map(topic_member, range(60_000)))) + b"}", "RegisterBrokerBody"),
+        (plain(b"{%b}" % b",".join(map(topic_member, range(60_000))))[:-1], "RegisterBrokerBody"),
+        (b'{"topicConfigTable":{%b}}' % b",".join(map(topic_member, range(60_000))), "not the one"),
+        (
+            plain(
+                b"{%b}" % b",".join(map(topic_member, range(60_000))),
+                after=b',"topicConfigTable":{}',
+            ),
+            "not the one",
+        ),
+        (plain(b"[%b]" % (b"0," * BESIDE)), "is not an object of at most"),
+        (b'"topicConfigTable"' + b" " * BESIDE, "no topicConfigTable begins"),
+    ],
+)  # fmt: skip
+def test_a_large_plain_body_that_is_none_is_a_protocol_error(body: bytes, reason: str) -> None:
+    """Whatever stands there, it ends in one sentence."""
+    assert len(body) > BESIDE
+    with pytest.raises(RemoteProtocolError, match=reason):
+        decode_register_broker(body)

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, NamedTuple
@@ -50,6 +51,7 @@ SYSTEM_BUSY, and their producers asked later."""
 _TOGETHER_MAX: Final = 32
 # A large message takes ten milliseconds to read, and as long to store.
 _READ_S: Final = 0.005
+_STORED_BYTES: Final = 1024 * 1024
 _REMEMBERED: Final = 4_096
 
 
@@ -125,7 +127,7 @@ class TransactionEnds:
                 self._add(request, ends)
             except (MailboatError, OSError) as error:
                 self._answer(request, error)
-            if time.monotonic() > end_s:
+            if time.monotonic() > end_s or _stored_bytes(ends) > _STORED_BYTES:
                 break
         if self._gathered:
             asyncio.get_running_loop().call_soon(self.store_gathered)
@@ -324,6 +326,11 @@ class TransactionEnds:
         data = encode_answer(command, answer)
         if data is not None:
             request.connection.write(data)
+
+
+def _stored_bytes(ends: Mapping[int, _End]) -> int:
+    """Return how many bytes of bodies these ends store."""
+    return sum(len(end.message.body) for end in ends.values() if end.message is not None)
 
 
 def _ended_otherwise(half: MessageExt) -> BrokerError:
