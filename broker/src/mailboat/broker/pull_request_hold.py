@@ -84,6 +84,10 @@ class HeldPull(msgspec.Struct, gc=False, eq=False):
         """Try again, for the last time if its time is up; return whether it is done with."""
         raise NotImplementedError
 
+    def failed(self, error: Exception) -> None:
+        """Say what a try has raised, instead of an answer."""
+        raise NotImplementedError
+
 
 class _Line:
     """The pulls that wait for the messages of one queue, the longest waiting one first."""
@@ -317,7 +321,13 @@ class PullRequestHoldService:
                 self._try_postponed_in(_LOOK_FOR_ROOM_S)
 
     def _retry(self, held: HeldPull) -> None:
-        if held.connection.is_closed or held.retry(held.is_late):
+        try:
+            is_done = held.connection.is_closed or held.retry(held.is_late)
+        except Exception as error:
+            # As `Dispatcher.process` does: it is told, and the others go on.
+            held.failed(error)
+            is_done = True
+        if is_done:
             self._forget(held)
 
     def _try_postponed_in(self, delay_s: float) -> None:

@@ -28,9 +28,13 @@ class _Pull(HeldPull, gc=False, eq=False, kw_only=True):
     """A pull that calls something to be tried."""
 
     call: Callable[[bool], bool]
+    failure: Exception | None = None
 
     def retry(self, is_late: bool) -> bool:
         return self.call(is_late)
+
+    def failed(self, error: Exception) -> None:
+        self.failure = error
 
 
 def _pull(peer: object, call: Callable[[bool], bool], size: int = 0) -> _Pull:
@@ -115,6 +119,28 @@ async def test_a_message_wakes_the_pulls_of_its_queue_only() -> None:
     await _next_round()
     assert waiters.tried == [("first", False), ("second", False)]
     assert len(waiters.holds) == 1
+
+
+@pytest.mark.parametrize("way", ["message", "time"])
+async def test_a_pull_that_cannot_be_tried_keeps_no_other_waiting(way: str) -> None:
+    """It is told and done with; the others are tried, and so are those whose time comes later."""
+
+    def fail(_: bool) -> bool:
+        raise LookupError("no filter")
+
+    waiters = _Waiters()
+    bad = _pull(waiters, fail)
+    waiters.holds.hold(bad, "orders", 0, SLOT_S)
+    waiters.hold("good", suspend_s=60.0 if way == "message" else 2 * SLOT_S)
+    if way == "message":
+        waiters.arrive(0)
+        await _next_round()
+    else:
+        async with asyncio.timeout(5):
+            await waiters.late.wait()
+    assert isinstance(bad.failure, LookupError)
+    assert [name for name, _ in waiters.tried] == ["good"]
+    assert len(waiters.holds) == 0
 
 
 async def test_messages_stored_together_wake_at_once_when_all_are_stored() -> None:

@@ -28,6 +28,7 @@ from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.frame import SERIALIZE_JSON
 from mailboat.protocol.send_header import PullFields, PullRequest, encode_pull_response_header
 from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import answer_error, encode_answer
 from mailboat.store.lookup import GetResult, GetStatus, units_to_look_at
 from mailboat.store.record_source import Fetched, Limits, RecordSource
 
@@ -512,6 +513,10 @@ class _Wait(HeldPull, gc=False, eq=False, kw_only=True):
     processor: PullMessageProcessor
     request: PullRequest
     wanted: _Wanted
+
+    def failed(self, error: Exception) -> None:
+        command = _command(self.request)
+        self._write(encode_answer(command, answer_error(command, error)))
 
     def _write(self, answer: bytes | None) -> None:
         if answer is not None:
