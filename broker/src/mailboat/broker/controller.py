@@ -62,6 +62,7 @@ from mailboat.disk.real import RealDisk
 from mailboat.model.hosts import encode_host, format_host
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.server import RemotingServer
+from mailboat.remoting.turns import in_turns
 from mailboat.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
@@ -413,10 +414,11 @@ class BrokerController:
             except OSError as error:
                 _log.warning("a table is not saved, to be tried again: %s", error)
 
-    def _expire(self) -> None:
+    async def _expire(self) -> None:
         self.queue_locks.expire()
         timeout_s = self.settings.broker.channel_expired_timeout / 1000
-        expired = set(self.consumers.expire(timeout_s)) | set(self.producers.expire(timeout_s))
+        expired = set(await in_turns(self.consumers.expire(timeout_s)))
+        expired |= set(await in_turns(self.producers.expire(timeout_s)))
         for connection in expired:
             if not (self.consumers.is_member(connection) or self.producers.is_member(connection)):
                 _log.info("connection closed peer=%s: no heartbeat", connection.peer)

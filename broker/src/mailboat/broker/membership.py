@@ -16,7 +16,7 @@ ProducerManager.java and DefaultConsumerIdsChangeListener.java @ rocketmq-all-5.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -266,8 +266,12 @@ class ConsumerManager:
             self._left(info, info.members.remove_connection(connection), log)
         log.close()
 
-    def expire(self, timeout_s: float) -> list[Connection]:
-        """Let clients leave that were silent for too long; return their connections."""
+    def expire(self, timeout_s: float) -> Generator[None, None, list[Connection]]:
+        """Let clients leave that were silent for too long, a group with each step.
+
+        Returns:
+            Their connections.
+        """
         oldest = self._clock() - timeout_s
         expired: list[Connection] = []
         log = _LeaveLog("consumer left")
@@ -275,6 +279,7 @@ class ConsumerManager:
             silent = info.members.remove_silent(oldest)
             expired += [client.connection for client in silent]
             self._left(info, silent, log)
+            yield
         log.close()
         return expired
 
@@ -450,15 +455,21 @@ class ProducerManager:
             self._left(group, self.groups[group].remove_connection(connection), log)
         log.close()
 
-    def expire(self, timeout_s: float) -> list[Connection]:
-        """Let clients leave that were silent for too long; return their connections."""
+    def expire(self, timeout_s: float) -> Generator[None, None, list[Connection]]:
+        """Let clients leave that were silent for too long, a group with each step.
+
+        Returns:
+            Their connections.
+        """
         oldest = self._clock() - timeout_s
         expired: list[Connection] = []
         log = _LeaveLog("producer left")
         for group, members in list(self.groups.items()):
-            silent = members.remove_silent(oldest)
-            expired += [client.connection for client in silent]
-            self._left(group, silent, log)
+            # None of a group that has ended meanwhile.
+            if silent := members.remove_silent(oldest):
+                expired += [client.connection for client in silent]
+                self._left(group, silent, log)
+            yield
         log.close()
         return expired
 
