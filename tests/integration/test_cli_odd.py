@@ -17,14 +17,14 @@ from mailboat.testing.cluster import Cluster
 NOT_PACKED = b"not compressed"
 
 
-async def send_raw(cluster: Cluster, body: bytes, **fields: ExtValue) -> None:
-    """Send to topic T with header fields of SEND_MESSAGE_V2 that our producer never sends."""
+async def send_raw(cluster: Cluster, body: bytes, topic: str = "T", **fields: ExtValue) -> None:
+    """Send with header fields of SEND_MESSAGE_V2 that our producer never sends."""
     instance = ClientInstance(cluster.namesrv_addresses)
     await instance.start()
     try:
-        (queue,) = await instance.routes.write_queues("T")
+        (queue,) = await instance.routes.write_queues(topic)
         header: dict[str, ExtValue] = {
-            "a": "G", "b": "T", "c": "TBW102", "d": 1, "e": 0, "f": 0, "h": 0, "i": "", "j": 0,
+            "a": "G", "b": topic, "c": "TBW102", "d": 1, "e": 0, "f": 0, "h": 0, "i": "", "j": 0,
             "g": time.time_ns() // 1_000_000, **fields,
         }  # fmt: skip
         command = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, header, body)

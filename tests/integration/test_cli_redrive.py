@@ -1,11 +1,13 @@
 """`mailboat message redrive` against real brokers, with dead letters that really died."""
 
 import asyncio
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_shell import Shell, committed, length, make_topic, next_ms, send, stored, until
+from test_cli_odd import NOT_PACKED, send_raw
 
 from mailboat.cli.message import redrive as redrive_command
 from mailboat.client import (
@@ -22,6 +24,7 @@ from mailboat.client.admin.redrive import Destination, Redrive, Selection
 from mailboat.client.send_result import SendResult, SendStatus
 from mailboat.errors import BrokerError, ConnectionLostError, MailboatError
 from mailboat.model.subscription import SubscriptionGroupConfig
+from mailboat.model.sys_flag import COMPRESSED
 from mailboat.protocol.codes import ResponseCode
 from mailboat.testing.cluster import Cluster
 
@@ -200,12 +203,12 @@ class FailingProducer(Producer):
         super().__init__(group, namesrv=namesrv)
         self.body: bytes | None = body
 
-    async def send(self, message: Message, **options: object) -> SendResult:
+    async def send_stored(self, message: Message, sys_flag: int, **options: object) -> SendResult:
         """Send, or raise what a broker answers that has no room."""
         if message.body == self.body:
             self.body = None
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "no room")
-        return await super().send(message, **options)  # type: ignore[arg-type]
+        return await super().send_stored(message, sys_flag, **options)  # type: ignore[arg-type]
 
 
 class DoubtfulProducer(Producer):
@@ -213,9 +216,9 @@ class DoubtfulProducer(Producer):
 
     failure: MailboatError | None = None
 
-    async def send(self, message: Message, **options: object) -> SendResult:
+    async def send_stored(self, message: Message, sys_flag: int, **options: object) -> SendResult:
         """Send; then the answer is lost, or says that the flush took too long."""
-        result = await super().send(message, **options)  # type: ignore[arg-type]
+        result = await super().send_stored(message, sys_flag, **options)  # type: ignore[arg-type]
         if message.body != b"2" or type(self).failure is None:
             return result
         failure, type(self).failure = type(self).failure, None
@@ -294,6 +297,28 @@ async def test_failure_keeps_what_went_before_it(tmp_path: Path, capsysbinary: C
         # Number 14 was in the batch of the refused 13 and comes twice.
         found = sorted(int(each.body) for each in await stored(cluster, "T"))
         assert found == sorted([*range(20), 14])
+
+
+@pytest.mark.parametrize("to_group", [False, True])
+async def test_letter_that_cannot_be_unpacked_goes_back_as_it_is(
+    tmp_path: Path, capsysbinary: Capture, to_group: bool
+):
+    """Whoever sent it so, it keeps no other letter back."""
+    async with Cluster(tmp_path) as cluster:
+        for topic in ("%DLQ%C", "%RETRY%C", "T"):
+            await make_topic(cluster, topic)
+        await put_dead_letters(cluster, "C", range(2), "T")
+        name = {"i": "RETRY_TOPIC\x01T\x02"}
+        await send_raw(cluster, NOT_PACKED, "%DLQ%C", f=COMPRESSED, **name)
+        await send_raw(cluster, zlib.compress(b"packed"), "%DLQ%C", f=COMPRESSED, **name)
+        await put_dead_letters(cluster, "C", range(2, 4), "T")
+        shell = Shell(cluster, capsysbinary)
+        done = await shell.json("message", "redrive", "C", *(["--to-group"] if to_group else []))
+        assert (done["read"], done["redriven"]) == (6, 6)
+        found = await stored(cluster, "%RETRY%C" if to_group else "T")
+        bad, *good = sorted(found, key=lambda each: each.body != NOT_PACKED)
+        assert (bad.body, bad.sys_flag) == (NOT_PACKED, COMPRESSED)
+        assert sorted(each.payload() for each in good) == [b"0", b"1", b"2", b"3", b"packed"]
 
 
 async def test_position_of_other_dead_letters_is_no_position(tmp_path: Path):

@@ -10,7 +10,7 @@ remoting/protocol/header/SendMessageRequestHeaderV2.java.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from mailboat.client.checks import (
@@ -68,6 +68,7 @@ class Compression:
 
 
 DEFAULT_COMPRESSION: Final = Compression()
+_NO_COMPRESSION: Final = Compression(above_bytes=MAX_BODY_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +113,21 @@ def prepare_message(
     if properties.get(MESSAGE_TYPE) == REPLY:
         code = RequestCode.SEND_REPLY_MESSAGE_V2
     return Outgoing(code, message_id, body, fields)
+
+
+def prepare_stored_message(
+    message: Message, sys_flag: int, group: str, unique_keys: UniqKeyGenerator
+) -> Outgoing:
+    """Make a message ready whose body is one that was stored, with the sysFlag of that one.
+
+    It travels as it is: nobody knows whether it can be unpacked.
+
+    Raises:
+        IllegalMessageError: a broker would refuse it.
+    """
+    outgoing = prepare_message(message, group, unique_keys, _NO_COMPRESSION)
+    bits = sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK)
+    return replace(outgoing, fields=outgoing.fields | {"f": bits})
 
 
 def prepare_half_message(

@@ -22,6 +22,7 @@ from mailboat.client.outgoing import (
     Compression,
     prepare_batch,
     prepare_message,
+    prepare_stored_message,
 )
 from mailboat.client.replies import PendingReplies, make_reply, make_request, wait_reply
 from mailboat.client.send_result import SendResult
@@ -165,6 +166,17 @@ class Producer:
             queue = selector(list(await self._sender.queues(message.topic, deadline_s)), message)
             timeout_s = deadline_s - loop.time()
         return await self._sender.send(message.topic, outgoing, queue, timeout_s)
+
+    async def send_stored(
+        self, message: Message, sys_flag: int, *, timeout_s: float = SEND_TIMEOUT_S
+    ) -> SendResult:
+        """Send a message whose body was stored before, packed as the sysFlag of that record says.
+
+        Raises:
+            MailboatError: as for `send`.
+        """
+        outgoing = prepare_stored_message(message, sys_flag, self.group, self._started_keys())
+        return await self._sender.send(message.topic, outgoing, None, timeout_s)
 
     async def send_batch(
         self,

@@ -129,12 +129,15 @@ class Destination:
         return retry_topic(self.group) if self.to_group else origin
 
     def message(self, letter: MessageExt) -> Message:
-        """Return the message to send for a letter; its id, tags, keys and properties stay."""
+        """Return the message to send for a letter; its id, tags, keys and properties stay.
+
+        So does its body, as it is stored: one that cannot be unpacked must not keep others back.
+        """
         properties = {k: v for k, v in letter.properties.items() if k not in _LEFT_BEHIND}
         topic = self.of(letter)
         if self.to_group:
             properties[PropertyName.RETRY_TOPIC] = origin_topic(letter) or self.topic or topic
-        return Message(topic, letter.payload(), properties=properties, flag=letter.flag)
+        return Message(topic, letter.body, properties=properties, flag=letter.flag)
 
 
 @dataclass(slots=True)
@@ -347,7 +350,8 @@ class Redrive:
         if self.report.dry_run:
             self.report.redriven.update(message.topic for message in messages)
             return
-        results = await asyncio.gather(*map(self._send, messages), return_exceptions=True)
+        flags = [letter.sys_flag for letter in letters]
+        results = await asyncio.gather(*map(self._send, messages, flags), return_exceptions=True)
         failures: list[_SendFailure] = []
         for letter, message, error in zip(letters, messages, results, strict=True):
             if error is None:
@@ -359,8 +363,8 @@ class Redrive:
         if failures:
             raise failures[0]
 
-    async def _send(self, message: Message) -> None:
-        """Send one message, waiting for a broker that is away."""
+    async def _send(self, message: Message, sys_flag: int) -> None:
+        """Send one message with a stored body, waiting for a broker that is away."""
         # Every try sends the same id.
         message.properties.setdefault(PropertyName.UNIQ_KEY, self._producer.next_unique_key())
         loop = asyncio.get_running_loop()
@@ -368,7 +372,9 @@ class Redrive:
         unanswered: MailboatError | None = None
         while True:
             try:
-                result = await self._producer.send(message, timeout_s=SEND_TIMEOUT_S)
+                result = await self._producer.send_stored(
+                    message, sys_flag, timeout_s=SEND_TIMEOUT_S
+                )
             except MailboatError as error:
                 if is_unanswered(error):
                     unanswered = error
