@@ -132,15 +132,19 @@ def count_messages(body: bytes) -> int:
 
     It looks at no more than `MAX_BATCH_MESSAGES` of them, for a batch with more is refused.
     """
-    position, end = 0, len(body) - _FIXED_BYTES
-    count = 0
+    position, last = 0, len(body) - _FIXED_BYTES
+    if last < 0:
+        return 0
     unpack_size = _SIZE.unpack_from
-    while position <= end and count < MAX_BATCH_MESSAGES:
-        (size,) = unpack_size(body, position)
-        count += 1
-        if size < _FIXED_BYTES:
-            break
-        position += size
+    count = 0
+    try:
+        for count in range(1, MAX_BATCH_MESSAGES + 1):
+            position += unpack_size(body, position)[0]
+            if position > last:
+                break
+    except struct.error:
+        # A size led back beyond the start: the batch is refused for it, whatever is counted.
+        return count
     return count
 
 

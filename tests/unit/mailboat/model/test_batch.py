@@ -62,8 +62,8 @@ def test_round_trip(bodies: list[bytes], flag: int) -> None:
         (GOLDEN * 32, 32),
         (GOLDEN + GOLDEN[:30], 2),
         (struct.pack(">iiiiiH", 22, 0, 0, 0, 0, 0) * 100_000, MAX_BATCH_MESSAGES),
-        (struct.pack(">i", 0) * 100, 1),
-        (struct.pack(">i", -50) * 100, 1),
+        (struct.pack(">i", 0) * 100, MAX_BATCH_MESSAGES),
+        (struct.pack(">i", -500) * 100, 2),
         (struct.pack(">i", 2**31 - 1) * 100, 1),
     ],
 )
