@@ -136,16 +136,15 @@ def count_messages(body: bytes) -> int:
     if last < 0:
         return 0
     unpack_size = _SIZE.unpack_from
-    count = 0
     try:
-        for count in range(1, MAX_BATCH_MESSAGES + 1):
+        for count in range(1, MAX_BATCH_MESSAGES):
             position += unpack_size(body, position)[0]
             if position > last:
-                break
+                return count
     except struct.error:
         # A size led back beyond the start: the batch is refused for it, whatever is counted.
         return count
-    return count
+    return MAX_BATCH_MESSAGES
 
 
 def _decode_uniform(body: bytes) -> BatchColumns | None:
