@@ -16,7 +16,7 @@ Source: apache/rocketmq broker/longpolling/PullRequestHoldService.java @ rocketm
 """
 
 import asyncio
-from collections import Counter, OrderedDict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
@@ -150,7 +150,7 @@ class PullRequestHoldService:
         # Dictionaries for sets that keep their order; these give up the first one without a search.
         self._by_slot: dict[int, OrderedDict[HeldPull, None]] = {}
         self._postponed: dict[Connection, OrderedDict[HeldPull, None]] = {}
-        self._by_address: Counter[bytes] = Counter()
+        self._by_address: dict[bytes, int] = {}
         self._count = 0
         self._waiting = 0
         # Queues that got messages and have pulls that were not tried since.
@@ -256,10 +256,11 @@ class PullRequestHoldService:
         connection = held.connection
         pulls = self._by_connection.get(connection, {})
         address = _address(connection)
+        of_address = self._by_address.get(address, 0)
         if (
             len(pulls) >= MAX_PER_CONNECTION
             or self._count >= MAX_HELD
-            or self._by_address[address] >= MAX_PER_ADDRESS
+            or of_address >= MAX_PER_ADDRESS
         ):
             raise BrokerError(
                 ResponseCode.SYSTEM_BUSY,
@@ -274,10 +275,11 @@ class PullRequestHoldService:
                 f"bytes of subscriptions, the limit is {MAX_BYTES_PER_CONNECTION}",
             )
         self._by_connection.setdefault(connection, pulls)[held] = None
-        self._by_address[address] += 1
+        self._by_address[address] = of_address + 1
         self._count += 1
         held.is_held = True
-        connection.keep(held.size)
+        if held.size:
+            connection.keep(held.size)
 
     def _ready(self, held: HeldPull) -> None:
         if held.is_held:
@@ -378,10 +380,13 @@ class PullRequestHoldService:
         connection = held.connection
         self._count -= 1
         address = _address(connection)
-        self._by_address[address] -= 1
-        if not self._by_address[address]:
+        left = self._by_address[address] - 1
+        if left:
+            self._by_address[address] = left
+        else:
             del self._by_address[address]
-        connection.release(held.size)
+        if held.size:
+            connection.release(held.size)
         _remove(self._by_connection, connection, held)
         if self._postponed:
             _remove(self._postponed, connection, held)
