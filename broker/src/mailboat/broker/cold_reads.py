@@ -33,7 +33,7 @@ class ColdReads:
 
     def begin(self, connection: Connection) -> bool:
         """Count one more read, which `end` takes off again; False if there are enough."""
-        address = _address(connection)
+        address = connection.peer_address
         if (
             self._under_way[connection] >= self._max
             or self._of_address[address] >= self._max_per_address
@@ -45,12 +45,12 @@ class ColdReads:
 
     def wait(self, connection: Connection, begin: Callable[[], None]) -> None:
         """Call `begin` once the connection may have another read."""
-        waiting = self._waiting.setdefault(_address(connection), {})
+        waiting = self._waiting.setdefault(connection.peer_address, {})
         waiting.setdefault(connection, deque()).append(begin)
 
     def end(self, connection: Connection) -> None:
         """A read ended; begin what waits. What begins may be answered without a read."""
-        address = _address(connection)
+        address = connection.peer_address
         _take_one(self._under_way, connection)
         _take_one(self._of_address, address)
         waiting = self._waiting.get(address, {})
@@ -72,7 +72,3 @@ def _take_one(counts: Counter[_T], key: _T) -> None:
     counts[key] -= 1
     if not counts[key]:
         del counts[key]
-
-
-def _address(connection: Connection) -> str:
-    return connection.peer.rpartition(":")[0]

@@ -529,7 +529,7 @@ class ConnectionSet:
 
     def complain(self, connection: Connection, reason: str) -> None:
         """Log why a peer is closed, at most one line per peer and minute."""
-        peer_ip = connection.peer.rpartition(":")[0]
+        peer_ip = connection.peer_address
         now_s = time.monotonic()
         last_s, suppressed = self._complaints.get(peer_ip, (-_COMPLAINT_INTERVAL_S, 0))
         if now_s - last_s < _COMPLAINT_INTERVAL_S:

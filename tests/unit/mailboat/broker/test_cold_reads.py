@@ -15,7 +15,7 @@ class _Peer(SimpleNamespace):
 
 
 def _connect(address: str) -> Connection:
-    return cast(Connection, _Peer(peer=address))
+    return cast(Connection, _Peer(peer_address=address.rpartition(":")[0]))
 
 
 def test_a_connection_has_its_share() -> None:

@@ -56,7 +56,7 @@ class QueryMessageProcessor:
         if optional_bool(command, "_UNIQUE_KEY_QUERY"):
             max_num = self._broker.settings.store.default_query_max_num
         query = KeyQuery(topic, key, min(max_num, _MAX_MESSAGES), _MAX_BODY_BYTES, begin_ms, end_ms)
-        address = connection.peer.rpartition(":")[0]
+        address = connection.peer_address
         if self._searches[address] >= SEARCHES_MAX_PER_ADDRESS:
             raise BrokerError(
                 ResponseCode.SYSTEM_BUSY,
