@@ -151,8 +151,9 @@ class _Measures:
                 began_s = self._sync_began_s = time.monotonic()
                 os.pwrite(file.fileno(), b"x", 0)
                 os.fdatasync(file.fileno())
-                self._sync_began_s = math.inf
+                # Noted before it counts as over: who is told of no halt is told of none later.
                 self._note(began_s, 0.0, "disk")
+                self._sync_began_s = math.inf
                 time.sleep(DISK_TICK_S)
 
     def watch_clock(self) -> None:

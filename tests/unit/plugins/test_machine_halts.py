@@ -17,29 +17,18 @@ from machine_halts import MAX_TAKES, MachineHalts
 
 HALT_S = 1.5
 # A suite whose tests halt what measures, as the machine would; `fails` until the second time.
-SUITE = f"""
-import os, signal, subprocess, time
-import pytest
-
-seen = {{}}
-
-def halt():
-    pid = int(subprocess.run(
-        ["pgrep", "-P", str(os.getpid()), "-f", "machine_halts"], capture_output=True
-    ).stdout.split()[0])
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep({HALT_S})
-    os.kill(pid, signal.SIGCONT)
+SUITE = """
+seen = {}
 
 def count(name):
     seen[name] = seen.get(name, 0) + 1
     return seen[name]
 
-def test_late_once():
+def test_late_once(halt):
     halt()
     assert count("late once") == 2
 
-def test_late_and_wrong():
+def test_late_and_wrong(halt):
     halt()
     assert not count("late and wrong")
 
@@ -47,13 +36,32 @@ def test_wrong_once():
     assert count("wrong once") == 2
 """
 CONFTEST = """
+import functools
+import pytest
 from machine_halts import MachineHalts
+from test_machine_halts import stop_measuring
 
 def pytest_configure(config):
-    halts = MachineHalts()
-    config.pluginmanager.register(halts)
-    config.add_cleanup(halts.close)
+    config.halts = MachineHalts()
+    config.pluginmanager.register(config.halts)
+    config.add_cleanup(config.halts.close)
+
+@pytest.fixture
+def halt(pytestconfig):
+    return functools.partial(stop_measuring, pytestconfig.halts)
 """
+
+
+def stop_measuring(halts: MachineHalts) -> None:
+    """Halt what measures; return when all of that halt is known.
+
+    The disk's part may end after the machine's: a sync that was stopped has to end first.
+    """
+    os.kill(halts.pid, signal.SIGSTOP)
+    time.sleep(HALT_S)
+    os.kill(halts.pid, signal.SIGCONT)
+    while halts.since(time.monotonic()):
+        pass
 
 
 @pytest.fixture
@@ -64,16 +72,10 @@ def halts() -> Iterator[MachineHalts]:
     halts.close()
 
 
-def _halt(halts: MachineHalts) -> None:
-    os.kill(halts.pid, signal.SIGSTOP)
-    time.sleep(HALT_S)
-    os.kill(halts.pid, signal.SIGCONT)
-
-
 def test_a_halt_is_measured(halts: MachineHalts) -> None:
     """Its length is that of the halt, and it belongs to the time in which it ended."""
     before_s = time.monotonic()
-    _halt(halts)
+    stop_measuring(halts)
     after_s = time.monotonic()
     longest_s, _ = max(halts.since(before_s))
     assert HALT_S - machine_halts.TICK_S <= longest_s <= after_s - before_s + 1
@@ -87,7 +89,7 @@ def test_what_was_disturbed_is_taken_again(halts: MachineHalts, disturbed: int, 
 
     def take() -> int:
         if len(taken) < disturbed:
-            _halt(halts)
+            stop_measuring(halts)
         taken.append(None)
         return len(taken)
 
@@ -101,7 +103,7 @@ def test_errors_of_an_undisturbed_recording_are_errors(halts: MachineHalts) -> N
     def take() -> None:
         taken.append(None)
         if len(taken) == 1:
-            _halt(halts)
+            stop_measuring(halts)
         raise ValueError(len(taken))
 
     with pytest.raises(ValueError, match="2"):
@@ -112,9 +114,10 @@ def test_a_test_is_repeated_if_it_met_a_halt(tmp_path: Path) -> None:
     """Without a halt a failure is a failure, and a wrong test fails each time."""
     (tmp_path / "test_suite.py").write_text(SUITE)
     (tmp_path / "conftest.py").write_text(CONFTEST)
+    folders = [str(Path(file).parent) for file in (machine_halts.__file__, __file__)]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path],
-        env=os.environ | {"PYTHONPATH": str(Path(machine_halts.__file__).parent)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
         capture_output=True,
         text=True,
         check=False,
