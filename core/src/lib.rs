@@ -1,0 +1,15 @@
+//! Python's door to `mailboat-wire`: converts arguments and results, decides nothing.
+
+use mailboat_wire::checksum;
+use pyo3::prelude::*;
+
+/// Returns the 31 bits of CRC-32 that records hold of a body.
+#[pyfunction]
+fn body_crc(body: &[u8]) -> u32 {
+    checksum::body_crc(body)
+}
+
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(body_crc, module)?)
+}

@@ -1,0 +1,3 @@
+//! Frames, headers, records and keys of RocketMQ: pure functions, tested without Python.
+
+pub mod checksum;
