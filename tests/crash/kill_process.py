@@ -168,13 +168,17 @@ class QueueContent(NamedTuple):
 
 
 async def read_queue(connection: PlainConnection, topic: str, queue_id: int) -> QueueContent:
-    """Pull all messages of one queue."""
+    """Pull all messages of one queue; of a topic that nobody was told of there are none."""
     found: list[MessageExt] = []
     place: dict[str, str | int] = {"topic": topic, "queueId": queue_id}
-    low, high = [
-        int((await connection.call(RemotingCommand.request(code, place))).ext_fields["offset"])
-        for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET)
-    ]
+    bounds: list[int] = []
+    for code in (RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET):
+        answer = await connection.call(RemotingCommand.request(code, place))
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            return QueueContent(0, 0, [])
+        assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark, topic)
+        bounds.append(int(answer.ext_fields["offset"]))
+    low, high = bounds
     at = low
     while at < high:
         fields = place | {

@@ -12,7 +12,7 @@ from mailboat.store.message_store import MessageStore
 from mailboat.testing.history import History
 from mailboat.testing.simulated_disk import SimulatedDisk
 from mailboat.testing.store_reading import read_store
-from mailboat.testing.store_simulator import HOST, make_client_batch, make_message, small_config
+from mailboat.testing.store_simulator import HOST, make_message, small_config
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +38,10 @@ def _put(store: MessageStore, *topics: str) -> list[MessageInner]:
 
 
 def _put_batches(store: MessageStore, *topics: str) -> None:
-    batches = [make_client_batch([_message(topic, 0), _message(topic, 1)]) for topic in topics]
-    store.put_batches(batches)
-    assert {batch.status for batch in batches} == {PutStatus.PUT_OK}
+    for topic in topics:
+        batch = [_message(topic, 0), _message(topic, 1)]
+        store.put_batch(batch)
+        assert {message.status for message in batch} == {PutStatus.PUT_OK}
 
 
 def _begin_flush(store: MessageStore) -> FlushJob:

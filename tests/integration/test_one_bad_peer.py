@@ -228,15 +228,15 @@ async def test_replies_to_a_client_that_does_not_read(watched: Watched, connect:
         await deaf.send(_producer_heartbeat("deaf"))
         assert [answer.code for answer in await deaf.answers(1)] == [ResponseCode.SUCCESS]
 
-        replies = [asyncio.create_task(reply(client, "deaf", 4 * MIB)) for _ in range(30)]
-        await asyncio.wait(replies[1:], timeout=30)
-        codes = [task.result().code for task in replies if task.done()]
-        assert codes == [ResponseCode.SYSTEM_ERROR] * 29
-        assert "does not read what it is sent" in (replies[-1].result().remark or "")
+        first = asyncio.create_task(reply(client, "deaf", 4 * MIB))
+        # One after the other: what a client sends at once counts as kept for that client.
+        others = [await reply(client, "deaf", 4 * MIB) for _ in range(9)]
+        assert [answer.code for answer in others] == [ResponseCode.SYSTEM_ERROR] * 9
+        assert "does not read what it is sent" in (others[0].remark or "")
         assert watched.most_bytes < BUDGET
         answer = await reply(client, client.client_id)
         assert answer.code == ResponseCode.SUCCESS
-        replies[0].cancel()
+        first.cancel()
 
 
 async def test_replies_to_a_client_that_does_not_answer(watched: Watched) -> None:

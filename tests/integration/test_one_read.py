@@ -12,11 +12,9 @@ from test_heavy_requests import LIMIT_S, Talk, frame, talk
 
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.pull_request_hold import MAX_BYTES_PER_CONNECTION
-from mailboat.model.batch import MAX_BATCH_MESSAGES, encode_batch
-from mailboat.model.message import Message
+from mailboat.model.batch import MAX_BATCH_MESSAGES
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
-from mailboat.store.client_batch import ClientBatch
 
 MESSAGES = 1500
 PULL = {
@@ -78,26 +76,6 @@ async def test_different_requests_have_the_time_of_one_read_together(attacker: T
     async with LoopLag() as lag:
         await attacker.ask(*pairs)
     assert lag.longest_s < LIMIT_S
-
-
-async def test_batches_of_one_read_are_stored_together(
-    broker: BrokerController, attacker: Talk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Messages take time, bytes hardly any: a round stores as many as it has time for."""
-    together: list[int] = []
-    put_batches = broker.store.put_batches
-
-    def put(batches: list[ClientBatch]) -> None:
-        together.append(len(batches))
-        put_batches(batches)
-
-    monkeypatch.setattr(broker.store, "put_batches", put)
-    messages = [Message("T", bytes(1024))] * 32
-    body = encode_batch(messages, [f"K{number}" for number in range(32)])
-    frames = [frame(RequestCode.SEND_BATCH_MESSAGE, body, BATCH, opaque) for opaque in range(12)]
-    answers = await attacker.ask(*frames)
-    assert {code for code, _ in answers} == {ResponseCode.SUCCESS}
-    assert max(together) > 2
 
 
 @pytest.mark.parametrize("properties", ["", "UNIQ_KEY\x011"])

@@ -38,7 +38,7 @@ from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.simulated_disk import SimulatedDisk
-from mailboat.testing.store_simulator import make_client_batch, small_config
+from mailboat.testing.store_simulator import small_config
 
 _V4: Final = bytes([10, 0, 0, 2]) + (10911).to_bytes(4, "big")
 _V6: Final = bytes(15) + b"\x01" + (10911).to_bytes(4, "big")
@@ -124,14 +124,7 @@ def _store_as_batch(store: MessageStore, messages: list[MessageInner]) -> None:
         store.put_batch([message])
 
 
-def _store_as_columns(store: MessageStore, messages: list[MessageInner]) -> None:
-    for message in messages:
-        batch = make_client_batch([message])
-        store.put_batches([batch])
-        message.status = batch.status
-
-
-_WAYS = [_store_one_by_one, _store_as_batch, _store_as_columns]
+_WAYS = [_store_one_by_one, _store_as_batch]
 
 _inner = st.builds(
     MessageInner,

@@ -19,14 +19,12 @@ from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import SERIALIZE_JSON, Frame
 from mailboat.protocol.send_header import (
     CODE_BY_START,
-    PLAIN_SEND_START,
     START_BYTES,
     MalformedRequestError,
     PullRequest,
     SendRequest,
-    decode_plain_send,
     decode_pull_header,
-    decode_send_headers,
+    decode_send_header,
     peek_code,
 )
 from mailboat.remoting.connection import Connection
@@ -145,10 +143,8 @@ class BrokerDispatcher(Dispatcher):
         Once they have taken `ROUND_S`, the rest waits until the loop has looked at everybody else.
         """
         if len(frames) == 1 and not connection.is_write_paused:
-            serialize_type, header, body = frames[0]
+            serialize_type, header, _ = frames[0]
             if serialize_type == SERIALIZE_JSON:
-                if header.startswith(PLAIN_SEND_START) and self._gather(connection, header, body):
-                    return
                 kind = _KIND_BY_START.get(header[:START_BYTES], _OTHER)
                 if kind:
                     self._run(connection, frames, kind, time.monotonic() + ROUND_S)
@@ -196,61 +192,41 @@ class BrokerDispatcher(Dispatcher):
         self._handle(connection, frames, end_s)
         return not connection.is_closed
 
-    def _gather(self, connection: Connection, header: bytes, body: bytes) -> bool:
-        """Take a send that came alone, as most do; return False if it is none of the plain ones."""
-        if len(header) > _LONG_HEADER_BYTES:
-            return False
-        try:
-            request = decode_plain_send(header)
-        except (ValueError, RecursionError):
-            return False
-        if request.code == _BATCH_CODE or request.flag & _RESPONSE_BIT or request.fields.batch:
-            return False
-        gathered = self._gathered
-        if not gathered:
-            assert self._loop is not None
-            self._loop.call_soon(self._store_gathered)
-        gathered.append((connection, request, body))
-        self._gathered_bytes += len(body)
-        if len(gathered) >= _MAX_GATHERED or self._gathered_bytes >= _MAX_GATHERED_BYTES:
-            self._store_gathered()
-        return True
-
     def _run_sends(self, connection: Connection, frames: list[Frame], end_s: float) -> bool:
         gathered = self._gathered
         if not gathered:
             assert self._loop is not None
             self._loop.call_soon(self._store_gathered)
-        requests = decode_send_headers(frames)
-        for index, (request, frame) in enumerate(zip(requests, frames, strict=True)):
-            if isinstance(request, SendRequest):
-                if request.flag & _RESPONSE_BIT:
-                    self._handle(connection, [frame], end_s)
-                    continue
-                body = frame[2]
-                gathered.append((connection, request, body))
-                self._gathered_bytes += len(body)
-                header_bytes = len(frame[1])
-                if request.code == _BATCH_CODE or request.fields.batch:
-                    self._gathered_work += count_messages(body)
-                elif header_bytes <= _LONG_HEADER_BYTES:
-                    continue
-                self._gathered_work += header_bytes // _HEADER_BYTES_A_MESSAGE
-                if self._gathered_work < _MAX_GATHERED_WORK:
-                    continue
-                self._store_gathered()
-                gathered = self._gathered
-                if time.monotonic() > end_s and index + 1 < len(frames):
-                    connection.defer(frames[index + 1 :])
-                    return not connection.is_closed
-            elif isinstance(request, MalformedRequestError):
-                answer = encode_answer(request.command, answer_error(request.command, request))
+        for index, frame in enumerate(frames):
+            try:
+                request = decode_send_header(frame)
+            except MalformedRequestError as error:
+                answer = encode_answer(error.command, answer_error(error.command, error))
                 if answer is not None:
                     connection.write(answer)
-            elif isinstance(request, RemoteProtocolError):
+                continue
+            except RemoteProtocolError as error:
                 self._store_gathered()
-                connection.protocol_error(request)
+                connection.protocol_error(error)
                 return False
+            if request.flag & _RESPONSE_BIT:
+                self._handle(connection, [frame], end_s)
+                continue
+            _, header, body = frame
+            gathered.append((connection, request, body))
+            self._gathered_bytes += len(body)
+            if request.code == _BATCH_CODE or request.fields.batch:
+                self._gathered_work += count_messages(body)
+            elif len(header) <= _LONG_HEADER_BYTES:
+                continue
+            self._gathered_work += len(header) // _HEADER_BYTES_A_MESSAGE
+            if self._gathered_work < _MAX_GATHERED_WORK:
+                continue
+            self._store_gathered()
+            gathered = self._gathered
+            if time.monotonic() > end_s and index + 1 < len(frames):
+                connection.defer(frames[index + 1 :])
+                return not connection.is_closed
         if len(gathered) >= _MAX_GATHERED or self._gathered_bytes >= _MAX_GATHERED_BYTES:
             self._store_gathered()
         return True

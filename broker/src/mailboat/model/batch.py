@@ -17,8 +17,7 @@ Source: apache/rocketmq common/message/MessageDecoder.java (encodeMessage, decod
 
 import struct
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from mailboat.errors import IllegalMessageError
 from mailboat.model.message import Message
@@ -44,14 +43,6 @@ _FIXED_BYTES: Final = 22
 
 BatchItem = tuple[int, bytes, bytes]
 """One message of a batch: its flag, its body, its properties still as text bytes."""
-
-
-class BatchColumns(NamedTuple):
-    """The messages of a batch: all flags, all bodies, all properties still as text bytes."""
-
-    flags: Sequence[int]
-    bodies: Sequence[bytes]
-    texts: Sequence[bytes]
 
 
 def encode_batch(messages: Sequence[Message], unique_keys: Sequence[str]) -> bytes:
@@ -84,24 +75,10 @@ def decode_batch(body: bytes) -> list[BatchItem]:
     """Return the items of a batch body.
 
     Raises:
-        IllegalMessageError: a size does not fit what is there; nothing of the batch is usable.
-    """
-    return list(zip(*decode_batch_columns(body), strict=True))
-
-
-def decode_batch_columns(body: bytes) -> BatchColumns:
-    """Return the items of a batch body as columns, for who handles them all together.
-
-    Raises:
         IllegalMessageError: a size does not fit what is there, or there are too many messages;
             nothing of the batch is usable.
     """
-    columns = _decode_uniform(body)
-    if columns is not None:
-        return columns
-    flags: list[int] = []
-    bodies: list[bytes] = []
-    texts: list[bytes] = []
+    items: list[BatchItem] = []
     position, end = 0, len(body)
     unpack_head, unpack_short = _ITEM_HEAD.unpack_from, _SHORT.unpack_from
     try:
@@ -111,20 +88,18 @@ def decode_batch_columns(body: bytes) -> BatchColumns:
             body_end = body_at + body_size
             position += size
             if body_size < 0 or position > end or position < body_end + 2:
-                raise _broken(len(flags), f"has the size {size}, which does not fit")
+                raise _broken(len(items), f"has the size {size}, which does not fit")
             (text_size,) = unpack_short(body, body_end)
             if text_size != position - body_end - 2:
-                raise _broken(len(flags), f"has properties of {text_size} bytes that do not fit")
-            if len(flags) == MAX_BATCH_MESSAGES:
+                raise _broken(len(items), f"has properties of {text_size} bytes that do not fit")
+            if len(items) == MAX_BATCH_MESSAGES:
                 raise IllegalMessageError(TOO_MANY)
-            flags.append(flag)
-            bodies.append(body[body_at:body_end])
-            texts.append(body[body_end + 2 : position])
+            items.append((flag, body[body_at:body_end], body[body_end + 2 : position]))
     except struct.error:
-        raise _broken(len(flags), "is cut short") from None
-    if not flags:
+        raise _broken(len(items), "is cut short") from None
+    if not items:
         raise IllegalMessageError("the batch holds no message")
-    return BatchColumns(flags, bodies, texts)
+    return items
 
 
 def count_messages(body: bytes) -> int:
@@ -145,36 +120,6 @@ def count_messages(body: bytes) -> int:
         # A size led back beyond the start: the batch is refused for it, whatever is counted.
         return count
     return MAX_BATCH_MESSAGES
-
-
-def _decode_uniform(body: bytes) -> BatchColumns | None:
-    """Decode a batch whose items all have the sizes of the first; None for any other.
-
-    Programs often send such batches, and one call of `struct` cuts them up in a third of the time.
-    """
-    if len(body) < _FIXED_BYTES:
-        return None
-    size, _, body_size = _ITEM_HEAD.unpack_from(body)
-    text_size = size - _FIXED_BYTES - body_size
-    if body_size < 0 or text_size < 0 or len(body) % size:
-        return None
-    count = len(body) // size
-    if count > MAX_BATCH_MESSAGES:
-        return None
-    rows = _item_layout(body_size, text_size).iter_unpack(body)
-    sizes, flags, body_sizes, bodies, text_sizes, texts = zip(*rows, strict=True)
-    if (
-        sizes.count(size) != count
-        or body_sizes.count(body_size) != count
-        or text_sizes.count(text_size) != count
-    ):
-        return None
-    return BatchColumns(flags, bodies, texts)
-
-
-@lru_cache(maxsize=256)
-def _item_layout(body_size: int, text_size: int) -> struct.Struct:
-    return struct.Struct(f"{_ITEM_HEAD.format}{body_size}sH{text_size}s")
 
 
 def _broken(index: int, reason: str) -> IllegalMessageError:

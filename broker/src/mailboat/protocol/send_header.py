@@ -47,10 +47,6 @@ START_BYTES: Final = 12
 CODE_BY_START: Final = {
     (b'{"code":%d,"' % code)[:START_BYTES]: code for code in REQUEST_CODES if 10 <= code <= 999
 }
-PLAIN_SEND_START: Final = b'{"code":310,'
-"""How the header of a send of one message starts, written as all clients do."""
-
-_SHORT_NAMES_STARTS: Final = frozenset((PLAIN_SEND_START, b'{"code":320,'))
 _LONG_NAMES_CODES: Final = frozenset((RequestCode.SEND_MESSAGE, RequestCode.SEND_REPLY_MESSAGE))
 _LONG_NAMES_START: Final = b'{"code":10,'
 _SHORT_NAMES: Final = {
@@ -177,10 +173,6 @@ class _CodeOnly(msgspec.Struct, gc=False):
 
 
 _decode_send: Final = msgspec.json.Decoder(SendRequest, strict=False).decode
-decode_plain_send: Final = _decode_send
-"""Reads a header that begins with `PLAIN_SEND_START`; ValueError and RecursionError mean that
-`decode_send_header` must look at it."""
-
 _decode_long_send: Final = msgspec.json.Decoder(_LongSendRequest, strict=False).decode
 _decode_pull: Final = msgspec.json.Decoder(PullRequest, strict=False).decode
 _decode_code: Final = msgspec.json.Decoder(_CodeOnly, strict=False).decode
@@ -262,27 +254,6 @@ def decode_pull_header(frame: Frame) -> PullRequest:
         except (ValueError, RecursionError):
             pass  # The ordinary way knows what is wrong, or that nothing is.
     return pull_request(decode_command(frame))
-
-
-def decode_send_headers(frames: list[Frame]) -> list[SendRequest | Exception]:
-    """Read many SEND_MESSAGE headers; what cannot be read stands as the error at its place.
-
-    The errors are those of `decode_send_header`.
-    """
-    requests: list[SendRequest | Exception] = []
-    decode = _decode_send
-    for frame in frames:
-        try:
-            if frame[0] == SERIALIZE_JSON and frame[1][:START_BYTES] in _SHORT_NAMES_STARTS:
-                requests.append(decode(frame[1]))
-                continue
-        except (ValueError, RecursionError):
-            pass  # The ordinary way knows what is wrong, or that nothing is.
-        try:
-            requests.append(decode_send_header(frame))
-        except (MalformedRequestError, RemoteProtocolError) as error:
-            requests.append(error)
-    return requests
 
 
 def send_request(command: RemotingCommand) -> SendRequest:

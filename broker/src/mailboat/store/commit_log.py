@@ -8,92 +8,25 @@ Source: apache/rocketmq store/CommitLog.java @ rocketmq-all-5.3.3.
 """
 
 import logging
-import struct
 import threading
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import accumulate, repeat
-from operator import add, attrgetter
-from typing import Any, Final, NamedTuple
-
-from isal.isal_zlib import crc32
+from typing import Any, Final
 
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk
 from mailboat.disk.descriptors import reason_of
-from mailboat.model.names import MAX_RETRY_TOPIC_LENGTH, MAX_TOPIC_LENGTH, is_retry_or_dlq
-from mailboat.model.properties import MAX_PROPERTIES_BYTES
-from mailboat.model.record import (
-    BLANK_MAGIC,
-    CRC_PROPERTY_BYTES,
-    CRC_PROPERTY_HEAD,
-    FILLER,
-    FILLER_BYTES,
-    FIXED_BYTES,
-    HEAD,
-    HEAD_V4,
-    IPV6_EXTRA_BYTES,
-    MAGIC_V1,
-    MAGIC_V2,
-    TAIL,
-)
-from mailboat.model.sys_flag import (
-    ANY_HOST_V6,
-    BORN_HOST_V6,
-    STORE_HOST_V6,
-    TRANSACTION_PREPARED,
-)
-from mailboat.store.client_batch import ClientBatch
+from mailboat.model.record import BLANK_MAGIC, FILLER, FILLER_BYTES
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.file_pool import FilePool
 from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus
+from mailboat.store.record_encoder import RecordEncoder
 from mailboat.store.segment import Segment, create_segment, open_segments
 
 log = logging.getLogger(__name__)
 
-_CRC_MASK: Final = 0x7FFFFFFF
-_CRC_PROPERTY: Final = CRC_PROPERTY_HEAD + b"%b\x02"
-_LENGTH: Final = struct.Struct(">H")
 # A new try for a segment costs file-system calls: once in this time is enough while a disk is full.
 RETRY_CREATE_S: Final = 0.2
-_EXTRA_RECORD_BYTES: Final = 64 * 1024
-_SURELY_LEGAL_BYTES: Final = 8192
-
-
-_SYS_FLAG: Final = attrgetter("sys_flag")
-_ORDINARY_FLAGS: Final = frozenset(
-    [flags for flags in range(0x800) if not flags & (ANY_HOST_V6 | TRANSACTION_PREPARED)]
-)
-_COLUMNS: Final = attrgetter(
-    "body",
-    "properties",
-    "topic",
-    "queue_id",
-    "flag",
-    "sys_flag",
-    "born_timestamp_ms",
-    "born_host",
-    "reconsume_times",
-    "prepared_transaction_offset",
-)
-
-
-class _Encoded(NamedTuple):
-    """Records ready to be written; `positions` has the end of the last one as well."""
-
-    parts: list[bytes]
-    sizes: list[int]
-    positions: list[int]
-    queue_offsets: list[int]
-
-
-class _Run(NamedTuple):
-    """Client batches that one write takes."""
-
-    batches: list[ClientBatch]
-    queues: list[ConsumeQueue]
-    parts: list[bytes]
 
 
 class CommitLog:
@@ -118,9 +51,13 @@ class CommitLog:
         self._pool = pool
         self._directory = directory
         self._segment_bytes = config.mapped_file_size_commit_log
-        self._append_crc = config.enabled_append_prop_crc
+        self._encoder = RecordEncoder(
+            store_host,
+            config.max_message_size,
+            self._segment_bytes,
+            append_crc=config.enabled_append_prop_crc,
+        )
         self._run_reserving = run_reserving
-        self._topics: dict[str, tuple[int, bytes]] = {}
         # Held while a segment is made: by the blocking runner ahead of need, or by a roll that the
         # runner did not come in time for.
         self._create_lock = threading.Lock()
@@ -131,7 +68,6 @@ class CommitLog:
         self.has_room_ahead = True
         """False while the volume is known to have no room for the next segment."""
 
-        self.max_body_bytes = config.max_message_size
         self.store_host = store_host
         self.segments: list[Segment] = []
         self.end = 0
@@ -140,6 +76,10 @@ class CommitLog:
         self.no_room: str | None = None
         self.last_write_failure: str | None = None
         """Why the last write that failed did; those after it may have succeeded."""
+
+    def configure(self, config: MessageStoreConfig) -> None:
+        """Follow other settings."""
+        self._encoder.max_body_bytes = config.max_message_size
 
     @property
     def start(self) -> int:
@@ -164,7 +104,7 @@ class CommitLog:
             return None
         return self.segments[index]
 
-    # -- the hot path ---------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------
 
     def append(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> int:
         """Write messages, each to the queue at its place, and fill in what became of them.
@@ -175,124 +115,96 @@ class CommitLog:
         Returns:
             The number of messages written; refused ones are not always the last.
         """
-        if self._has_illegal(batch):
-            return self._append_legal(batch, queues)
+        size_of = self._encoder.size
         written = 0
-        position = 0
-        while position < len(batch):
-            segment = self._writable_segment()
-            if segment is None:
-                _refuse(batch[position:], self._refusal_status())
-                break
-            encoded = self._encode(batch, queues, position, segment)
-            stop = position + len(encoded.sizes)
-            if stop == position:
-                if not self._roll(segment):
-                    _refuse(batch[position:], self._refusal_status())
-                    break
+        run: list[MessageInner] = []
+        run_queues: list[ConsumeQueue] = []
+        # As the last segment is full when there is none, the first message makes room.
+        end = room_end = self.end
+        for message, queue in zip(batch, queues, strict=True):
+            size = message.size_bytes = size_of(message)
+            if not size:
+                _refuse([message], PutStatus.MESSAGE_ILLEGAL)
                 continue
-            if not self._write(segment, encoded, batch[position:stop], queues[position:stop]):
-                _refuse(batch[stop:], PutStatus.SERVICE_NOT_AVAILABLE)
-                break
-            written += stop - position
-            position = stop
-        return written
+            if end + size > room_end:
+                written += self._write(run, run_queues)
+                run, run_queues = [], []
+                room_end = self._make_room(size)
+                end = self.end
+                if not room_end:
+                    _refuse([message], self._refusal_status())
+                    continue
+            end += size
+            run.append(message)
+            run_queues.append(queue)
+        return written + self._write(run, run_queues)
 
     def append_together(self, batch: list[MessageInner], queue: ConsumeQueue) -> int:
         """Write the messages of one client batch, all of them or none, into one segment."""
-        # An upper bound: a batch may roll a few bytes early, it never crosses a segment's end.
-        total = sum([len(message.body) + len(message.properties) for message in batch])
-        total += len(batch) * self._fixed_bytes(batch[0])
-        if total + FILLER_BYTES > self._segment_bytes or self._has_illegal(batch):
+        size_of = self._encoder.size
+        total = 0
+        is_legal = True
+        for message in batch:
+            size = message.size_bytes = size_of(message)
+            total += size
+            is_legal = is_legal and size > 0
+        if not is_legal or total + FILLER_BYTES > self._segment_bytes:
             _refuse(batch, PutStatus.MESSAGE_ILLEGAL)
             return 0
-        segment = self._writable_segment()
-        if segment is not None and self.end + total + FILLER_BYTES > segment.end:
-            segment = self.segments[-1] if self._roll(segment) else None
-        if segment is None:
+        if not self._make_room(total):
             _refuse(batch, self._refusal_status())
             return 0
-        queues = [queue] * len(batch)
-        encoded = self._encode(batch, queues, 0, segment)
-        return len(batch) if self._write(segment, encoded, batch, queues) else 0
+        return self._write(batch, [queue] * len(batch))
 
-    def append_batches(self, batches: list[ClientBatch], queues: list[ConsumeQueue]) -> None:
-        """Write client batches, each whole or not at all, as many as fit a segment in one write.
+    def _make_room(self, size_bytes: int) -> int:
+        """Have a segment at whose end so many bytes fit; return where its records must end.
 
-        Does for each what `append_together` does, and fills in what became of it.
+        Returns 0 when there is no such segment.
         """
-        now_ms = max(self._disk.wall_ms(), self.last_store_timestamp_ms)
-        run = _Run([], [], [])
-        end = self.end
-        for batch, queue in zip(batches, queues, strict=True):
-            magic, topic = self._topic_field(batch.topic)
-            batch.measure(len(topic), self.store_host, append_crc=self._append_crc)
-            needed = self._room_needed(batch)
-            if not needed:
-                batch.refuse(PutStatus.MESSAGE_ILLEGAL)
-                continue
-            if run.batches and end + needed > self.segments[-1].end:
-                self._write_run(run)
-                run, end = _Run([], [], []), self.end
-            if not run.batches and not self._make_room(needed):
-                batch.refuse(self._refusal_status())
-                continue
-            if not run.batches:
-                end = self.end
-            end = batch.place(end, queue.next_offset)
-            queue.next_offset += len(batch)
-            self.last_store_timestamp_ms = now_ms
-            run.batches.append(batch)
-            run.queues.append(queue)
-            run.parts.extend(
-                batch.encode(magic, topic, self.store_host, now_ms, append_crc=self._append_crc)
-            )
-        if run.batches:
-            self._write_run(run)
-
-    def _room_needed(self, batch: ClientBatch) -> int:
-        """Return what a batch takes of a segment at most, 0 when it breaks a limit."""
-        # Like `_fixed_bytes`, more than what a record really takes beside body and properties.
-        slack = 2 if self._append_crc else 1
-        needed = sum(batch.sizes) + slack * len(batch) + FILLER_BYTES
-        largest = max(batch.sizes) + slack
-        if needed > self._segment_bytes or batch.sys_flag & TRANSACTION_PREPARED:
-            return 0
-        if largest > _SURELY_LEGAL_BYTES:
-            crc_bytes = CRC_PROPERTY_BYTES + 1 if self._append_crc else 0
-            properties_bytes = max(batch.text_sizes) + len(batch.suffix) + crc_bytes
-            if (
-                max(map(len, batch.bodies)) > self.max_body_bytes
-                or properties_bytes > MAX_PROPERTIES_BYTES
-                or largest > self.max_body_bytes + _EXTRA_RECORD_BYTES
-            ):
-                return 0
-        return needed
-
-    def _make_room(self, needed: int) -> bool:
-        """Have a segment at whose end so many bytes fit."""
         segment = self._writable_segment()
-        if segment is not None and self.end + needed > segment.end:
-            return self._roll(segment)
-        return segment is not None
+        if segment is not None and self.end + size_bytes + FILLER_BYTES > segment.end:
+            segment = self.segments[-1] if self._roll(segment) else None
+        return segment.end - FILLER_BYTES if segment is not None else 0
 
-    def _write_run(self, run: "_Run") -> None:
-        """Write encoded batches at the end of the log, all or none."""
+    def _write(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> int:
+        """Write messages that were measured and fit, with one call; return how many."""
+        if not batch:
+            return 0
+        now_ms = max(self._disk.wall_ms(), self.last_store_timestamp_ms)
+        encode = self._encoder.encode
+        physical_offset = self.end
+        records: list[bytes] = []
+        for message, queue in zip(batch, queues, strict=True):
+            queue_offset = queue.next_offset
+            size = message.size_bytes
+            records.append(encode(message, size, queue_offset, physical_offset, now_ms))
+            queue.next_offset = queue_offset + 1
+            message.queue_offset = queue_offset
+            message.physical_offset = physical_offset
+            message.status = PutStatus.PUT_OK
+            physical_offset += size
+        if not self.write_records(b"".join(records), now_ms):
+            for queue in queues:
+                queue.next_offset -= 1
+            _refuse(batch, self._unwritten_status())
+            return 0
+        return len(batch)
+
+    def write_records(self, records: bytes, store_timestamp_ms: int) -> bool:
+        """Write whole records at the end of the log; where that fails, nothing of them is in it.
+
+        They fit the last segment. If not even the failure can be undone, `failure` says so, and
+        nobody knows what became of them.
+        """
         segment = self.segments[-1]
-        data = b"".join(run.parts)
         try:
-            segment.write(data, self.end - segment.start)
+            segment.write(records, self.end - segment.start)
         except OSError as exc:
-            for batch, queue in zip(run.batches, run.queues, strict=True):
-                queue.next_offset -= len(batch)
             self._undo_write(segment, exc)
-            for batch in run.batches:
-                batch.refuse(self._unwritten_status())
-            return
-        self.end += len(data)
-        segment.last_store_timestamp_ms = self.last_store_timestamp_ms
-        for batch in run.batches:
-            batch.status = PutStatus.PUT_OK
+            return False
+        self.end += len(records)
+        self.last_store_timestamp_ms = segment.last_store_timestamp_ms = store_timestamp_ms
+        return True
 
     def _unwritten_status(self) -> int:
         # Where the bytes could not be wiped either, they may come back after a restart: the
@@ -300,197 +212,6 @@ class CommitLog:
         if self.failure is not None:
             return PutStatus.FLUSH_DISK_TIMEOUT
         return PutStatus.SERVICE_NOT_AVAILABLE
-
-    def _encode(
-        self, batch: list[MessageInner], queues: list[ConsumeQueue], start: int, segment: Segment
-    ) -> "_Encoded":
-        """Encode from `start` on what fits into the segment; give out queue offsets.
-
-        Works on columns (all bodies, all sizes, ...) rather than on messages, so that the loops run
-        inside `map`, `zip` and `accumulate`: it costs half of what a loop over messages does.
-        """
-        (bodies, properties, topics, *rest) = zip(*map(_COLUMNS, batch[start:]), strict=True)
-        queue_ids, flags, sys_flags, born_timestamps, born_hosts, reconsumes, prepared = rest
-        if self._append_crc and not all(map(bytes.endswith, properties, repeat(b"\x02"))):
-            closed = [p if p[-1:] in (b"", b"\x02") else p + b"\x02" for p in properties]
-            properties = tuple(closed)
-        magics, fields = zip(*map(self._topic_field, topics), strict=True)
-        fixed = FIXED_BYTES - 1 + (CRC_PROPERTY_BYTES if self._append_crc else 0)
-        sizes = [
-            len(body) + len(text) + len(topic) + fixed
-            for body, text, topic in zip(bodies, properties, fields, strict=True)
-        ]
-        is_plain = len(self.store_host) == 8 and set(map(len, born_hosts)) == {8}
-        if not is_plain:
-            hosts = map(self._extra_host_bytes, born_hosts)
-            sizes = list(map(add, sizes, hosts))
-        positions = list(accumulate(sizes, initial=self.end))
-        count = bisect_right(positions, segment.end - FILLER_BYTES) - 1
-        if count < len(sizes):
-            sizes = sizes[: max(count, 0)]
-        positions = positions[: len(sizes) + 1]
-        queue_offsets: list[int] = []
-        for queue in queues[start : start + len(sizes)]:
-            queue_offsets.append(queue.next_offset)
-            queue.next_offset += 1
-        now_ms = self.last_store_timestamp_ms = max(
-            self._disk.wall_ms(), self.last_store_timestamp_ms
-        )
-        crcs = [crc & _CRC_MASK for crc in map(crc32, bodies)]
-        columns = (sizes, magics, crcs, queue_ids, flags, queue_offsets, positions)
-        if is_plain:
-            born = (sys_flags, born_timestamps, born_hosts, repeat(now_ms), repeat(self.store_host))
-            heads = map(HEAD_V4.pack, *columns, *born, reconsumes, prepared, map(len, bodies))
-        else:
-            other = (sys_flags, born_timestamps, born_hosts, reconsumes, prepared)
-            heads = map(self._generic_head, *columns, *other, map(len, bodies), repeat(now_ms))
-        parts = self._join(heads, bodies, fields, properties)
-        return _Encoded(parts, sizes, positions, queue_offsets)
-
-    def _join(
-        self,
-        heads: Iterable[bytes],
-        bodies: Iterable[bytes],
-        fields: Iterable[bytes],
-        properties: Sequence[bytes],
-    ) -> list[bytes]:
-        """Put records together from their parts; each is followed by its checksum property."""
-        crc_bytes = CRC_PROPERTY_BYTES if self._append_crc else 0
-        lengths = map(_LENGTH.pack, [len(text) + crc_bytes for text in properties])
-        # `heads` ends with the last record that fits; the other columns may go on.
-        records = list(map(b"".join, zip(heads, bodies, fields, lengths, properties, strict=False)))
-        if not crc_bytes:
-            return records
-        return [
-            part
-            for record, crc in zip(records, map(crc32, records), strict=True)
-            for part in (record, _CRC_PROPERTY % (b"%010d" % (crc & _CRC_MASK))[::-1])
-        ]
-
-    def _write(
-        self,
-        segment: Segment,
-        encoded: "_Encoded",
-        messages: list[MessageInner],
-        queues: list[ConsumeQueue],
-    ) -> bool:
-        try:
-            segment.write(b"".join(encoded.parts), self.end - segment.start)
-        except OSError as exc:
-            for queue in queues:
-                queue.next_offset -= 1
-            self._undo_write(segment, exc)
-            _refuse(messages, self._unwritten_status())
-            return False
-        _, sizes, positions, queue_offsets = encoded
-        self.end = positions[-1]
-        segment.last_store_timestamp_ms = self.last_store_timestamp_ms
-        for message, size, physical_offset, queue_offset in zip(
-            messages, sizes, positions, queue_offsets, strict=False
-        ):
-            message.status = PutStatus.PUT_OK
-            message.size_bytes = size
-            message.physical_offset = physical_offset
-            message.queue_offset = queue_offset
-        return True
-
-    # -- shapes ---------------------------------------------------------------------------------
-
-    def _has_illegal(self, batch: list[MessageInner]) -> bool:
-        """Tell whether a message breaks a limit; what they say of the length of hosts is dropped.
-
-        A record says that of its own hosts, which `_generic_head` sees to.
-        """
-        # Only what is near a limit is looked at closely, and what has a mark that none may have.
-        largest = max([len(message.body) + len(message.properties) for message in batch])
-        is_ordinary = _ORDINARY_FLAGS.issuperset(map(_SYS_FLAG, batch))
-        if is_ordinary and largest <= _SURELY_LEGAL_BYTES:
-            return False
-        for message in batch:
-            message.sys_flag &= ~ANY_HOST_V6
-        return not all(map(self._is_legal, batch))
-
-    def _append_legal(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> int:
-        pairs = list(zip(batch, queues, strict=True))
-        legal = [pair for pair in pairs if self._is_legal(pair[0])]
-        _refuse([m for m in batch if not self._is_legal(m)], PutStatus.MESSAGE_ILLEGAL)
-        if not legal:
-            return 0
-        return self.append([pair[0] for pair in legal], [pair[1] for pair in legal])
-
-    def _topic_field(self, topic: str) -> tuple[int, bytes]:
-        """Return the magic of records of a topic and the topic with its length before it."""
-        try:
-            return self._topics[topic]
-        except KeyError:
-            data = topic.encode()
-            if len(data) <= MAX_TOPIC_LENGTH:
-                entry = (MAGIC_V1, bytes((len(data),)) + data)
-            else:
-                # Version 2 has one length byte more; the size counts the field as a whole.
-                entry = (MAGIC_V2, len(data).to_bytes(2, "big") + data)
-            self._topics[topic] = entry
-            return entry
-
-    def _extra_host_bytes(self, born_host: bytes) -> int:
-        extra = IPV6_EXTRA_BYTES if len(born_host) != 8 else 0
-        return extra + (IPV6_EXTRA_BYTES if len(self.store_host) != 8 else 0)
-
-    def _generic_head(
-        self,
-        size: int,
-        magic: int,
-        crc: int,
-        queue_id: int,
-        flag: int,
-        queue_offset: int,
-        physical_offset: int,
-        sys_flag: int,
-        born_timestamp_ms: int,
-        born_host: bytes,
-        reconsume_times: int,
-        prepared: int,
-        body_bytes: int,
-        now_ms: int,
-    ) -> bytes:
-        """Pack what comes before the body when a host is IPv6."""
-        flags = sys_flag & ~ANY_HOST_V6
-        flags |= BORN_HOST_V6 if len(born_host) != 8 else 0
-        flags |= STORE_HOST_V6 if len(self.store_host) != 8 else 0
-        place = (queue_id, flag, queue_offset, physical_offset)
-        return b"".join(
-            (
-                HEAD.pack(size, magic, crc, *place, flags, born_timestamp_ms),
-                born_host,
-                now_ms.to_bytes(8, "big"),
-                self.store_host,
-                TAIL.pack(reconsume_times, prepared, body_bytes),
-            )
-        )
-
-    def _fixed_bytes(self, message: MessageInner) -> int:
-        """Return at least what a record takes beside body and properties."""
-        crc_bytes = CRC_PROPERTY_BYTES + 1 if self._append_crc else 0
-        topic = self._topic_field(message.topic)
-        hosts = self._extra_host_bytes(message.born_host)
-        return FIXED_BYTES + len(topic[1]) + crc_bytes + hosts
-
-    def _size(self, message: MessageInner) -> int:
-        return len(message.body) + len(message.properties) + self._fixed_bytes(message)
-
-    def _is_legal(self, message: MessageInner) -> bool:
-        topic = self._topic_field(message.topic)
-        limit = MAX_RETRY_TOPIC_LENGTH if is_retry_or_dlq(message.topic) else MAX_TOPIC_LENGTH
-        crc_bytes = CRC_PROPERTY_BYTES + 1 if self._append_crc else 0
-        size = self._size(message)
-        return (
-            not message.sys_flag & TRANSACTION_PREPARED
-            and len(message.body) <= self.max_body_bytes
-            and len(message.properties) + crc_bytes <= MAX_PROPERTIES_BYTES
-            and len(topic[1]) - 1 <= limit
-            and size <= self.max_body_bytes + _EXTRA_RECORD_BYTES
-            and size + FILLER_BYTES <= self._segment_bytes
-        )
 
     # -- segments -------------------------------------------------------------------------------
 

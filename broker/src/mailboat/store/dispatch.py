@@ -22,7 +22,6 @@ from mailboat.model.properties import PropertyName, decode_properties
 from mailboat.model.record import FIXED_BYTES, RecordHeader, RecordParts
 from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mailboat.model.tags import tags_code
-from mailboat.store.client_batch import ClientBatch
 from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.index_service import IndexedRecord, IndexService
@@ -88,20 +87,6 @@ class Dispatch:
         else:
             self._publish(messages, queues, end, store_timestamp_ms)
 
-    def dispatch_batches(
-        self,
-        batches: list[ClientBatch],
-        queues: list[ConsumeQueue],
-        end: int,
-        store_timestamp_ms: int,
-    ) -> None:
-        """Take over freshly written client batches, as `dispatch_put` does messages."""
-        if self._wait_for_flush:
-            publish = partial(self._publish_batches, batches, queues, end, store_timestamp_ms)
-            self._waiting.append(_Waiting(end, publish))
-        else:
-            self._publish_batches(batches, queues, end, store_timestamp_ms)
-
     def release(self, flushed_offset: int) -> None:
         """Make messages below a flushed physical offset visible."""
         waiting = self._waiting
@@ -132,25 +117,6 @@ class Dispatch:
                 self._index.put_messages(messages, store_timestamp_ms)
             except OSError as exc:
                 self._index_stops(messages[0].physical_offset, exc)
-        self._published(touched, end, store_timestamp_ms)
-
-    def _publish_batches(
-        self,
-        batches: list[ClientBatch],
-        queues: list[ConsumeQueue],
-        end: int,
-        store_timestamp_ms: int,
-    ) -> None:
-        for batch, queue in zip(batches, queues, strict=True):
-            if queue.is_removed:
-                continue
-            queue.append_units(batch.units(), batch.physical_offsets[-1] + batch.sizes[-1])
-            if self._index_enabled and self.index_gap is None:
-                try:
-                    self._index.put_batch(batch, store_timestamp_ms)
-                except OSError as exc:
-                    self._index_stops(batch.physical_offsets[0], exc)
-        touched = dict.fromkeys([queue for queue in queues if not queue.is_removed])
         self._published(touched, end, store_timestamp_ms)
 
     def _index_stops(self, physical_offset: int, exc: OSError) -> None:

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple, Protocol
 
 from mailboat.disk import Disk, UnreadableError
 from mailboat.model.tags import unsigned_hashes, unsigned_text_hash
-from mailboat.store.client_batch import ClientBatch
 from mailboat.store.file_pool import FilePool
 from mailboat.store.index_file import IndexFile, index_file_bytes, index_hash
 
@@ -90,21 +89,6 @@ class IndexService:
             seed = self._seed(topic)
             hashes, offsets = _hash_keys(of_topic, seed)
             self._put(hashes, offsets, store_timestamp_ms)
-
-    def put_batch(self, batch: ClientBatch, store_timestamp_ms: int) -> None:
-        """Index the messages of a client batch.
-
-        Raises:
-            OSError: a new file could not be created; the keys of the last messages are missing.
-        """
-        seed = self._seed(batch.topic)
-        offsets = batch.physical_offsets
-        hashes = unsigned_hashes(batch.unique_keys, seed)
-        if batch.keys:
-            keys, places = _split_keys(batch.keys, offsets)
-            hashes += unsigned_hashes(keys, seed)
-            offsets = offsets + places
-        self._put(hashes, offsets, store_timestamp_ms)
 
     def _put(self, hashes: list[int], offsets: list[int], store_timestamp_ms: int) -> None:
         while hashes:

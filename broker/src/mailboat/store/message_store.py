@@ -29,7 +29,6 @@ from mailboat.store.checkpoint import (
     write_progress,
 )
 from mailboat.store.cleaner import TRIM_SLICE_S, Cleaner, DroppedFiles
-from mailboat.store.client_batch import ClientBatch
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
@@ -331,26 +330,6 @@ class MessageStore:
         else:
             self._count_rejected(sum(message.status in _REJECTED for message in batch))
 
-    def put_batches(self, batches: list[ClientBatch]) -> None:
-        """Store client batches, each all or none, and fill in what became of each."""
-        if self.refusal() is not None:
-            for batch in batches:
-                batch.refuse(PutStatus.SERVICE_NOT_AVAILABLE)
-            self._count_rejected(sum(map(len, batches)))
-            return
-        get_or_add = self.queues.get_or_add
-        queues = [get_or_add(batch.topic, batch.queue_id) for batch in batches]
-        log_ = self.commit_log
-        log_.append_batches(batches, queues)
-        pairs = [pair for pair in zip(batches, queues, strict=True) if not pair[0].status]
-        if len(pairs) != len(batches):
-            rejected = [batch for batch in batches if batch.status in _REJECTED]
-            self._count_rejected(sum(map(len, rejected)))
-        if pairs:
-            self._note_write()
-            stored, queues = map(list, zip(*pairs, strict=True))
-            self.dispatch.dispatch_batches(stored, queues, log_.end, log_.last_store_timestamp_ms)
-
     def _note_put(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> None:
         log_ = self.commit_log
         self._note_write()
@@ -575,7 +554,7 @@ class MessageStore:
         self._config = config
         self.retention.configure(config)
         self.cleaner.configure(config)
-        self.commit_log.max_body_bytes = config.max_message_size
+        self.commit_log.configure(config)
         self._hot_bytes = share_of_memory(config.access_message_in_memory_max_ratio)
 
     def queue_keys(self) -> list[tuple[str, int]]:

@@ -16,7 +16,6 @@ from mailboat.errors import StoreError
 from mailboat.model.properties import encode_properties
 from mailboat.model.sys_flag import TRANSACTION_PREPARED
 from mailboat.model.tags import tags_code
-from mailboat.store.client_batch import ClientBatch
 from mailboat.store.flush import FlushJob
 from mailboat.store.message_inner import MessageInner, PutStatus, run_inline
 from mailboat.store.message_store import MessageStore
@@ -65,29 +64,6 @@ def make_message(sent: Sent, unique_key: str) -> MessageInner:
         sys_flag=1 << sent.number % 31 & ~TRANSACTION_PREPARED,
         born_timestamp_ms=1_700_000_000_000,
         born_host=HOST,
-    )
-
-
-def make_client_batch(messages: list[MessageInner]) -> ClientBatch:
-    """Return messages of one queue as the columns that a client's batch is stored from."""
-    first = messages[0]
-    return ClientBatch(
-        topic=first.topic,
-        queue_id=first.queue_id,
-        sys_flag=first.sys_flag,
-        born_timestamp_ms=first.born_timestamp_ms,
-        born_host=first.born_host,
-        reconsume_times=first.reconsume_times,
-        wait_store_ok=True,
-        flags=[message.flag for message in messages],
-        bodies=[message.body for message in messages],
-        befores=[message.properties for message in messages],
-        afters=[b""] * len(messages),
-        text_sizes=[len(message.properties) for message in messages],
-        suffix=b"",
-        tags_codes=[message.tags_code for message in messages],
-        unique_keys=[(message.unique_key or "").encode() for message in messages],
-        keys=[message.keys.encode() for message in messages if message.keys],
     )
 
 
@@ -230,9 +206,9 @@ class StoreSimulator:
         try:
             for _ in range(random.randrange(40)):
                 random.choices(
-                    (self._put, self._put_batch, self._put_batches, self._flush_step,
-                     self._background, self._run_job, self._wait, self._consume, self._fail),
-                    (6, 1, 3, 8, 5, 5, 2, 2, 1 if self._with_failures else 0),
+                    (self._put, self._put_batch, self._flush_step, self._background,
+                     self._run_job, self._wait, self._consume, self._fail),
+                    (6, 4, 8, 5, 5, 2, 2, 1 if self._with_failures else 0),
                 )[0]()  # fmt: skip
             if cut_after is not None or random.random() < 0.4:
                 raise PowerCutError
@@ -271,24 +247,6 @@ class StoreSimulator:
         if len({inner.status for _, inner in batch}) > 1:
             raise HistoryViolation("half a batch", f"{[inner.status for _, inner in batch]}")
         self._note(batch)
-
-    def _put_batches(self) -> None:
-        """Store what came in one round of the loop: several client batches, in one write."""
-        rounds = []
-        for _ in range(self._random.randrange(1, 4)):
-            first, inner = self._make()
-            rounds.append([(first, inner)])
-            rounds[-1] += [self._make(first.key) for _ in range(self._random.randrange(4))]
-        batches = [make_client_batch([inner for _, inner in batch]) for batch in rounds]
-        self._store.put_batches(batches)
-        for made, batch in zip(rounds, batches, strict=True):
-            for number, (_, inner) in enumerate(made):
-                inner.status = batch.status
-                if batch.status == PutStatus.PUT_OK:
-                    inner.queue_offset = batch.queue_offset + number
-                    inner.physical_offset = batch.physical_offsets[number]
-                    inner.size_bytes = batch.sizes[number]
-            self._note(made)
 
     def _make(self, key: tuple[str, int] | None = None) -> tuple[Sent, MessageInner]:
         random = self._random

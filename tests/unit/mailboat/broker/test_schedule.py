@@ -20,7 +20,7 @@ from mailboat.model.tags import tags_code
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
-from mailboat.testing.store_simulator import HOST
+from mailboat.testing.store_simulator import HOST, small_config
 
 # -- when -----------------------------------------------------------------------------------------
 
@@ -470,12 +470,12 @@ def test_a_message_that_breaks_a_limit_holds_nobody_up() -> None:
     life.park(1, body=b"x" * 10_000)
     life.park(1, body=b"y" * 10_000)
     life.park(1, body=b"small")
-    life.store.commit_log.max_body_bytes = 1_000
+    life.store.commit_log.configure(small_config("ASYNC_FLUSH", max_message_size=1_000))
     life.pass_time(1_100)
     assert life.bodies() == [b"small"]
     life = Life(life.end(), max_message_size=1_000)
     life.pass_time(100)
-    life.store.commit_log.max_body_bytes = 20_000
+    life.store.commit_log.configure(small_config("ASYNC_FLUSH", max_message_size=20_000))
     life.pass_time(10_200)
     assert life.bodies() == [b"small", b"x" * 10_000, b"y" * 10_000]
 

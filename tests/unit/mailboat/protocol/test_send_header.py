@@ -16,7 +16,6 @@ from mailboat.protocol.send_header import (
     SendRequest,
     decode_pull_header,
     decode_send_header,
-    decode_send_headers,
     encode_pull_response_header,
     encode_send_response,
     peek_code,
@@ -161,24 +160,6 @@ def test_bad_send_field_is_named_and_can_be_answered(
         decode_send_header(frame(310, ext, form))
     assert (1, f"request SEND_MESSAGE_V2: {sentence}") == (caught.value.code, caught.value.remark)
     assert (5, form) == (caught.value.command.opaque, caught.value.command.serialize_type)
-
-
-def test_headers_of_one_read_keep_their_places() -> None:
-    """Good, odd, bad and unreadable headers of one read each stand where they were."""
-    results = decode_send_headers(
-        [
-            frame(310, SHORT, opaque=1),
-            frame(310, {"a": "PG"}, opaque=2),
-            frame(10, LONG, opaque=3),
-            (0, b"{", b""),
-            frame(320, SHORT, 1, opaque=4),
-            frame(310, {**SHORT, "k": None}, opaque=5),
-        ]
-    )
-    assert [1, 3, 4, 5] == [result.opaque for result in results if isinstance(result, SendRequest)]
-    assert isinstance(results[1], MalformedRequestError)
-    assert 2 == results[1].command.opaque
-    assert isinstance(results[3], RemoteProtocolError)
 
 
 def test_bad_long_name_is_named() -> None:

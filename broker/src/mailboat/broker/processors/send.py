@@ -1,10 +1,10 @@
 """Sends: codes 10, 310 and 320.
 
-The hot path takes all sends of one round through three stages: `_store_all` makes messages of
-requests, the store takes them, `_answer_all` words the answers. Client batches have their own way
-(`_take_batch`). What is rare (a new topic, a refusal) leaves at the check and takes its time: a
-send whose topic is not there waits until it is made (`send_parked`), and who made it is answered
-when it has a route (`send_routed`).
+The sends of one round go through three stages: `_store_all` makes messages of requests, the store
+takes them, `_answer_all` words the answers. A client batch is stored by itself (`_store_batch`).
+What is rare (a new topic, a refusal) leaves at the check and takes its time: a send whose topic is
+not there waits until it is made (`send_parked`), and who made it is answered when it has a route
+(`send_routed`).
 
 Source: apache/rocketmq broker/processor/SendMessageProcessor.java and
 AbstractSendMessageProcessor.java (msgCheck) @ rocketmq-all-5.3.3.
@@ -17,7 +17,6 @@ from mailboat.broker.context import BrokerContext
 from mailboat.broker.dispatcher import Asker, Send
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.processors.checks import require_own_name
-from mailboat.broker.processors.send_batch import read_client_batch
 from mailboat.broker.processors.send_parked import ParkedSends
 from mailboat.broker.processors.send_routed import AnswerWhenRouted
 from mailboat.broker.processors.send_rules import (
@@ -36,7 +35,7 @@ from mailboat.broker.processors.send_rules import (
 from mailboat.broker.topic_creation import TopicCreation
 from mailboat.config import MessageStoreConfig
 from mailboat.errors import BrokerError, IllegalMessageError
-from mailboat.model.batch import BatchColumns, decode_batch_columns
+from mailboat.model.batch import decode_batch
 from mailboat.model.message_id import UniqKeyGenerator
 from mailboat.model.names import (
     HALF_TOPIC,
@@ -46,7 +45,6 @@ from mailboat.model.names import (
     dlq_topic,
 )
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName, decode_properties
-from mailboat.model.rows import pack_rows
 from mailboat.model.sys_flag import CLIENT_BITS, MULTI_TAGS
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -54,7 +52,6 @@ from mailboat.protocol.command import ExtValue, RemotingCommand, parse_decimal
 from mailboat.protocol.frame import SERIALIZE_JSON
 from mailboat.protocol.send_header import SendFields, SendRequest, encode_send_response
 from mailboat.remoting.dispatcher import answer_error
-from mailboat.store.client_batch import ClientBatch
 from mailboat.store.message_inner import MessageInner, PutStatus
 
 _ONEWAY_BIT: Final = 2
@@ -70,9 +67,6 @@ _BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 
 Answers = defaultdict[Asker, list[bytes]]
 """What is to be written to whom."""
-
-Batches = list[tuple[Asker, SendRequest, ClientBatch]]
-"""Client batches that are stored together."""
 
 
 class _Stored(NamedTuple):
@@ -128,15 +122,11 @@ class SendMessageProcessor:
     # -- check ----------------------------------------------------------------------------------
 
     def _store_all(self, sends: list[Send], answers: Answers) -> None:
-        """Make messages of requests and store them; what ends before is answered and left out.
-
-        Messages and client batches go to the store apart, in the order in which they came.
-        """
+        """Make messages of requests and store them; what ends before is answered and left out."""
         topics = self._topics
         max_body_bytes = self._max_body_bytes
         accepted: list[Send] = []
         messages: list[MessageInner] = []
-        batches: Batches = []
         for send in sends:
             connection, request, body = send
             fields = request.fields
@@ -160,7 +150,9 @@ class SendMessageProcessor:
                     if messages:
                         self._store_messages(accepted, messages, answers)
                         accepted, messages = [], []
-                    self._take_batch(send, batches, answers)
+                    answer = self._store_batch(connection, request, body)
+                    if answer is not None:
+                        answers[connection].append(answer)
                     continue
                 checked = self._check_rare(connection, request, body)
                 if config is None and topic in topics:
@@ -185,9 +177,6 @@ class SendMessageProcessor:
                     checked = self._refusal(request, error)
                 except Exception as error:
                     checked = self._broken(request, error)
-            if batches:
-                self._store_batches(batches, answers)
-                batches = []
             if isinstance(checked, MessageInner):
                 accepted.append(send)
                 messages.append(checked)
@@ -195,8 +184,6 @@ class SendMessageProcessor:
                 answers[connection].append(checked)
         if messages:
             self._store_messages(accepted, messages, answers)
-        if batches:
-            self._store_batches(batches, answers)
 
     # -- topics that are made -------------------------------------------------------------------
 
@@ -455,9 +442,8 @@ class SendMessageProcessor:
 
     # -- client batches -------------------------------------------------------------------------
 
-    def _take_batch(self, send: Send, batches: Batches, answers: Answers) -> None:
-        """Add a batch to those that are stored together, or store or refuse it by itself."""
-        connection, request, body = send
+    def _store_batch(self, connection: Asker, request: SendRequest, body: bytes) -> bytes | None:
+        """Store a client batch; return its answer, None where there is none or it comes later."""
         fields = request.fields
         try:
             if fields.topic.startswith(RETRY_PREFIX):
@@ -465,78 +451,44 @@ class SendMessageProcessor:
                     ResponseCode.MESSAGE_ILLEGAL, "a batch cannot be sent to a retry topic"
                 )
             _, queue_id = self._check_request(request, body)
-            items = decode_batch_columns(body)
-            if len(body) > ROOMY_BATCH_BYTES:
-                refuse_many_properties(items)
-            batch = read_client_batch(
-                fields, connection.peer_host, queue_id, items, self._suffix, self._tags_codes
-            )
-            if batch is not None:
-                batches.append((connection, request, batch))
-                return
-            self._store_batches(batches, answers)
-            batches.clear()
-            answer = self._store_unusual_batch(connection, request, items, queue_id)
+            messages = self._messages(connection.peer_host, fields, body, queue_id)
         except BrokerError as error:
-            answer = self._refusal(request, error)
+            return self._refusal(request, error)
         except IllegalMessageError as error:
-            answer = self._refusal(request, BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)))
-        if answer is not None:
-            answers[connection].append(answer)
-
-    def _store_batches(self, batches: Batches, answers: Answers) -> None:
-        """Store batches and answer their requests."""
-        self._store.put_batches([batch for _, _, batch in batches])
-        for connection, request, batch in batches:
-            answer = self._answer_batch(connection, request, batch)
-            if answer is not None:
-                answers[connection].append(answer)
-
-    def _answer_batch(
-        self, connection: Asker, request: SendRequest, batch: ClientBatch
-    ) -> bytes | None:
-        if batch.status != PutStatus.PUT_OK:
-            self._stats.record_put_failed(len(batch))
-            return self._failed(request, batch.status, batch.queue_id)
-        self._stats.record_put(batch.topic, len(batch), batch.size_bytes)
-        stored = _Stored(
-            connection,
-            request,
-            self._message_ids(batch.physical_offsets),
-            batch.queue_id,
-            batch.queue_offset,
-        )
-        return self._answer_stored_batch(stored, len(batch), wait_store_ok=batch.wait_store_ok)
-
-    def _message_ids(self, physical_offsets: list[int]) -> bytes:
-        """Return the offset message ids of a batch, joined by commas."""
-        host = self._store.commit_log.store_host
-        columns = ([host] * len(physical_offsets), physical_offsets)
-        ids = pack_rows((f"{len(host)}s", "q"), *columns)
-        return ids.hex(",", len(host) + 8).upper().encode()
-
-    def _answer_stored_batch(
-        self, stored: _Stored, count: int, *, wait_store_ok: bool
-    ) -> bytes | None:
-        if self._is_sync and wait_store_ok:
-            self._answer_flushed([stored])
-            return None
+            return self._refusal(request, BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)))
+        self._store.put_batch(messages)
+        count, status = len(messages), messages[0].status
+        if status != PutStatus.PUT_OK:
+            self._stats.record_put_failed(count)
+            return self._failed(request, status, queue_id)
+        size_bytes = sum([message.size_bytes for message in messages])
+        self._stats.record_put(fields.topic, count, size_bytes)
+        host = self._store.commit_log.store_host.hex().upper().encode()
+        ids = b",".join([b"%b%016X" % (host, message.physical_offset) for message in messages])
+        stored = _Stored(connection, request, ids, queue_id, messages[0].queue_offset)
         if self._is_sync:
+            if all(message.wait_store_ok for message in messages):
+                self._answer_flushed([stored])
+                return None
             self._stats.put_without_wait += count
             self._flush.begin_soon()
-        if not _wants_answer(stored.request):
-            return None
-        return self._encode(stored, ResponseCode.SUCCESS)
+        return self._encode(stored, ResponseCode.SUCCESS) if _wants_answer(request) else None
 
-    def _store_unusual_batch(
-        self, connection: Asker, request: SendRequest, items: BatchColumns, queue_id: int
-    ) -> bytes | None:
-        """Store a batch message by message: what they carry needs a closer look."""
-        fields = request.fields
+    def _messages(
+        self, born_host: bytes, fields: SendFields, body: bytes, queue_id: int
+    ) -> list[MessageInner]:
+        """Make the messages of a client batch.
+
+        Raises:
+            BrokerError: one of them may not be stored, or not with the others.
+            IllegalMessageError: the body is no batch.
+        """
+        items = decode_batch(body)
+        if len(body) > ROOMY_BATCH_BYTES:
+            refuse_many_properties(items)
         messages: list[MessageInner] = []
-        born_host = connection.peer_host
         try:
-            for flag, item_body, properties in zip(*items, strict=True):
+            for flag, item_body, properties in items:
                 if properties and properties[-1] != _PROPERTY_END:
                     properties += b"\x02"
                 text = properties.decode()
@@ -551,19 +503,7 @@ class SendMessageProcessor:
                 f"item {len(messages)} of the batch has properties that are not UTF-8",
             ) from error
         refuse_many_keys(messages)
-        self._store.put_batch(messages)
-        status = messages[0].status
-        if status != PutStatus.PUT_OK:
-            self._stats.record_put_failed(len(messages))
-            return self._failed(request, status, queue_id)
-        self._stats.record_put(
-            fields.topic, len(messages), sum([message.size_bytes for message in messages])
-        )
-        ids = self._message_ids([message.physical_offset for message in messages])
-        stored = _Stored(connection, request, ids, queue_id, messages[0].queue_offset)
-        return self._answer_stored_batch(
-            stored, len(messages), wait_store_ok=all(m.wait_store_ok for m in messages)
-        )
+        return messages
 
     # -- answer ---------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from typing import Final
 from mailboat.broker.topic_creation import TopicCreation
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.errors import BrokerError, IllegalMessageError
-from mailboat.model.batch import BatchColumns
+from mailboat.model.batch import BatchItem
 from mailboat.model.names import SEND_FORBIDDEN_TOPICS, check_topic
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName
 from mailboat.model.tags import tags_code
@@ -38,7 +38,6 @@ UNSUPPORTED: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELI
 # Messages with these are parked in a topic of the broker first.
 PARKED: Final = frozenset({PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED})
 RARE_PROPERTIES: Final = SERVER_OWNED | UNSUPPORTED | PARKED
-RARE_NAMES: Final = frozenset(name.encode() for name in RARE_PROPERTIES)
 MAX_BATCH_PROPERTIES: Final = 50_000
 """Of all messages of a batch together: nobody else is served in the half microsecond that each
 takes."""
@@ -79,9 +78,9 @@ def refuse_topic(topic: str) -> None:
         )
 
 
-def refuse_many_properties(items: BatchColumns) -> None:
+def refuse_many_properties(items: Sequence[BatchItem]) -> None:
     """Raise BrokerError for a batch whose properties would take too long to read."""
-    count = sum([text.count(b"\x02") for text in items.texts])
+    count = sum([text.count(b"\x02") for _, _, text in items])
     if count > MAX_BATCH_PROPERTIES:
         raise BrokerError(
             ResponseCode.MESSAGE_ILLEGAL,
