@@ -75,7 +75,10 @@ struct Fields<'a> {
     numbers: [i64; RECONSUME_TIMES + 1],
     properties: Option<Text<'a>>,
     is_batch: bool,
-    broker_name: Option<&'a [u8]>,
+    /// That of the short form.
+    broker_name: Option<Value<'a>>,
+    /// That of the long form, which means nothing in the short one.
+    long_broker_name: Option<Value<'a>>,
 }
 
 /// Reads a header; none for one that is not a plain send.
@@ -123,12 +126,12 @@ pub fn read(header: &[u8]) -> Option<SendHeader<'_>> {
         return None;
     }
     let fields = fields?;
-    let is_batch = match code? {
+    let (is_batch, broker_name) = match code? {
         SEND_SHORT | SEND_BATCH if is_of(fields.short, fields.long & !BROKER_NAME_BIT) => {
-            // The long name of the broker means nothing here.
-            code? == SEND_BATCH || fields.is_batch
+            let is_batch = code? == SEND_BATCH || fields.is_batch;
+            (is_batch, fields.broker_name)
         }
-        SEND if is_of(fields.long, fields.short) => fields.is_batch,
+        SEND if is_of(fields.long, fields.short) => (fields.is_batch, fields.long_broker_name),
         _ => return None,
     };
     Some(SendHeader {
@@ -145,7 +148,7 @@ pub fn read(header: &[u8]) -> Option<SendHeader<'_>> {
             has_escapes: false,
         }),
         reconsume_times: i32::try_from(fields.numbers[RECONSUME_TIMES]).ok()?,
-        broker_name: fields.broker_name,
+        broker_name: name(broker_name)?,
     })
 }
 
@@ -185,10 +188,11 @@ fn read_fields<'a>(cursor: &mut Cursor<'a>) -> Option<Fields<'a>> {
             return None;
         }
         *seen |= bit;
-        if !is_short && index == BROKER_NAME && fields.short != 0 {
-            continue;
+        match (index, is_short) {
+            (BROKER_NAME, true) => fields.broker_name = Some(value),
+            (BROKER_NAME, false) => fields.long_broker_name = Some(value),
+            _ => take_field(&mut fields, index, value)?,
         }
-        take_field(&mut fields, index, value)?;
     }
     Some(fields)
 }
@@ -207,13 +211,19 @@ fn take_field<'a>(fields: &mut Fields<'a>, index: usize, value: Value<'a>) -> Op
             boolean(value)?;
         }
         (BATCH, value) => fields.is_batch = boolean(value)?,
-        (BROKER_NAME, Value::Null) => fields.broker_name = None,
-        (BROKER_NAME, Value::Text(text)) if !text.has_escapes => {
-            fields.broker_name = Some(text.raw);
-        }
         _ => return None,
     }
     Some(())
+}
+
+/// Reads the name of a broker, which may be null or missing.
+#[allow(clippy::option_option)]
+fn name(value: Option<Value<'_>>) -> Option<Option<&[u8]>> {
+    match value {
+        None | Some(Value::Null) => Some(None),
+        Some(Value::Text(text)) if !text.has_escapes => Some(Some(text.raw)),
+        _ => None,
+    }
 }
 
 fn int64(value: Value<'_>) -> Option<i64> {

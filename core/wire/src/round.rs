@@ -540,11 +540,10 @@ impl Rounds {
         if is_touched {
             plan.messages.get_mut(touched.last_row)?.next_of_queue = first;
         }
-        let mut following = queue_offset;
-        for (row, message) in plan.messages.iter_mut().enumerate().skip(first) {
-            message.queue_offset = following;
+        let added = plan.messages.get_mut(first..)?;
+        for ((message, queue_offset), row) in added.iter_mut().zip(queue_offset..).zip(first..) {
+            message.queue_offset = queue_offset;
             message.next_of_queue = row + 1;
-            following += 1;
         }
         touched.last_row = plan.messages.len() - 1;
         touched.count += count;
