@@ -95,12 +95,13 @@ impl SendRounds {
     fn take(
         &mut self,
         py: Python<'_>,
-        reads: Vec<(Bound<'_, PyBytes>, Bound<'_, PyBytes>)>,
+        reads: &Bound<'_, PyList>,
         physical_offset: i64,
         room_bytes: usize,
         store_timestamp_ms: i64,
         message_limit: usize,
     ) -> PyResult<Round> {
+        let reads: Vec<(Bound<'_, PyBytes>, Bound<'_, PyBytes>)> = reads.extract()?;
         let reads: Vec<Read<'_>> = reads
             .iter()
             .map(|(bytes, peer_host)| Read {
