@@ -1,3 +1,13 @@
 //! Frames, headers, records and keys of RocketMQ: pure functions, tested without Python.
 
+pub mod answer;
+pub mod batch;
 pub mod checksum;
+pub mod frame;
+pub mod hash;
+pub mod header;
+pub mod json;
+pub mod properties;
+pub mod record;
+pub mod round;
+pub mod topics;

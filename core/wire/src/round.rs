@@ -1,0 +1,622 @@
+//! One round of sends: from what connections sent to records, ConsumeQueue units, keys and answers.
+//!
+//! `Rounds::plan` looks at the reads, decides what is taken and where it goes; `Rounds::fill` then
+//! writes the records. What is not an ordinary send to a learned topic is left, and with it the
+//! rest of its read, so that the order of each read stays. Nothing is remembered between rounds.
+
+use crate::batch;
+use crate::checksum::CRC_PROPERTY_BYTES;
+use crate::frame::{self, Frame};
+use crate::hash::{hash_text, tags_code};
+use crate::header::{self, SendHeader};
+use crate::json::unescape;
+use crate::properties;
+use crate::record::{
+    FILLER_BYTES, FIXED_BYTES, HOST_BYTES, HOST_V6_BYTES, Record, UNIT_BYTES, unit,
+};
+use crate::topics::Topics;
+
+/// Bytes of a row of the index: the hash (u32) and the physical offset (i64), native order.
+pub const KEY_ROW_BYTES: usize = 12;
+
+/// Properties of a stored message may take so much, before the checksum.
+const MAX_STORED_PROPERTIES_BYTES: usize = 32_767 - 21;
+/// Body and properties together below which no limit of a record is near.
+const SURELY_LEGAL_BYTES: usize = 8_192;
+/// Keys of one message; more take longer than the sends of everybody else should.
+const MAX_KEYS_OF_A_MESSAGE: usize = 64;
+
+/// What stays the same for all rounds.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// This broker's address as records hold it, 8 or 20 bytes.
+    pub store_host: Vec<u8>,
+    /// The name that requests may give this broker.
+    pub broker_name: Vec<u8>,
+    /// Properties that the broker adds to every message, with a separator at the end.
+    pub suffix: Vec<u8>,
+    /// Whether records carry a checksum of their own.
+    pub append_crc: bool,
+    /// Whether rows for the index are wanted.
+    pub with_keys: bool,
+    /// Whether answers wait for a flush, so that WAIT=false matters.
+    pub holds_answers: bool,
+    /// The largest body of a request.
+    pub max_body_bytes: usize,
+}
+
+/// What one connection sent, from the beginning of a frame on.
+#[derive(Clone, Copy, Debug)]
+pub struct Read<'a> {
+    /// The frames.
+    pub bytes: &'a [u8],
+    /// Who sent them, as records hold it.
+    pub peer_host: &'a [u8],
+}
+
+/// Where and when the records of a round are stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Where the first one begins in the CommitLog.
+    pub physical_offset: i64,
+    /// Bytes from there to the end of the segment.
+    pub room_bytes: usize,
+    /// The time.
+    pub store_timestamp_ms: i64,
+    /// No frame is taken once there are so many messages.
+    pub message_limit: usize,
+}
+
+/// Knows where queues end.
+pub trait QueueEnds {
+    /// Returns the queue offset of the next message of a queue of a topic, by their numbers.
+    fn next_offset(&mut self, topic: usize, queue: usize) -> Option<i64>;
+}
+
+/// One queue that a round adds to.
+#[derive(Clone, Debug)]
+pub struct TouchedQueue {
+    /// The number of the topic.
+    pub topic: usize,
+    /// The queue.
+    pub queue: usize,
+    /// Messages added.
+    pub count: usize,
+    /// The physical offset behind the last one.
+    pub end: i64,
+    next_offset: i64,
+    first_row: usize,
+    last_row: usize,
+}
+
+/// One topic that a round adds to.
+#[derive(Clone, Debug)]
+pub struct TouchedTopic {
+    /// The number of the topic.
+    pub topic: usize,
+    /// Messages added.
+    pub count: usize,
+    /// Bytes of their records.
+    pub size_bytes: usize,
+}
+
+/// What the answer to one taken request says.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerRow {
+    /// The index of the read.
+    pub read: usize,
+    /// That of the request.
+    pub opaque: i32,
+    /// The queue.
+    pub queue_id: i32,
+    /// Where the first message stands in it.
+    pub queue_offset: i64,
+    /// The index of the first message among those of the round.
+    pub first: usize,
+    /// How many messages there are.
+    pub count: usize,
+}
+
+/// A taken request.
+#[derive(Debug)]
+struct SendRow {
+    read: usize,
+    topic: usize,
+    queue_id: i32,
+    sys_flag: i32,
+    born_timestamp_ms: i64,
+    reconsume_times: i32,
+}
+
+/// A taken message; its body lies in the read, its properties in `Plan::texts`.
+#[derive(Debug)]
+struct MessageRow {
+    send: usize,
+    body_at: usize,
+    body_end: usize,
+    text_at: usize,
+    text_end: usize,
+    flag: i32,
+    size: usize,
+    tags_code: i64,
+    queue_offset: i64,
+    next_of_queue: usize,
+}
+
+/// What a round takes.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// For each read how many of its bytes are taken.
+    pub taken: Vec<usize>,
+    /// Whether there was no room for a frame, or the limit of messages was reached before it.
+    pub is_full: bool,
+    /// Bytes of all records.
+    pub size_bytes: usize,
+    /// Queues in the order of first touch.
+    pub queues: Vec<TouchedQueue>,
+    /// Topics in the order of first touch.
+    pub topics: Vec<TouchedTopic>,
+    /// Rows for the index.
+    pub keys: Vec<u8>,
+    /// Answers in the order of the requests.
+    pub answers: Vec<AnswerRow>,
+    /// Where the records begin in the CommitLog.
+    pub physical_offsets: Vec<i64>,
+    sends: Vec<SendRow>,
+    messages: Vec<MessageRow>,
+    texts: Vec<u8>,
+    further_keys: usize,
+    properties: usize,
+    round: u64,
+}
+
+impl Plan {
+    /// Messages taken.
+    #[must_use]
+    pub fn message_count(&self) -> usize {
+        self.messages.len()
+    }
+
+    fn begin(&mut self) {
+        self.taken.clear();
+        self.is_full = false;
+        self.size_bytes = 0;
+        self.queues.clear();
+        self.topics.clear();
+        self.keys.clear();
+        self.answers.clear();
+        self.physical_offsets.clear();
+        self.sends.clear();
+        self.messages.clear();
+        self.texts.clear();
+        self.round += 1;
+    }
+
+    /// Fills bytes that are as many as the units of a queue have; none where they are not.
+    pub fn fill_units(&self, queue: &TouchedQueue, out: &mut [u8]) -> Option<()> {
+        if Some(out.len()) != queue.count.checked_mul(UNIT_BYTES) {
+            return None;
+        }
+        let mut row = queue.first_row;
+        for place in out.chunks_exact_mut(UNIT_BYTES) {
+            let message = self.messages.get(row)?;
+            let size = i32::try_from(message.size).ok()?;
+            place.copy_from_slice(&unit(
+                *self.physical_offsets.get(row)?,
+                size,
+                message.tags_code,
+            ));
+            row = message.next_of_queue;
+        }
+        Some(())
+    }
+}
+
+enum Outcome {
+    Taken,
+    Left,
+    Full,
+}
+
+/// What a frame is about, found out before its messages are looked at.
+struct Target {
+    topic: usize,
+    queue: usize,
+    key_seed: u32,
+    /// Bytes of each record beside its body and its own properties.
+    fixed_bytes: usize,
+}
+
+/// Plans rounds with what it has learned of topics.
+#[derive(Debug)]
+pub struct Rounds {
+    /// What stays the same.
+    pub settings: Settings,
+    /// What sends may go to.
+    pub topics: Topics,
+    plan: Plan,
+}
+
+impl Rounds {
+    /// Begins without topics.
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Rounds {
+            settings,
+            topics: Topics::default(),
+            plan: Plan::default(),
+        }
+    }
+
+    /// What the last call of `plan` has planned.
+    #[must_use]
+    pub fn last(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Goes through the reads in order and plans what to do with them.
+    pub fn plan(&mut self, reads: &[Read<'_>], place: Place, ends: &mut dyn QueueEnds) -> &Plan {
+        self.plan.begin();
+        for (index, read) in reads.iter().enumerate() {
+            let mut at = 0;
+            while !self.plan.is_full {
+                let Some(frame) = frame::cut(read.bytes, at) else {
+                    break;
+                };
+                match self.take_frame(index, read, &frame, place, ends) {
+                    Outcome::Taken => at = frame.end,
+                    Outcome::Left => break,
+                    Outcome::Full => self.plan.is_full = true,
+                }
+            }
+            self.plan.taken.push(at);
+        }
+        &self.plan
+    }
+
+    fn take_frame(
+        &mut self,
+        index: usize,
+        read: &Read<'_>,
+        frame: &Frame<'_>,
+        place: Place,
+        ends: &mut dyn QueueEnds,
+    ) -> Outcome {
+        if self.plan.messages.len() >= place.message_limit {
+            return Outcome::Full;
+        }
+        let plan = &self.plan;
+        let first = plan.messages.len();
+        let marks = (plan.texts.len(), plan.keys.len(), plan.size_bytes);
+        let Some(header) = header::read(frame.header) else {
+            return Outcome::Left;
+        };
+        let Some(target) = self.target(&header, read, frame) else {
+            return Outcome::Left;
+        };
+        let outcome = self.take_messages(&header, &target, read, frame, place);
+        if matches!(outcome, Some(Outcome::Taken))
+            && self
+                .commit(index, &header, &target, first, place, ends)
+                .is_some()
+        {
+            return Outcome::Taken;
+        }
+        let plan = &mut self.plan;
+        plan.messages.truncate(first);
+        plan.physical_offsets.truncate(first);
+        plan.texts.truncate(marks.0);
+        plan.keys.truncate(marks.1);
+        plan.size_bytes = marks.2;
+        match outcome {
+            Some(Outcome::Full) => Outcome::Full,
+            _ => Outcome::Left,
+        }
+    }
+
+    /// Checks what a header asks for.
+    fn target(
+        &mut self,
+        header: &SendHeader<'_>,
+        read: &Read<'_>,
+        frame: &Frame<'_>,
+    ) -> Option<Target> {
+        let settings = &self.settings;
+        let body_bytes = frame.end - frame.body_at;
+        let hosts = [read.peer_host.len(), settings.store_host.len()];
+        if body_bytes == 0
+            || body_bytes > settings.max_body_bytes
+            || header
+                .broker_name
+                .is_some_and(|name| name != settings.broker_name)
+            || hosts
+                .iter()
+                .any(|&size| size != HOST_BYTES && size != HOST_V6_BYTES)
+        {
+            return None;
+        }
+        let number = self.topics.find(header.topic)?;
+        let topic = self.topics.get(number)?;
+        if !topic.queues.get(header.queue_id)?.is_there {
+            return None;
+        }
+        let crc_bytes = if settings.append_crc {
+            CRC_PROPERTY_BYTES
+        } else {
+            0
+        };
+        Some(Target {
+            topic: number,
+            queue: header.queue_id,
+            key_seed: topic.key_seed,
+            fixed_bytes: FIXED_BYTES
+                + hosts[0]
+                + hosts[1]
+                + topic.name.len()
+                + settings.suffix.len()
+                + crc_bytes,
+        })
+    }
+
+    /// Adds the messages of a frame; none where one of them is odd.
+    fn take_messages(
+        &mut self,
+        header: &SendHeader<'_>,
+        target: &Target,
+        read: &Read<'_>,
+        frame: &Frame<'_>,
+        place: Place,
+    ) -> Option<Outcome> {
+        // What a check of sizes counts of a record beyond the bytes that it has.
+        let slack = if self.settings.append_crc { 2 } else { 1 };
+        let before = self.plan.size_bytes;
+        let mut room = place.room_bytes.checked_sub(before)?;
+        self.plan.further_keys = 0;
+        self.plan.properties = 0;
+        if !header.is_batch {
+            let text_at = self.plan.texts.len();
+            unescape(header.properties, &mut self.plan.texts)?;
+            let body = frame.body_at..frame.end;
+            let size = self.add_message(target, body.clone(), text_at, header.flag, place)?;
+            if size + FILLER_BYTES > room {
+                return Some(Outcome::Full);
+            }
+            let variable_bytes = size - target.fixed_bytes + self.settings.suffix.len();
+            // At the very end of a segment the long check of a large message may say no.
+            let is_legal =
+                variable_bytes <= SURELY_LEGAL_BYTES || size + slack + FILLER_BYTES <= room;
+            return is_legal.then_some(Outcome::Taken);
+        }
+        let body = read.bytes.get(frame.body_at..frame.end)?;
+        let first = self.plan.messages.len();
+        let mut at = 0;
+        room = room.saturating_sub(FILLER_BYTES);
+        let mut is_full = false;
+        while at < body.len() {
+            let item = batch::item(body, at)?;
+            at = item.text.end;
+            let text = body.get(item.text)?;
+            std::str::from_utf8(text).ok()?;
+            let text_at = self.plan.texts.len();
+            self.plan.texts.extend_from_slice(text);
+            let item_body = frame.body_at + item.body.start..frame.body_at + item.body.end;
+            let size = self.add_message(target, item_body, text_at, item.flag, place)?;
+            // Whether it is odd says only a look at all of it.
+            is_full |= size + slack > room;
+            room = room.saturating_sub(size + slack);
+            if self.plan.messages.len() - first > batch::MAX_MESSAGES {
+                return None;
+            }
+        }
+        if self.plan.further_keys >= batch::MAX_FURTHER_KEYS
+            || self.plan.properties >= properties::MAX_PROPERTIES
+        {
+            return None;
+        }
+        Some(if is_full {
+            Outcome::Full
+        } else {
+            Outcome::Taken
+        })
+    }
+
+    /// Adds a message whose properties are the last of the texts; returns the size of its record.
+    fn add_message(
+        &mut self,
+        target: &Target,
+        body: std::ops::Range<usize>,
+        text_at: usize,
+        flag: i32,
+        place: Place,
+    ) -> Option<usize> {
+        let plan = &mut self.plan;
+        if plan.texts.last() != Some(&2) {
+            plan.texts.push(2);
+        }
+        let text = plan.texts.get(text_at..)?;
+        let found = properties::read(text)?;
+        if found.waits_not && self.settings.holds_answers {
+            return None;
+        }
+        let offset = i64::try_from(plan.size_bytes).ok()?;
+        let physical_offset = place.physical_offset.checked_add(offset)?;
+        let tags_code = match found.tags {
+            Some(tags) => tags_code(text.get(tags)?)?,
+            None => 0,
+        };
+        let mut put_key = |key: &[u8]| {
+            if self.settings.with_keys {
+                let hash = hash_text(target.key_seed, key)?;
+                plan.keys.extend_from_slice(&hash.to_ne_bytes());
+                plan.keys.extend_from_slice(&physical_offset.to_ne_bytes());
+            }
+            Some(())
+        };
+        put_key(text.get(found.unique_key)?)?;
+        if let Some(keys) = found.keys {
+            let mut count = 0;
+            for key in text.get(keys)?.split(|&byte| byte == b' ') {
+                count += 1;
+                if !key.is_empty() {
+                    put_key(key)?;
+                }
+            }
+            if count > MAX_KEYS_OF_A_MESSAGE {
+                return None;
+            }
+            plan.further_keys += count - 1;
+        }
+        plan.properties += found.count;
+        if let Some(wait) = found.wait {
+            plan.texts.drain(text_at + wait.start..text_at + wait.end);
+        }
+        let text_end = plan.texts.len();
+        let text_bytes = text_end - text_at;
+        if text_bytes + self.settings.suffix.len() > MAX_STORED_PROPERTIES_BYTES {
+            return None;
+        }
+        let size = target.fixed_bytes + text_bytes + body.len();
+        plan.size_bytes = plan.size_bytes.checked_add(size)?;
+        plan.physical_offsets.push(physical_offset);
+        plan.messages.push(MessageRow {
+            send: plan.sends.len(),
+            body_at: body.start,
+            body_end: body.end,
+            text_at,
+            text_end,
+            flag,
+            size,
+            tags_code,
+            queue_offset: 0,
+            next_of_queue: 0,
+        });
+        Some(size)
+    }
+
+    /// Gives the messages from `first` on their places in their queue.
+    fn commit(
+        &mut self,
+        read: usize,
+        header: &SendHeader<'_>,
+        target: &Target,
+        first: usize,
+        place: Place,
+        ends: &mut dyn QueueEnds,
+    ) -> Option<()> {
+        let Rounds { topics, plan, .. } = self;
+        let topic = topics.get_mut(target.topic)?;
+        let queue = topic.queues.get_mut(target.queue)?;
+        let queue_id = i32::try_from(target.queue).ok()?;
+        let count = plan.messages.len().checked_sub(first)?;
+        let added = i64::try_from(count).ok()?;
+        let end = place
+            .physical_offset
+            .checked_add(i64::try_from(plan.size_bytes).ok()?)?;
+        let is_touched = queue.round == plan.round;
+        let queue_offset = if is_touched {
+            plan.queues.get(queue.place)?.next_offset
+        } else {
+            ends.next_offset(target.topic, target.queue)?
+        };
+        let next_offset = queue_offset.checked_add(added)?;
+        if queue_offset < 0 || count == 0 {
+            return None;
+        }
+        // From here on nothing fails.
+        if !is_touched {
+            queue.round = plan.round;
+            queue.place = plan.queues.len();
+            plan.queues.push(TouchedQueue {
+                topic: target.topic,
+                queue: target.queue,
+                count: 0,
+                end,
+                next_offset,
+                first_row: first,
+                last_row: first,
+            });
+        }
+        let touched = plan.queues.get_mut(queue.place)?;
+        if is_touched {
+            plan.messages.get_mut(touched.last_row)?.next_of_queue = first;
+        }
+        let added = plan.messages.get_mut(first..)?;
+        for ((message, queue_offset), row) in added.iter_mut().zip(queue_offset..).zip(first..) {
+            message.queue_offset = queue_offset;
+            message.next_of_queue = row + 1;
+        }
+        touched.last_row = plan.messages.len() - 1;
+        touched.count += count;
+        touched.next_offset = next_offset;
+        touched.end = end;
+        if topic.round != plan.round {
+            topic.round = plan.round;
+            topic.place = plan.topics.len();
+            plan.topics.push(TouchedTopic {
+                topic: target.topic,
+                count: 0,
+                size_bytes: 0,
+            });
+        }
+        let size_bytes: usize = plan
+            .messages
+            .iter()
+            .skip(first)
+            .map(|message| message.size)
+            .sum();
+        let touched = plan.topics.get_mut(topic.place)?;
+        touched.count += count;
+        touched.size_bytes += size_bytes;
+        if !header.is_oneway {
+            let opaque = header.opaque;
+            plan.answers.push(AnswerRow {
+                read,
+                opaque,
+                queue_id,
+                queue_offset,
+                first,
+                count,
+            });
+        }
+        plan.sends.push(SendRow {
+            read,
+            topic: target.topic,
+            queue_id,
+            sys_flag: header.sys_flag,
+            born_timestamp_ms: header.born_timestamp_ms,
+            reconsume_times: header.reconsume_times,
+        });
+        Some(())
+    }
+
+    /// Fills bytes that are as many as the records of the last plan have; none where they are not.
+    pub fn fill(&self, reads: &[Read<'_>], place: Place, mut out: &mut [u8]) -> Option<()> {
+        let plan = &self.plan;
+        let settings = &self.settings;
+        for (message, &physical_offset) in plan.messages.iter().zip(&plan.physical_offsets) {
+            let send = plan.sends.get(message.send)?;
+            let read = reads.get(send.read)?;
+            let (record, rest) = out.split_at_mut_checked(message.size)?;
+            out = rest;
+            Record {
+                queue_id: send.queue_id,
+                flag: message.flag,
+                queue_offset: message.queue_offset,
+                physical_offset,
+                sys_flag: send.sys_flag,
+                born_timestamp_ms: send.born_timestamp_ms,
+                born_host: read.peer_host,
+                store_timestamp_ms: place.store_timestamp_ms,
+                store_host: &settings.store_host,
+                reconsume_times: send.reconsume_times,
+                body: read.bytes.get(message.body_at..message.body_end)?,
+                topic: &self.topics.get(send.topic)?.name,
+                properties: plan.texts.get(message.text_at..message.text_end)?,
+                suffix: &settings.suffix,
+                append_crc: settings.append_crc,
+            }
+            .write(record)?;
+        }
+        out.is_empty().then_some(())
+    }
+}
