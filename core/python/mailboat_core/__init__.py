@@ -1,5 +1,9 @@
 """The compiled core: the hot path of the mailboat broker, and nothing it cannot do without."""
 
+from typing import Final
+
 from mailboat_core._native import body_crc
 
-__all__ = ["body_crc"]
+__version__: Final = "0.1.0"
+
+__all__ = ["__version__", "body_crc"]
