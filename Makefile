@@ -9,6 +9,7 @@ STAMP := $(VENV)/.installed
 # without. Neither maturin nor rustup may download a toolchain that nobody asked for.
 export MATURIN_NO_INSTALL_RUST := 1
 export RUSTUP_AUTO_INSTALL := 0
+export CARGO_TARGET_DIR ?= $(CURDIR)/core/target
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' core/Cargo.toml)
 CARGO ?= $(shell cargo --version 2>/dev/null | { read -r _ found _ && \
 	printf '%s\n' $(RUST_VERSION) "$$found" | sort -VC && command -v cargo; })
