@@ -1,4 +1,4 @@
-"""A machine without the compiled core skips what needs it, and says so; CI does not let that pass."""
+"""Where the compiled core is missing, tests of it are skipped with the reason, or fail in CI."""
 
 import os
 import subprocess
