@@ -62,6 +62,8 @@ ifneq ($(CARGO),)
 	$(CARGO) fmt --check --all --manifest-path $(CORE)
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy --quiet --locked --manifest-path $(CORE) \
 		--workspace --all-targets -- -D warnings
+else
+	@echo 'no cargo ($(RUST_VERSION) or newer): core/ was not looked at'
 endif
 
 # Known vulnerabilities of what the images hold and of the oldest releases that pyproject.toml allows.

@@ -133,7 +133,7 @@ def test_the_version_names_the_core() -> None:
         ("required", f"mailboat: MAILBOAT_CORE=required: {NOT_INSTALLED}; install mailboat-core"),
     ],
 )
-@pytest.mark.parametrize("words", [["--version"], ["broker"], ["topic", "list"]])
+@pytest.mark.parametrize("words", [["--version"], ["broker", "--print-config"], ["topic", "list"]])
 def test_every_command_refuses_in_one_sentence(
     words: list[str], switch: str, sentence: str
 ) -> None:

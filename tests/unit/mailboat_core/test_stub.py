@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 from pathlib import Path
+from queue import SimpleQueue
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,9 @@ import pytest
 pytestmark = pytest.mark.core
 
 FOLDER = Path(__file__).resolve().parents[3] / "core" / "python" / "mailboat_core"
+STARTS = ("__new__", "__init__")
+"""What a stub calls the call of a class."""
+
 Signature = list[tuple[str, Any, str | None]]
 """Name, kind and default of each parameter; the default as source text, or None."""
 
@@ -45,10 +49,19 @@ def stub_signature(function: ast.FunctionDef) -> Signature:
 
 def compiled_signature(function: Any) -> Signature:
     """Return the parameters of a compiled function or class, read from its `__text_signature__`."""
+    parameters = [*inspect.signature(function).parameters.values()]
+    if inspect.ismethoddescriptor(function):
+        parameters = parameters[1:]  # self
     return [
-        (name, item.kind, None if item.default is item.empty else repr(item.default))
-        for name, item in inspect.signature(function).parameters.items()
+        # PyO3 writes `...` for a default that is no literal.
+        (item.name, item.kind, None if item.default is item.empty else source(item.default))
+        for item in parameters
     ]
+
+
+def source(default: Any) -> str:
+    """Return a default as the stub writes it."""
+    return "..." if default is ... else repr(default)
 
 
 def stub_table(body: list[ast.stmt], prefix: str = "") -> dict[str, Signature | str]:
@@ -57,8 +70,8 @@ def stub_table(body: list[ast.stmt], prefix: str = "") -> dict[str, Signature | 
     for node in body:
         if isinstance(node, ast.ClassDef):
             members = stub_table(node.body, f"{node.name}.")
-            start = members.pop(f"{node.name}.__new__", members.pop(f"{node.name}.__init__", None))
-            table[node.name] = "class" if start is None else start[1:]
+            starts = [members.pop(f"{node.name}.{name}", None) for name in STARTS]
+            table[node.name] = next((start for start in starts if start is not None), "class")
             table |= members
         elif isinstance(node, ast.FunctionDef):
             marks = {ast.unparse(mark) for mark in node.decorator_list}
@@ -66,38 +79,41 @@ def stub_table(body: list[ast.stmt], prefix: str = "") -> dict[str, Signature | 
             if "property" in marks:
                 table[prefix + node.name] = "attribute"
             elif not any(mark.endswith(".setter") for mark in marks):
-                table[prefix + node.name] = signature
+                has_self = prefix and "staticmethod" not in marks
+                table[prefix + node.name] = signature[1:] if has_self else signature
         elif isinstance(node, ast.AnnAssign):
             table[prefix + ast.unparse(node.target)] = "attribute"
     return {name: item for name, item in table.items() if is_public(name)}
 
 
-def compiled_table(members: dict[str, Any], prefix: str = "") -> dict[str, Signature | str]:
+def compiled_table(owner: Any, prefix: str = "") -> dict[str, Signature | str]:
     """Return what a compiled module or class has, in the words of `stub_table`."""
     table: dict[str, Signature | str] = {}
-    for name, member in members.items():
-        if isinstance(member, staticmethod | classmethod):
-            member = member.__func__ if hasattr(member, "__func__") else member
+    for name in vars(owner):
+        member = getattr(owner, name)
+        if not is_public(name):
+            continue
         if inspect.isclass(member):
             has_start = member.__text_signature__ is not None
             table[name] = compiled_signature(member) if has_start else "class"
-            table |= compiled_table(dict(vars(member)), f"{name}.")
+            table |= compiled_table(member, f"{name}.")
         elif callable(member):
             table[prefix + name] = compiled_signature(member)
         else:
             table[prefix + name] = "attribute"
-    return {name: item for name, item in table.items() if is_public(name)}
+    return table
 
 
 def is_public(name: str) -> bool:
-    """Whether no part of a dotted name begins with an underscore."""
-    return not any(part.startswith("_") for part in name.split("."))
+    """Whether no part of a dotted name begins with an underscore, or it is what makes an object."""
+    first, _, member = name.partition(".")
+    return not first.startswith("_") and (member in STARTS or not member.startswith("_"))
 
 
 def test_the_stub_declares_what_is_compiled_and_nothing_else(native: ModuleType) -> None:
     """mypy believes the stub; a call that it allows must not fail at run time."""
     stub = stub_table(ast.parse((FOLDER / "_native.pyi").read_text()).body)
-    compiled = compiled_table(dict(vars(native)))
+    compiled = compiled_table(native)
     assert stub == compiled
     assert compiled
 
@@ -125,5 +141,35 @@ def test_the_package_gives_all_that_is_compiled(native: ModuleType) -> None:
 )
 def test_a_stub_that_drifted_is_seen(planted: str, native: ModuleType) -> None:
     """Another name, parameter, kind or default, one too many, or another sort of thing."""
-    compiled = compiled_table({"body_crc": vars(native)["body_crc"]})
+    one = ModuleType("one")
+    one.body_crc = native.body_crc
+    compiled = compiled_table(one)
+    assert stub_table(ast.parse("def body_crc(body: bytes) -> int: ...").body) == compiled
     assert stub_table(ast.parse(planted).body) != compiled
+
+
+def test_classes_are_compared_member_by_member() -> None:
+    """On a class of CPython that is made as PyO3 makes them: `self` is no parameter of its own."""
+    holder = ModuleType("holder")
+    holder.SimpleQueue = SimpleQueue
+    compiled = compiled_table(holder)
+    stub = """
+class SimpleQueue:
+    def __init__(self) -> None: ...
+    def empty(self) -> bool: ...
+    def get(self, block: bool = True, timeout: float | None = None) -> object: ...
+    def get_nowait(self) -> object: ...
+    def put(self, item: object, block: bool = True, timeout: float | None = None) -> None: ...
+    def put_nowait(self, item: object) -> None: ...
+    def qsize(self) -> int: ...
+"""
+    assert stub_table(ast.parse(stub).body) == compiled
+    for drifted in (
+        stub.replace("item", "thing", 1),
+        stub.replace("block: bool = True", "block: bool = False", 1),
+        stub.replace("def qsize", "def size"),
+        stub.replace("    def qsize", "    @property\n    def qsize"),
+        stub.replace("__init__(self)", "__init__(self, size: int)"),
+    ):
+        assert drifted != stub
+        assert stub_table(ast.parse(drifted).body) != compiled
