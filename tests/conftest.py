@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from compiled_core import NeedsCore
 from hypothesis import settings
 from loop_holds import EXEMPT, LoopHolds
 from machine_halts import MachineHalts
@@ -19,6 +20,7 @@ TESTS = Path(__file__).parent
 
 def pytest_configure(config: pytest.Config) -> None:
     """Watch halts of the machine and holds of the loop, and plant the delay asked for."""
+    config.pluginmanager.register(NeedsCore(), "needs_core")
     if planted():
         patch = pytest.MonkeyPatch()
         plant_late_registration(patch)

@@ -1,7 +1,6 @@
 """The server commands as real processes: ready line, signals, exit codes."""
 
 import json
-import os
 import re
 import signal
 import socket
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from compiled_core import core_or_reason, plain_environment
 
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand
@@ -25,7 +25,7 @@ Start = Callable[..., subprocess.Popen[str]]
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start `mailboat` with arguments; what still runs at the end is killed."""
     processes = []
-    environ = {name: text for name, text in os.environ.items() if not name.startswith("MAILBOAT_")}
+    environ = plain_environment()
 
     def run(*arguments: str, **variables: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -190,6 +190,22 @@ def test_the_version_is_that_of_the_package(start: Start) -> None:
     """`python -m mailboat.cli` is the same as `mailboat`."""
     output, _ = start("--version").communicate(timeout=20)
     assert output.startswith("mailboat 0.")
+
+
+@pytest.mark.parametrize("switch", ["", "off"])
+def test_the_log_says_whether_the_core_works(start: Start, tmp_path: Path, switch: str) -> None:
+    """One line at the start of a broker, and why Python works where it does."""
+    arguments = ["standalone", "--data-dir", str(tmp_path / "data"), *FREE_PORTS, "--ready-json"]
+    process = start(*arguments, MAILBOAT_CORE=switch)
+    ready = _ready(process)
+    process.send_signal(signal.SIGTERM)
+    _, log = process.communicate(timeout=20)
+    module, reason = core_or_reason()
+    said = "core 0.1.0" if module is not None else f"no core: {reason}"
+    if switch:
+        said = "no core: MAILBOAT_CORE=off"
+    (line,) = [line for line in log.splitlines() if "broker serves" in line]
+    assert line.endswith(f"address={ready['broker']}, {said}")
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])

@@ -14,14 +14,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from compiled_core import plain_environment
+
 _SOURCE_DIR = Path(__file__).parents[2] / "broker" / "src"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 60.0
-
-
-def _inherited_environment() -> dict[str, str]:
-    """The environment without what mailboat would take for its configuration."""
-    return {key: value for key, value in os.environ.items() if not key.startswith("MAILBOAT_")}
 
 
 class ProcessFailedError(Exception):
@@ -58,7 +55,7 @@ class LineProcess:
             text=True,
             encoding="utf-8",
             errors="replace",
-            env={**_inherited_environment(), **(env or {})},
+            env={**plain_environment(), **(env or {})},
         )
         self._reader = threading.Thread(
             target=self._read, name=f"read-{log_file.stem}", daemon=True

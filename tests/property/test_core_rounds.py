@@ -263,7 +263,7 @@ VALUES = {
     "UNIQ_KEY": ["7F00000100001234", "u", "\u6c34", "\U0001f600\u00e9"],
     "TAGS": ["TagA", "TagB||x", "\u6c34", "\U0001f600", "a-longer-tag-0123456789"],
     "WAIT": ["true"],
-    "color": ["red", "back\\slash/\"quoted\"", "\t\n\0", "1=2", "WAIT", "x" * 300],
+    "color": ["red", 'back\\slash/"quoted"', "\t\n\0", "1=2", "WAIT", "x" * 300],
 }
 ODD_PROPERTIES = [
     "DELAY\x010\x02", "CLUSTER\x01c\x02", "TRAN_MSG\x01no\x02", "__CRC32#\x010\x02", "KEYS\x01\x02",

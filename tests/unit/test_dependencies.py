@@ -22,7 +22,7 @@ def pinned(name: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("name", "extras"),
-    [("mailboat.txt", ("fast", "operator")), ("spark.txt", ("fast", "spark"))],
+    [("mailboat.txt", ("loop", "operator")), ("spark.txt", ("loop", "spark"))],
 )
 def test_the_images_hold_what_the_project_asks_for(name: str, extras: tuple[str, ...]) -> None:
     """A bound that was raised without `make constraints` would build an image that is too old."""
@@ -56,6 +56,30 @@ def test_a_change_of_the_project_installs_no_dependency_anew(image: str) -> None
         if re.search(r"pip .*\b(install|wheel)\b", line):
             # Nothing is resolved while an image is built, not even what builds.
             assert "--no-deps" in line, line
+
+
+@pytest.mark.parametrize("image", ["mailboat", "spark"])
+def test_images_take_the_core_from_the_context_and_from_no_index(image: str) -> None:
+    """The name is not ours in any index: what somebody puts there must not come into an image."""
+    assert "!dist/mailboat_core-*.whl" in (ROOT / ".dockerignore").read_text().splitlines()
+    text = (ROOT / "docker" / image / "Dockerfile").read_text().replace("\\\n", " ")
+    (install,) = (line for line in text.splitlines() if " mailboat-core " in line)
+    assert install.startswith("RUN ")
+    assert "--no-index --find-links /core mailboat-core" in install
+    # Copied with a file that is always there: without a wheel the copy must not fail.
+    assert "COPY LICENSE dist*/mailboat_core-*.whl /core/" in text.splitlines()
+
+
+@pytest.mark.parametrize("extra", ["loop", "operator", "spark", "dev"])
+def test_only_one_extra_asks_for_the_core(extra: str) -> None:
+    """So that a machine that cannot build it installs everything else."""
+    names = {Requirement(text).name for text in PROJECT["optional-dependencies"][extra]}
+    assert not names & {"mailboat-core", "mailboat"}
+
+
+def test_the_core_carries_the_licence() -> None:
+    """Its wheel and sdist are made from its folder alone."""
+    assert (ROOT / "core" / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
 @pytest.mark.parametrize("image", ["mailboat", "spark"])

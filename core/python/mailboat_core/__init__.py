@@ -1,5 +1,9 @@
 """The compiled core: the hot path of the mailboat broker, and nothing it cannot do without."""
 
+from typing import Final
+
 from mailboat_core._native import Round, SendRounds, body_crc
 
-__all__ = ["Round", "SendRounds", "body_crc"]
+__version__: Final = "0.1.0"
+
+__all__ = ["Round", "SendRounds", "__version__", "body_crc"]

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Final, Literal
 
+from mailboat import core
 from mailboat.broker import live_config
 from mailboat.broker.addresses import advertised_ip
 from mailboat.broker.blocking_calls import StoreThreads
@@ -276,7 +277,8 @@ class BrokerController:
         await self.registration.register_now()
         self._begin_reading_progress(is_restart=is_restart)
         self.phase = "serving"
-        _log.info("broker serves name=%s address=%s", config.broker_name, self.address)
+        name = config.broker_name
+        _log.info("broker serves name=%s address=%s, %s", name, self.address, core.FOUND)
 
     def _open_store(self) -> None:
         self.store.open()

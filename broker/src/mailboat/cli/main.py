@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from mailboat import __version__
+from mailboat import __version__, core
 from mailboat.cli.lazy import LazyGroup, SubCommand
 from mailboat.cli.standard_error import keep_standard_error
 from mailboat.errors import MailboatError, UnknownOutcomeError
@@ -63,7 +63,7 @@ debug_option = click.option(
     package="mailboat.cli",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, "--version", message="mailboat %(version)s")
+@click.version_option(__version__, "--version", message=f"mailboat %(version)s ({core.FOUND})")
 @debug_option
 def cli() -> None:
     """A message queue that speaks RocketMQ: broker, name server and tools.
@@ -83,6 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     context: click.Context | None = None
     try:
+        core.FOUND.check()
         with cli.make_context("mailboat", words) as context:
             result = cli.invoke(context)
         if sys.stdout is not None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from mailboat import core
 from mailboat.config.fields import Value
 from mailboat.config.properties import parse_properties
 from mailboat.config.settings import Role, Settings, check_settings, live_keys, role_settings
@@ -29,6 +30,8 @@ OPERATOR_MARK: Final = "# Written by mailboat-operator"
 """How a configuration file of the operator begins."""
 
 _TEST_PREFIX: Final = "MAILBOAT_TEST_"  # The test suite's own switches.
+# Not of a server but of everything that is mailboat: `mailboat.core` reads and checks it.
+_NO_SETTINGS: Final = frozenset({core.SWITCH})
 # Kubernetes adds such variables to every pod for each Service in the namespace; a Service that is
 # called mailboat would otherwise stop every broker beside it.
 _SERVICE_LINK: Final = re.compile(
@@ -128,6 +131,8 @@ class _Collector:
         others.add(client_key)
         for name in sorted(environ):
             if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(_TEST_PREFIX):
+                continue
+            if name in _NO_SETTINGS:
                 continue
             plain, text = _plain(name.removeprefix(ENVIRONMENT_PREFIX)), environ[name]
             if _SERVICE_LINK.fullmatch(name) or _SERVICE_LINK_VALUE.fullmatch(text):

@@ -18,7 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoM
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from mailboat import __version__
+from mailboat import __version__, core
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.stats import FlowCounter
 from mailboat.namesrv.controller import NamesrvController
@@ -138,6 +138,11 @@ class ProcessMetrics(Collector):
             "mailboat_build",
             "Version and role.",
             {"version": __version__, "role": context.settings.role},
+        )
+        yield InfoMetricFamily(
+            "mailboat_core",
+            "Whether the compiled core does the work of the hot path, or Python.",
+            {"implementation": core.FOUND.implementation, "version": __version__},
         )
         yield _gauge("mailboat_serving", "1 while clients are served.", context.phase == "serving")
         if context.namesrv is not None:

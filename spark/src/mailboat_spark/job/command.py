@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from mailboat import __version__
+from mailboat import __version__, core
 from mailboat.errors import MailboatError
 from mailboat.model.printable import PrintableFormatter, printable
 from mailboat_spark.job.options import (
@@ -258,6 +258,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # py4j tells of every call.
     logging.getLogger("py4j").setLevel(logging.WARNING)
     try:
+        core.FOUND.check()
         options = read_options(words)
         # Spark is imported only when everything that needs no Spark is right.
         from mailboat_spark.job.runner import run_job

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from mailboat import core
 from mailboat.errors import ConfigError
 from mailboat_spark.job.command import COMMAND, main, read_options
 
@@ -105,3 +106,11 @@ def test_errors_carry_the_option_of_the_job():
     """The source's option names are not the user's."""
     with pytest.raises(ConfigError, match=r"^--tags="):
         read_options([*REQUIRED, "--tags", "||"])
+
+
+def test_a_wrong_switch_of_the_core_is_refused(monkeypatch, capsys):
+    """As every `mailboat` command does it: one sentence, and no Spark is started."""
+    monkeypatch.setattr(core, "FOUND", core.find("maybe", lambda: pytest.fail("loaded")))
+    assert main(REQUIRED) == 3
+    sentence = "mailboat-job: MAILBOAT_CORE=maybe: must be off or required, or not set\n"
+    assert capsys.readouterr().err == sentence
