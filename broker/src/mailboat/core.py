@@ -19,7 +19,10 @@ from mailboat import __version__
 from mailboat.errors import ConfigError
 
 if TYPE_CHECKING:
-    import mailboat_core as native
+    import mailboat_core
+
+    # To the type checker this is the module, with its stub.
+    native = mailboat_core
 
 SWITCH: Final = "MAILBOAT_CORE"
 _OFF: Final = "off"
@@ -101,5 +104,5 @@ FOUND: Final = find(os.environ.get(SWITCH, ""), lambda: importlib.import_module(
 """Found once: a process never changes from one to the other."""
 
 if not TYPE_CHECKING:
-    # To the type checker this is the module, with its stub; at run time None where it is not used.
+    # None where it is not used.
     native = FOUND.module

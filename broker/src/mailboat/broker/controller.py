@@ -340,6 +340,7 @@ class BrokerController:
             self._send_processor,
             PullMessageProcessor(self, self.pull_holds),
             partial(require_own_name, self),
+            self._send_processor.rounds,
         )
         self.dispatcher.on_writing_resumed.append(self.pull_holds.writing_resumed)
         self.dispatcher.on_connection_closed += [

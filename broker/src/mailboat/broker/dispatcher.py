@@ -8,7 +8,7 @@ whatever they are, have `ROUND_S` together; the rest goes on in the loop's next 
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -44,6 +44,10 @@ _KINDS: Final = {
 _KIND_BY_START: Final = {
     start: _KINDS[code] for start, code in CODE_BY_START.items() if code in _KINDS
 }
+_SEND_STARTS: Final = frozenset(start for start, kind in _KIND_BY_START.items() if kind == _SEND)
+# Where these starts lie in a frame.
+_HEADER_AT: Final = 8
+_START_END: Final = _HEADER_AT + START_BYTES
 _RESPONSE_BIT: Final = 1
 # As a plain number: an enumeration takes longer to compare.
 _BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -82,6 +86,18 @@ class SendProcessor(Protocol):
         ...
 
 
+class SendRounds(Protocol):
+    """Stores the sends in whole reads."""
+
+    def store(self, reads: list[tuple[Connection, bytes]]) -> list[tuple[Connection, bytes]]:
+        """Store and answer what it can of some reads; return what is left of each."""
+        ...
+
+    def learn(self, topics: Iterable[str]) -> None:
+        """Take note of topics that messages were stored in another way."""
+        ...
+
+
 class PullProcessor(Protocol):
     """Answers pulls."""
 
@@ -102,26 +118,32 @@ class BrokerDispatcher(Dispatcher):
         super().__init__()
         self._send: SendProcessor | None = None
         self._pull: PullProcessor | None = None
+        self._rounds: SendRounds | None = None
         self._require_own_name: Callable[[str], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._gathered: list[Send] = []
         self._gathered_bytes = 0
         self._gathered_work = 0
+        self._reads: dict[Connection, list[bytes]] = {}
+        self._reads_bytes = 0
 
     def use(
         self,
         send: SendProcessor,
         pull: PullProcessor,
         require_own_name: Callable[[str], None],
+        rounds: SendRounds | None,
     ) -> None:
         """Take the processors of sends and pulls, and the check of the name in other requests.
 
+        `rounds` takes whole reads before `send` sees what is left of them, where there is a core.
         `require_own_name` raises BrokerError for the name of another broker. Called by the event
         loop that the dispatcher works on.
         """
         self._loop = asyncio.get_running_loop()
         self._send = send
         self._pull = pull
+        self._rounds = rounds
         self._require_own_name = require_own_name
 
     def process(self, connection: Connection, command: RemotingCommand) -> bytes | None:
@@ -136,6 +158,46 @@ class BrokerDispatcher(Dispatcher):
             except BrokerError as error:
                 return encode_answer(command, answer_error(command, error))
         return super().process(connection, command)
+
+    def read_received(self, connection: Connection, data: bytes) -> bool:
+        """Keep a read that begins with a send for the end of this round of the loop."""
+        parts = self._reads.get(connection)
+        if parts is not None:
+            parts.append(data)  # It may begin within a frame, and comes later in any case.
+        elif self._rounds is None or data[_HEADER_AT:_START_END] not in _SEND_STARTS:
+            return False
+        else:
+            if not self._reads:
+                assert self._loop is not None
+                self._loop.call_soon(self._take_reads)
+            self._reads[connection] = [data]
+        self._reads_bytes += len(data)
+        if self._reads_bytes >= _MAX_GATHERED_BYTES:
+            self._take_reads()
+        return True
+
+    def reads_ended(self, connection: Connection) -> None:
+        """Handle what was read before the peer stopped sending."""
+        if connection in self._reads:
+            self._take_reads()
+
+    def _take_reads(self) -> None:
+        reads, self._reads = self._reads, {}
+        self._reads_bytes = 0
+        if not reads:
+            return
+        self._store_gathered()
+        assert self._rounds is not None
+        assert self._pull is not None
+        joined = [
+            (connection, parts[0] if len(parts) == 1 else b"".join(parts))
+            for connection, parts in reads.items()
+        ]
+        # Pulls that wait for these messages are answered here, not a round of the loop later.
+        with self._pull.arrivals():
+            left = self._rounds.store(joined)
+        for connection, data in left:
+            connection.read_back(data)
 
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
         """Handle every frame of one read; each run of like requests is answered with one write.
@@ -240,9 +302,12 @@ class BrokerDispatcher(Dispatcher):
             # Pulls that wait for these messages are answered here, not a round of the loop later.
             with self._pull.arrivals():
                 self._send.send(sends)
+            if self._rounds is not None:
+                self._rounds.learn({request.fields.topic for _, request, _ in sends})
 
     async def drain(self, timeout_s: float) -> None:
         """Store what has gathered, then wait as `Dispatcher.drain` does."""
+        self._take_reads()
         self._store_gathered()
         await super().drain(timeout_s)
 

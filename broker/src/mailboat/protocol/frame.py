@@ -74,6 +74,18 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[Frame]:
         """Add bytes and return the frames that are complete with them, in order.
 
+        The same as `cut` of what `gather` returns, and with the same errors.
+        """
+        gathered = self.gather(data)
+        return [] if gathered is None else self.cut(gathered)
+
+    def gather(self, data: bytes) -> bytes | None:
+        """Return all that waits and `data` if that may be a whole frame; else keep it."""
+        return self._join(data) if self._size else data
+
+    def cut(self, data: bytes) -> list[Frame]:
+        """Return the frames of `data`, which begins with one, and keep what is unfinished.
+
         Frames that stand before damaged bytes are returned; `failure` is then set and the next call
         raises. With no frame to return it raises at once.
 
@@ -83,7 +95,7 @@ class FrameDecoder:
         if self._failure is not None:
             raise self._failure
         size = len(data)
-        if not self._size and size >= _PREFIX_BYTES:
+        if size >= _PREFIX_BYTES:
             length, header_word = _PREFIX.unpack_from(data)
             body_start = _PREFIX_BYTES + header_word
             # Most reads are one whole frame with a JSON header, whose type byte is 0.
@@ -94,11 +106,6 @@ class FrameDecoder:
             ):
                 self.completed_frames += 1
                 return [(SERIALIZE_JSON, data[_PREFIX_BYTES:body_start], data[body_start:])]
-        if self._size:
-            joined = self._join(data)
-            if joined is None:
-                return []
-            data = joined
         frames, position = self._cut(data)
         if self._failure is not None:
             if frames:

@@ -43,6 +43,16 @@ class FrameHandler(Protocol):
     def connection_opened(self, connection: "Connection") -> None:
         """Take note of a new connection; nothing has been read from it yet."""
 
+    def read_received(self, connection: "Connection", data: bytes) -> bool:
+        """Take a read as it is, which begins with a frame; return False to have it cut.
+
+        What is taken and left comes back by `Connection.read_back`, before anything else is done
+        with the connection.
+        """
+
+    def reads_ended(self, connection: "Connection") -> None:
+        """Give back what was taken of the reads of a connection that will read no more."""
+
     def frames_received(self, connection: "Connection", frames: list[Frame]) -> None:
         """Handle every frame of one read and write all answers with one `connection.write`."""
 
@@ -334,14 +344,29 @@ class Connection(asyncio.Protocol):
         self._handler.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Cut frames out of what was read and hand them on; called by the event loop."""
+        """Hand on what was read, whole or cut into frames; called by the event loop."""
         if self.is_closed:
             return
         self._active_since_sweep = True
         self.reads += 1
+        gathered = self._decoder.gather(data)
+        if gathered is None:
+            self._grew(len(data))
+            return
+        may_be_taken = self._postponed is None and not self._is_deferred
+        if may_be_taken and self._handler.read_received(self, gathered):
+            return
+        self.read_back(gathered)
+
+    def frames_taken(self) -> None:
+        """Note that frames arrived, in a read that the handler has taken as it was."""
+        self._decoder.completed_frames += 1
+
+    def read_back(self, data: bytes) -> None:
+        """Cut what was read into frames and hand them on."""
         decoder = self._decoder
         try:
-            frames = decoder.feed(data)
+            frames = decoder.cut(data)
         except RemoteProtocolError as error:
             self.protocol_error(error)
             return
@@ -358,6 +383,7 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Close once the answers are sent; called by the event loop when the peer stops sending."""
+        self._handler.reads_ended(self)
         self.close()
         return False
 

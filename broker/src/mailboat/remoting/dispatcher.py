@@ -108,6 +108,13 @@ class Dispatcher:
         for listener in self.on_connection_closed:
             listener(connection)
 
+    def read_received(self, _connection: Connection, _data: bytes) -> bool:
+        """Have every read cut into frames."""
+        return False
+
+    def reads_ended(self, _connection: Connection) -> None:
+        """Do nothing: no read is kept."""
+
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
         """Handle every frame of one read, answering with one write.
 

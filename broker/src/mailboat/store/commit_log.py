@@ -170,7 +170,7 @@ class CommitLog:
         """Write messages that were measured and fit, with one call; return how many."""
         if not batch:
             return 0
-        now_ms = max(self._disk.wall_ms(), self.last_store_timestamp_ms)
+        now_ms = self.next_store_timestamp_ms
         encode = self._encoder.encode
         physical_offset = self.end
         records: list[bytes] = []
@@ -189,6 +189,18 @@ class CommitLog:
             _refuse(batch, self._unwritten_status())
             return 0
         return len(batch)
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes of records that still fit the last segment; 0 where nothing can be written."""
+        if self.failure is not None or not self.segments:
+            return 0
+        return max(self.segments[-1].end - FILLER_BYTES - self.end, 0)
+
+    @property
+    def next_store_timestamp_ms(self) -> int:
+        """The time of what is stored now; it never goes back."""
+        return max(self._disk.wall_ms(), self.last_store_timestamp_ms)
 
     def write_records(self, records: bytes, store_timestamp_ms: int) -> bool:
         """Write whole records at the end of the log; where that fails, nothing of them is in it.

@@ -25,7 +25,7 @@ from mailboat.model.tags import tags_code
 from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.index_service import IndexedRecord, IndexService
-from mailboat.store.message_inner import MessageInner
+from mailboat.store.message_inner import MessageInner, PreparedRecords
 from mailboat.store.queue_table import QueueTable
 
 log = logging.getLogger(__name__)
@@ -87,6 +87,13 @@ class Dispatch:
         else:
             self._publish(messages, queues, end, store_timestamp_ms)
 
+    def dispatch_prepared(self, prepared: PreparedRecords, end: int) -> None:
+        """Take over freshly written records, as `dispatch_put` does messages."""
+        if self._wait_for_flush:
+            self._waiting.append(_Waiting(end, partial(self._publish_prepared, prepared, end)))
+        else:
+            self._publish_prepared(prepared, end)
+
     def release(self, flushed_offset: int) -> None:
         """Make messages below a flushed physical offset visible."""
         waiting = self._waiting
@@ -118,6 +125,19 @@ class Dispatch:
             except OSError as exc:
                 self._index_stops(messages[0].physical_offset, exc)
         self._published(touched, end, store_timestamp_ms)
+
+    def _publish_prepared(self, prepared: PreparedRecords, end: int) -> None:
+        touched: dict[ConsumeQueue, None] = {}
+        for queue, _, units, physical_end in prepared.queues:
+            if not queue.is_removed:
+                queue.append_units(units, physical_end)
+                touched[queue] = None
+        if touched and self._index_enabled and self.index_gap is None:
+            try:
+                self._index.put_rows(prepared.keys, prepared.store_timestamp_ms)
+            except OSError as exc:
+                self._index_stops(end - len(prepared.records), exc)
+        self._published(touched, end, prepared.store_timestamp_ms)
 
     def _index_stops(self, physical_offset: int, exc: OSError) -> None:
         self.index_gap = physical_offset

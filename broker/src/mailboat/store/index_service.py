@@ -6,6 +6,7 @@ Source: apache/rocketmq store/index/IndexService.java @ rocketmq-all-5.3.3.
 import contextlib
 import errno
 import logging
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
@@ -18,6 +19,7 @@ from mailboat.store.index_file import IndexFile, index_file_bytes, index_hash
 # Entries kept in memory before they go to the file: enough to make one call worth it.
 _WRITE_BYTES: Final = 256 * 1024
 _NAME_DIGITS: Final = 17
+_ROW: Final = struct.Struct("=Iq")
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,18 @@ class IndexService:
             seed = self._seed(topic)
             hashes, offsets = _hash_keys(of_topic, seed)
             self._put(hashes, offsets, store_timestamp_ms)
+
+    def put_rows(self, rows: bytes, store_timestamp_ms: int) -> None:
+        """Index keys by rows of their unsigned hash (4 bytes) and physical offset (8 bytes).
+
+        Numbers are in the machine's order, without padding; all have one store time.
+
+        Raises:
+            OSError: a new file could not be created; the last keys are missing.
+        """
+        if rows:
+            hashes, offsets = zip(*_ROW.iter_unpack(rows), strict=True)
+            self._put(list(hashes), list(offsets), store_timestamp_ms)
 
     def _put(self, hashes: list[int], offsets: list[int], store_timestamp_ms: int) -> None:
         while hashes:

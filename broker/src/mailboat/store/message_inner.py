@@ -3,10 +3,13 @@
 Source: apache/rocketmq store/MessageExtBrokerInner.java and base/PutMessageStatus.java.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from mailboat.store.consume_queue import ConsumeQueue
 
 
 class PutStatus:
@@ -48,6 +51,24 @@ class MessageInner(msgspec.Struct, gc=False):
     queue_offset: int = -1
     physical_offset: int = -1
     size_bytes: int = 0
+
+
+class PreparedRecords(NamedTuple):
+    """Messages as the compiled core prepares them: nothing of them has happened yet.
+
+    They belong right behind the log's end, into its last segment, and the queue offsets in them are
+    the next ones of their queues.
+    """
+
+    records: bytes
+    message_count: int
+    queues: "Sequence[tuple[ConsumeQueue, int, bytes, int]]"
+    """Each queue with how many messages it gets, their units, and where the last record ends."""
+
+    keys: bytes
+    """Rows for the index, as `IndexService.put_rows` takes them."""
+
+    store_timestamp_ms: int
 
 
 def refuse(messages: list[MessageInner]) -> None:

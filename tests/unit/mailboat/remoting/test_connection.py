@@ -86,6 +86,13 @@ class NotingHandler:
         """Take note."""
         self.closed.append(connection)
 
+    def read_received(self, _connection: Connection, _data: bytes) -> bool:
+        """Take none."""
+        return False
+
+    def reads_ended(self, connection: Connection) -> None:
+        """Keep none."""
+
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
         """Take note; responses go where they belong."""
         self.frames += frames

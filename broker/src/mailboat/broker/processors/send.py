@@ -13,11 +13,13 @@ AbstractSendMessageProcessor.java (msgCheck) @ rocketmq-all-5.3.3.
 from collections import defaultdict
 from typing import Final, NamedTuple
 
+from mailboat import core
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.dispatcher import Asker, Send
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.processors.checks import require_own_name
 from mailboat.broker.processors.send_parked import ParkedSends
+from mailboat.broker.processors.send_rounds import SendRounds
 from mailboat.broker.processors.send_routed import AnswerWhenRouted
 from mailboat.broker.processors.send_rules import (
     MAX_STORED_PROPERTIES_BYTES,
@@ -108,9 +110,23 @@ class SendMessageProcessor:
         self._new_topic: TopicConfig | None = None
         self._unique_keys = UniqKeyGenerator(self._store.commit_log.store_host[:-4])
 
+        # Answers with another region are rare enough for the long way.
+        self._rounds = (
+            SendRounds(broker, flush, self._suffix)
+            if core.FOUND.is_used and self._is_plain_answer
+            else None
+        )
+
+    @property
+    def rounds(self) -> SendRounds | None:
+        """What takes whole rounds with the compiled core, None without one."""
+        return self._rounds
+
     def configure(self, config: MessageStoreConfig) -> None:
         """Follow other settings."""
         self._max_body_bytes = config.max_message_size
+        if self._rounds is not None:
+            self._rounds.configure(config)
 
     def send(self, sends: list[Send]) -> None:
         """Check, store and answer sends; the answers of one connection leave with one write."""

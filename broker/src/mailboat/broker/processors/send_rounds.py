@@ -1,0 +1,149 @@
+"""The sends that the compiled core takes: a round of the loop's reads with one call.
+
+The core makes records, ConsumeQueue units, index rows and answers of the plain sends in them; here
+they are written, made visible, counted and answered. Whatever is unusual the core leaves in the
+read, and the rest of that read takes the way of `mailboat.broker.processors.send`, which is also
+the only one where there is no core. A round whose records could not be written is given back as a
+whole: then each send is refused, or stored after all, one by one.
+"""
+
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from mailboat import core
+from mailboat.broker.context import BrokerContext
+from mailboat.broker.flush_service import FlushService
+from mailboat.config import MessageStoreConfig
+from mailboat.model.names import SEND_FORBIDDEN_TOPICS
+from mailboat.protocol.codes import ResponseCode
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import ROUND_S
+from mailboat.store.consume_queue import ConsumeQueue
+from mailboat.store.message_inner import PreparedRecords
+
+if TYPE_CHECKING:
+    from mailboat_core import Round
+
+Read = tuple[Connection, bytes]
+"""What one connection sent: bytes that begin with a frame."""
+
+# What one call takes at most: some milliseconds.
+_MESSAGES_A_CALL: Final = 4_096
+
+
+class SendRounds:
+    """Stores and answers rounds of reads."""
+
+    def __init__(self, broker: BrokerContext, flush: FlushService, suffix: bytes) -> None:
+        """Work for one broker, whose messages get the properties `suffix`."""
+        self._store = broker.store
+        self._topics = broker.topics
+        self._stats = broker.stats
+        self._flush = flush
+        self._is_sync = broker.store.is_sync_flush
+        config = broker.settings.store
+        self._core = core.native.SendRounds(
+            store_host=broker.store.commit_log.store_host,
+            broker_name=broker.settings.broker.broker_name,
+            suffix=suffix,
+            append_crc=config.enabled_append_prop_crc,
+            with_keys=config.message_index_enable,
+            holds_answers=self._is_sync,
+        )
+        self.configure(config)
+        # How many queues of a topic the core knows; all is forgotten when any topic changes.
+        self._known: dict[str, int] = {}
+        self._version = -1
+
+    def configure(self, config: MessageStoreConfig) -> None:
+        """Follow other settings."""
+        self._core.configure(max_body_bytes=config.max_message_size)
+
+    def learn(self, topics: Iterable[str]) -> None:
+        """Have the core take sends to these topics, as far as their queues are there."""
+        for topic in topics:
+            queues = self._store.queues.of_topic(topic)
+            if self._known.get(topic) == len(queues) or not queues:
+                continue
+            config = self._topics.table.get(topic)
+            if (
+                config is None
+                or topic[0] == "%"
+                or topic in SEND_FORBIDDEN_TOPICS
+                or config.topic_filter_type != "SINGLE_TAG"
+            ):
+                continue
+            by_id = {queue.queue_id: queue for queue in queues}
+            count = config.write_queue_nums
+            self._core.learn(topic, count, [by_id.get(queue_id) for queue_id in range(count)])
+            self._known[topic] = len(queues)
+
+    def store(self, reads: list[Read]) -> list[Read]:
+        """Store and answer what is plain in some reads; return what is left of each."""
+        if self._store.refusal() is not None:
+            return reads
+        if self._version != self._topics.data_version.counter:
+            self._forget()
+        log = self._store.commit_log
+        end_s = time.monotonic() + ROUND_S
+        while reads:
+            now_ms = log.next_store_timestamp_ms
+            round_ = self._core.take(
+                [(data, connection.peer_host) for connection, data in reads],
+                log.end,
+                log.room_bytes,
+                now_ms,
+                _MESSAGES_A_CALL,
+            )
+            if not round_.message_count or not self._commit(reads, round_, now_ms):
+                break
+            left: list[Read] = []
+            for (connection, data), taken in zip(reads, round_.taken, strict=True):
+                if taken:
+                    connection.frames_taken()
+                if taken < len(data):
+                    left.append((connection, data[taken:] if taken else data))
+            reads = left
+            if not round_.is_full or time.monotonic() > end_s:
+                break
+        return reads
+
+    def _forget(self) -> None:
+        self._core.forget()
+        self._known.clear()
+        self._version = self._topics.data_version.counter
+
+    def _commit(self, reads: list[Read], round_: "Round", now_ms: int) -> bool:
+        """Store and answer what the core has prepared; tell whether anything has become of it."""
+        # The core gives back the very objects that it was told of.
+        queues = cast(list[tuple[ConsumeQueue, int, bytes, int]], round_.queues)
+        for queue, _, _, _ in queues:
+            if queue.is_removed:
+                self._forget()
+                return False
+        count = round_.message_count
+        prepared = PreparedRecords(round_.records, count, queues, round_.keys, now_ms)
+        if not self._store.put_prepared(prepared):
+            if self._store.commit_log.failure is None:
+                return False
+            self._stats.record_put_failed(count)
+            _answer(reads, round_, ResponseCode.FLUSH_DISK_TIMEOUT)
+            return True
+        for topic, messages, size_bytes in round_.topics:
+            self._stats.record_put(topic, messages, size_bytes)
+        if self._is_sync:
+            self._flush.wait(self._store.commit_log.end, partial(_answer_flushed, reads, round_))
+        else:
+            _answer(reads, round_, ResponseCode.SUCCESS)
+        return True
+
+
+def _answer_flushed(reads: list[Read], round_: "Round", ok: bool) -> None:
+    _answer(reads, round_, ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT)
+
+
+def _answer(reads: list[Read], round_: "Round", code: int) -> None:
+    for index, data in round_.answers(code):
+        reads[index][0].write(data)
