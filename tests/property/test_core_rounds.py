@@ -261,15 +261,18 @@ def literal(random: Random, value: str) -> str:
 VALUES = {
     "KEYS": ["key-1", "a b", "a  b ", "\u00e9 \u6c34", "\U0001f600", " ", "k" * 70],
     "UNIQ_KEY": ["7F00000100001234", "u", "\u6c34", "\U0001f600\u00e9"],
-    "TAGS": ["TagA", "TagB||x", "\u6c34", "\U0001f600", "a-longer-tag-0123456789"],
+    "TAGS": ["TagA", "Monday", "TagB||x", "\u6c34", "\U0001f600", "a-longer-tag-0123456789"],
     "WAIT": ["true"],
-    "color": ["red", "back\\slash/\"quoted\"", "\t\n\0", "1=2", "WAIT", "x" * 300],
+    "color": ["red", 'back\\slash/"quoted"', "\t\n\0", "1=2", "WAIT", "x" * 300],
 }
 ODD_PROPERTIES = [
     "DELAY\x010\x02", "CLUSTER\x01c\x02", "TRAN_MSG\x01no\x02", "__CRC32#\x010\x02", "KEYS\x01\x02",
-    "WAIT\x01maybe\x02", "WAIT\x01false\x02", "WAIT\x01true\x02", "\x01v\x02", "name", "n\x01", "\x02",
-    "a\x01b\x01c\x02", "color\x01green\x02", "KEYS\x01twice\x02", "TAGS\x01twice\x02", "UNIQ_KEY\x01\x02",
-    "UNIQ_KEY\x01second\x02", "KEYS\x01" + " ".join(map(str, range(80))) + "\x02", "XWAIT\x01true\x02",
+    "WAIT\x01maybe\x02", "WAIT\x01false\x02", "WAIT\x01true\x02", "\x01v\x02", "name", "n\x01",
+    "\x02",
+    "a\x01b\x01c\x02", "color\x01green\x02", "KEYS\x01twice\x02", "TAGS\x01twice\x02",
+    "UNIQ_KEY\x01\x02",
+    "UNIQ_KEY\x01second\x02", "KEYS\x01" + " ".join(map(str, range(80))) + "\x02",
+    "XWAIT\x01true\x02",
 ]  # fmt: skip
 
 
@@ -321,9 +324,10 @@ LONG_NAMES = {
 }  # fmt: skip
 ODD_VALUES = [
     "null", "true", "1", '"1"', "1.0", "1e3", '"1.0"', '"+1"', '" 1"', '"01"', "-1", '"-1"', "01",
-    "2147483648", '"99999999999"', '"TRUE"', '"False"', '""', "{}", '{"a":1}', "[1]", '"null"', "-0",
-    "12345678901234567890", '"\\ud800"', '"\\ud83d\\ude00"', '"\x01"', '"\\x"', '"broker-b"', "1e999",
-    '"%RETRY%g"', '"SCHEDULE_TOPIC_XXXX"', '"no topic"', '"\\u0041"', "tru", "",
+    "2147483648", '"99999999999"', '"TRUE"', '"False"', '""', "{}", '{"a":1}', "[1]", '"null"',
+    "-0",
+    "12345678901234567890", '"\\ud800"', '"\\ud83d\\ude00"', '"\x01"', '"\\x"', '"broker-b"',
+    '"%RETRY%g"', '"SCHEDULE_TOPIC_XXXX"', '"no topic"', '"\\u0041"', "tru", "", "1e999",
 ]  # fmt: skip
 
 
@@ -342,7 +346,8 @@ def request(random: Random, kind: str, opaque: int) -> bytes:
     number = (lambda n: str(n)) if random.random() < 0.2 else (lambda n: f'"{n}"')
     fields = {
         "a": '"PG"', "b": json.dumps(random.choice(LEARNED)), "c": '"TBW102"', "d": number(8),
-        "e": number(random.randrange(3)), "f": number(random.choice([0, 0, 1, 0x30, 0x701, 12, -1])),
+        "e": number(random.randrange(3)),
+        "f": number(random.choice([0, 0, 1, 0x30, 0x701, 12, -1])),
         "g": number(random.choice([1_700_000_000_000, -1])), "h": number(random.randint(-3, 3)),
         "i": literal(random, text), "j": number(random.choice([0, 0, 2])),
         "k": random.choice(['"false"', "false", '"true"']), "l": number(16),
@@ -414,7 +419,7 @@ _round = st.lists(
     max_size=4,
 )
 SETTINGS = settings(
-    max_examples=400, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
+    max_examples=300, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )
 
 
@@ -487,7 +492,6 @@ def test_ordinary_sends_are_all_taken(seeds: list[int], append_crc: bool) -> Non
         core = WithCore(host, "ASYNC_FLUSH", append_crc=append_crc, message_limit=512)
         for number, seed in enumerate(seeds):
             data = request(Random(seed), "plain", number)
-            has_surrogates = b"\\ud" in data
             _, [(_, rest)] = core.round([(number % 3, data)])
             assert bool(rest) == (b"\\ud83d" in data or core.is_full)
         core.end(is_flushed=True)
