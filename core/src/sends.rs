@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use mailboat_wire::answer::{Answer, put_hex};
+use mailboat_wire::plan::{AnswerRow, Plan};
 use mailboat_wire::record::{HOST_BYTES, HOST_V6_BYTES, UNIT_BYTES};
-use mailboat_wire::round::{AnswerRow, Place, Plan, QueueEnds, Read, Rounds, Settings};
+use mailboat_wire::round::{Place, QueueEnds, Read, Rounds, Settings};
 use pyo3::exceptions::{PyAssertionError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -7,6 +7,7 @@ pub mod frame;
 pub mod hash;
 pub mod header;
 pub mod json;
+pub mod plan;
 pub mod properties;
 pub mod record;
 pub mod round;

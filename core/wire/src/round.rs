@@ -10,10 +10,9 @@ use crate::frame::{self, Frame};
 use crate::hash::{hash_text, tags_code};
 use crate::header::{self, SendHeader};
 use crate::json::unescape;
+use crate::plan::{AnswerRow, MessageRow, Plan, SendRow, TouchedQueue, TouchedTopic};
 use crate::properties;
-use crate::record::{
-    FILLER_BYTES, FIXED_BYTES, HOST_BYTES, HOST_V6_BYTES, Record, UNIT_BYTES, unit,
-};
+use crate::record::{FILLER_BYTES, FIXED_BYTES, HOST_BYTES, HOST_V6_BYTES, Record};
 use crate::topics::Topics;
 
 /// Bytes of a row of the index: the hash (u32) and the physical offset (i64), native order.
@@ -71,145 +70,6 @@ pub struct Place {
 pub trait QueueEnds {
     /// Returns the queue offset of the next message of a queue of a topic, by their numbers.
     fn next_offset(&mut self, topic: usize, queue: usize) -> Option<i64>;
-}
-
-/// One queue that a round adds to.
-#[derive(Clone, Debug)]
-pub struct TouchedQueue {
-    /// The number of the topic.
-    pub topic: usize,
-    /// The queue.
-    pub queue: usize,
-    /// Messages added.
-    pub count: usize,
-    /// The physical offset behind the last one.
-    pub end: i64,
-    next_offset: i64,
-    first_row: usize,
-    last_row: usize,
-}
-
-/// One topic that a round adds to.
-#[derive(Clone, Debug)]
-pub struct TouchedTopic {
-    /// The number of the topic.
-    pub topic: usize,
-    /// Messages added.
-    pub count: usize,
-    /// Bytes of their records.
-    pub size_bytes: usize,
-}
-
-/// What the answer to one taken request says.
-#[derive(Clone, Copy, Debug)]
-pub struct AnswerRow {
-    /// The index of the read.
-    pub read: usize,
-    /// That of the request.
-    pub opaque: i32,
-    /// The queue.
-    pub queue_id: i32,
-    /// Where the first message stands in it.
-    pub queue_offset: i64,
-    /// The index of the first message among those of the round.
-    pub first: usize,
-    /// How many messages there are.
-    pub count: usize,
-}
-
-/// A taken request.
-#[derive(Debug)]
-struct SendRow {
-    read: usize,
-    topic: usize,
-    queue_id: i32,
-    sys_flag: i32,
-    born_timestamp_ms: i64,
-    reconsume_times: i32,
-}
-
-/// A taken message; its body lies in the read, its properties in `Plan::texts`.
-#[derive(Debug)]
-struct MessageRow {
-    send: usize,
-    body_at: usize,
-    body_end: usize,
-    text_at: usize,
-    text_end: usize,
-    flag: i32,
-    size: usize,
-    tags_code: i64,
-    queue_offset: i64,
-    next_of_queue: usize,
-}
-
-/// What a round takes.
-#[derive(Debug, Default)]
-pub struct Plan {
-    /// For each read how many of its bytes are taken.
-    pub taken: Vec<usize>,
-    /// Whether there was no room for a frame, or the limit of messages was reached before it.
-    pub is_full: bool,
-    /// Bytes of all records.
-    pub size_bytes: usize,
-    /// Queues in the order of first touch.
-    pub queues: Vec<TouchedQueue>,
-    /// Topics in the order of first touch.
-    pub topics: Vec<TouchedTopic>,
-    /// Rows for the index.
-    pub keys: Vec<u8>,
-    /// Answers in the order of the requests.
-    pub answers: Vec<AnswerRow>,
-    /// Where the records begin in the CommitLog.
-    pub physical_offsets: Vec<i64>,
-    sends: Vec<SendRow>,
-    messages: Vec<MessageRow>,
-    texts: Vec<u8>,
-    further_keys: usize,
-    properties: usize,
-    round: u64,
-}
-
-impl Plan {
-    /// Messages taken.
-    #[must_use]
-    pub fn message_count(&self) -> usize {
-        self.messages.len()
-    }
-
-    fn begin(&mut self) {
-        self.taken.clear();
-        self.is_full = false;
-        self.size_bytes = 0;
-        self.queues.clear();
-        self.topics.clear();
-        self.keys.clear();
-        self.answers.clear();
-        self.physical_offsets.clear();
-        self.sends.clear();
-        self.messages.clear();
-        self.texts.clear();
-        self.round += 1;
-    }
-
-    /// Fills bytes that are as many as the units of a queue have; none where they are not.
-    pub fn fill_units(&self, queue: &TouchedQueue, out: &mut [u8]) -> Option<()> {
-        if Some(out.len()) != queue.count.checked_mul(UNIT_BYTES) {
-            return None;
-        }
-        let mut row = queue.first_row;
-        for place in out.chunks_exact_mut(UNIT_BYTES) {
-            let message = self.messages.get(row)?;
-            let size = i32::try_from(message.size).ok()?;
-            place.copy_from_slice(&unit(
-                *self.physical_offsets.get(row)?,
-                size,
-                message.tags_code,
-            ));
-            row = message.next_of_queue;
-        }
-        Some(())
-    }
 }
 
 enum Outcome {

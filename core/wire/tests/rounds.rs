@@ -1,6 +1,7 @@
 //! Whole rounds: what is taken, in which order it is stored, and that no bytes make it panic.
 
-use mailboat_wire::round::{Place, Plan, QueueEnds, Read, Rounds, Settings};
+use mailboat_wire::plan::Plan;
+use mailboat_wire::round::{Place, QueueEnds, Read, Rounds, Settings};
 
 const PEER: &[u8] = b"\x0a\0\0\x01\0\0\x04\xd2";
 const PLACE: Place = Place {

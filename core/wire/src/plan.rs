@@ -1,0 +1,142 @@
+//! What a round takes: messages in the order of the log, with chains through those of each queue.
+
+use crate::record::{UNIT_BYTES, unit};
+
+/// One queue that a round adds to.
+#[derive(Clone, Debug)]
+pub struct TouchedQueue {
+    /// The number of the topic.
+    pub topic: usize,
+    /// The queue.
+    pub queue: usize,
+    /// Messages added.
+    pub count: usize,
+    /// The physical offset behind the last one.
+    pub end: i64,
+    pub(crate) next_offset: i64,
+    pub(crate) first_row: usize,
+    pub(crate) last_row: usize,
+}
+
+/// One topic that a round adds to.
+#[derive(Clone, Debug)]
+pub struct TouchedTopic {
+    /// The number of the topic.
+    pub topic: usize,
+    /// Messages added.
+    pub count: usize,
+    /// Bytes of their records.
+    pub size_bytes: usize,
+}
+
+/// What the answer to one taken request says.
+#[derive(Clone, Copy, Debug)]
+pub struct AnswerRow {
+    /// The index of the read.
+    pub read: usize,
+    /// That of the request.
+    pub opaque: i32,
+    /// The queue.
+    pub queue_id: i32,
+    /// Where the first message stands in it.
+    pub queue_offset: i64,
+    /// The index of the first message among those of the round.
+    pub first: usize,
+    /// How many messages there are.
+    pub count: usize,
+}
+
+/// A taken request.
+#[derive(Debug)]
+pub(crate) struct SendRow {
+    pub(crate) read: usize,
+    pub(crate) topic: usize,
+    pub(crate) queue_id: i32,
+    pub(crate) sys_flag: i32,
+    pub(crate) born_timestamp_ms: i64,
+    pub(crate) reconsume_times: i32,
+}
+
+/// A taken message; its body lies in the read, its properties in `Plan::texts`.
+#[derive(Debug)]
+pub(crate) struct MessageRow {
+    pub(crate) send: usize,
+    pub(crate) body_at: usize,
+    pub(crate) body_end: usize,
+    pub(crate) text_at: usize,
+    pub(crate) text_end: usize,
+    pub(crate) flag: i32,
+    pub(crate) size: usize,
+    pub(crate) tags_code: i64,
+    pub(crate) queue_offset: i64,
+    pub(crate) next_of_queue: usize,
+}
+
+/// What a round takes.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// For each read how many of its bytes are taken.
+    pub taken: Vec<usize>,
+    /// Whether there was no room for a frame, or the limit of messages was reached before it.
+    pub is_full: bool,
+    /// Bytes of all records.
+    pub size_bytes: usize,
+    /// Queues in the order of first touch.
+    pub queues: Vec<TouchedQueue>,
+    /// Topics in the order of first touch.
+    pub topics: Vec<TouchedTopic>,
+    /// Rows for the index.
+    pub keys: Vec<u8>,
+    /// Answers in the order of the requests.
+    pub answers: Vec<AnswerRow>,
+    /// Where the records begin in the CommitLog.
+    pub physical_offsets: Vec<i64>,
+    pub(crate) sends: Vec<SendRow>,
+    pub(crate) messages: Vec<MessageRow>,
+    pub(crate) texts: Vec<u8>,
+    pub(crate) further_keys: usize,
+    pub(crate) properties: usize,
+    pub(crate) round: u64,
+}
+
+impl Plan {
+    /// Messages taken.
+    #[must_use]
+    pub fn message_count(&self) -> usize {
+        self.messages.len()
+    }
+
+    pub(crate) fn begin(&mut self) {
+        self.taken.clear();
+        self.is_full = false;
+        self.size_bytes = 0;
+        self.queues.clear();
+        self.topics.clear();
+        self.keys.clear();
+        self.answers.clear();
+        self.physical_offsets.clear();
+        self.sends.clear();
+        self.messages.clear();
+        self.texts.clear();
+        self.round += 1;
+    }
+
+    /// Fills bytes that are as many as the units of a queue have; none where they are not.
+    pub fn fill_units(&self, queue: &TouchedQueue, out: &mut [u8]) -> Option<()> {
+        if Some(out.len()) != queue.count.checked_mul(UNIT_BYTES) {
+            return None;
+        }
+        let mut row = queue.first_row;
+        for place in out.chunks_exact_mut(UNIT_BYTES) {
+            let message = self.messages.get(row)?;
+            let size = i32::try_from(message.size).ok()?;
+            place.copy_from_slice(&unit(
+                *self.physical_offsets.get(row)?,
+                size,
+                message.tags_code,
+            ));
+            row = message.next_of_queue;
+        }
+        Some(())
+    }
+}
