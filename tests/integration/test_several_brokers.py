@@ -173,9 +173,9 @@ async def test_two_brokers_share_the_messages_of_a_topic(run: Run, tmp_path: Pat
     brokers = ready["brokers"]
     assert list(brokers) == ["broker-a-0", "broker-a-1"]
     assert list(ready) == ["namesrv", "http", "brokers", "pid"]
-    pids = {each["pid"] for each in brokers.values()}
-    assert pids < {child.pid for child in command.children()}
-    assert len(command.children()) == 3
+    names = {child.pid: child.name() for child in command.children()}
+    assert sorted(names.values()) == ["broker-a-0", "broker-a-1", "namesrv"]
+    assert {names[each["pid"]] for each in brokers.values()} == set(brokers)
     assert await make_topic(ready["namesrv"]) == ["broker-a-0", "broker-a-1"]
     stored = await send(ready["namesrv"], range(32))
     assert set(stored) == set(brokers)
@@ -192,8 +192,12 @@ async def test_two_brokers_share_the_messages_of_a_topic(run: Run, tmp_path: Pat
         store = tmp_path / "store" / str(number)
         assert (store / "commitlog").is_dir()
         assert not (store / "abort").exists()
-    names = {line.split()[3] for line in command.log().splitlines()}
-    assert names == {"supervisor", "namesrv", "broker-a-0", "broker-a-1"}
+    assert {line.split()[3] for line in command.log().splitlines()} == {
+        "supervisor",
+        "namesrv",
+        "broker-a-0",
+        "broker-a-1",
+    }
 
 
 async def test_brokers_at_a_name_server_elsewhere(run: Run) -> None:
@@ -234,13 +238,27 @@ async def _said_times(command: Command, words: str, count: int) -> bool:
     return command.log().count(words) == count
 
 
+async def test_a_broker_that_cannot_start_again_is_tried_ever_less_often(run: Run) -> None:
+    """The pause doubles, the others serve on, and it comes back once it can."""
+    command = run("--brokers", "2")
+    first, second = (await command.ready())["brokers"].values()
+    host, port = second["broker"].split(":")
+    os.kill(second["pid"], signal.SIGTERM)
+    await command.until_said("broker-a-1 ended with code 0; it is started again in 1 s")
+    with socket.create_server((host, int(port))):
+        await command.until_said("it is started again in 2 s")
+        await command.until_said("it is started again in 4 s")
+        assert is_open(first["broker"])
+    assert re.search(r"broker-a-1 ended with code 1: .*address already in use", command.log())
+    await until(lambda: _said_times(command, f"broker-a-1 serves: broker {second['broker']}", 2))
+    assert await command.end() == 0
+
+
 async def test_a_killed_name_server_comes_back_where_it_was(run: Run) -> None:
     """Brokers and clients know only its address; the brokers register there again."""
     command = run("--brokers", "1")
     ready = await command.ready()
-    [name_server] = [
-        child for child in command.children() if child.pid != ready["brokers"]["broker-a-0"]["pid"]
-    ]
+    [name_server] = [child for child in command.children() if child.name() == "namesrv"]
     name_server.kill()
     await until(lambda: _said_times(command, "namesrv serves", 2))
     await until(lambda: _said_times(command, "broker registered name=broker-a-0", 2))
@@ -254,15 +272,20 @@ async def test_no_process_outlives_the_supervisor(run: Run, tmp_path: Path) -> N
     ready = await command.ready()
     children = command.children()
     assert len(children) == 3
+    # One that stands still must not be what keeps the others.
+    [still] = [child for child in children if child.name() == "broker-a-1"]
+    still.suspend()
     command.process.kill()
-
-    async def are_gone() -> bool:
-        return not any(child.is_running() for child in children)
-
-    await until(are_gone)
+    await until(lambda: _run_still(children, {still}))
+    still.resume()
+    await until(lambda: _run_still(children, set()))
     for each in ready["brokers"].values():
         assert not is_open(each["broker"])
     assert not list((tmp_path / "store").glob("*/abort"))
+
+
+async def _run_still(processes: list[psutil.Process], expected: set[psutil.Process]) -> bool:
+    return {process for process in processes if process.is_running()} == expected
 
 
 async def test_a_signal_to_all_processes_is_one_signal(run: Run) -> None:
@@ -325,10 +348,14 @@ async def test_a_damaged_store_of_one_of_them_is_exit_code_4(run: Run, tmp_path:
 
 
 async def test_a_signal_breaks_the_start_off(run: Run) -> None:
-    """Exit code 0, as for one broker, and no ready line."""
+    """Exit code 0, as for one broker, and no ready line, whoever of them hears it first."""
     command = run("--brokers", "2")
-    await command.until_said("namesrv starts as process")
-    assert await command.end() == 0
+    await command.until_said("broker-a-0 starts as process")
+    command.process.send_signal(signal.SIGTERM)
+    for child in command.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.send_signal(signal.SIGTERM)
+    assert await command.exit_code() == 0
     assert command.process.stdout is not None
     assert command.process.stdout.read() == ""
 

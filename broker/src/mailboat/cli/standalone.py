@@ -26,6 +26,6 @@ def command(**flags: Any) -> int:
 
     Takes every configuration key of a broker; those of the name server that a broker has too carry
     a prefix (namesrvListenPort). Order: default, file, environment (MAILBOAT_FLUSH_DISK_TYPE=...),
-    flags, -o. SIGTERM ends it in order.
+    flags, -o. SIGTERM ends it in order. With --brokers the name server has a process of its own.
     """
     return run_server("standalone", flags)

@@ -75,7 +75,7 @@ def test_free_ports_stay_free_and_no_http_stays_none() -> None:
     [
         ({"listenPort": "65530"}, "listenPort 65540"),
         ({"httpPort": "65535"}, "httpPort 65536"),
-        ({"httpPort": "10920"}, "port 10921 would be broker-a-1's port and broker-a-1's HTTP port"),
+        ({"httpPort": "10922"}, "port 10921 would be the name server's HTTP port and broker-a-1's"),
         ({"namesrvListenPort": "10919"}, "port 10919 would be the name server's port and "),
         ({"listenPort": "8083"}, "port 8081 would be "),
     ],

@@ -20,6 +20,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final
 
 from mailboat.cli.logs import LogFormat, name_process
@@ -113,14 +114,21 @@ def _run(name: str, settings: Settings, log_format: LogFormat, channel: socket.s
         signal.set_wakeup_fd(-1)
         for number in END_SIGNALS:
             signal.signal(number, signal.SIG_DFL if _hears_signals(settings) else signal.SIG_IGN)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
+        # They stay blocked until the loop hears them: one that comes before waits there.
         name_process(log_format, name)
+        _show_name(name)
         exit_code = _work(settings, channel)
     finally:
         logging.shutdown()
         if sys.stderr is not None:
             sys.stderr.flush()
         os._exit(exit_code)
+
+
+def _show_name(name: str) -> None:
+    """Show the name in `ps -o comm` and `top`, where the system has a way (Linux; 15 bytes)."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
 
 
 def _work(settings: Settings, channel: socket.socket) -> int:
@@ -135,6 +143,7 @@ def _work(settings: Settings, channel: socket.socket) -> int:
     def watch(ending: Ending) -> None:
         if _hears_signals(settings):
             watch_signals(ending)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
         asyncio.get_running_loop().add_reader(channel, _take_wishes, channel, ending)
 
     try:

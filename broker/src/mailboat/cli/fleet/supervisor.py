@@ -202,9 +202,7 @@ class Supervisor:
     def _ended(self, member: Member, exit_code: int) -> None:
         how = _spell_end(exit_code, member.failure)
         if self._wishes:
-            # Before it serves, a process that a signal reaches directly just dies of it.
-            is_broken_off = member.ready_at_s is None and -exit_code in END_SIGNALS
-            if exit_code == EXIT_OK or is_broken_off:
+            if exit_code == EXIT_OK:
                 logger.info("%s %s", member.name, how)
             else:
                 self._is_clean = False
