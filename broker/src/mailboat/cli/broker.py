@@ -5,7 +5,13 @@ from typing import Any
 import click
 
 from mailboat.cli.promises import HELP_TEXT
-from mailboat.cli.server import data_dir_option, port_option, run_server, server_options
+from mailboat.cli.server import (
+    brokers_option,
+    data_dir_option,
+    port_option,
+    run_server,
+    server_options,
+)
 
 
 @click.command(epilog=HELP_TEXT)
@@ -18,6 +24,7 @@ from mailboat.cli.server import data_dir_option, port_option, run_server, server
 @data_dir_option("~/store")
 @port_option("--broker-port", "the broker (listenPort); the port two below is served too", 10911)
 @port_option("--http-port", "metrics, probes and the admin API", 8080)
+@brokers_option()
 @server_options(default_host="0.0.0.0")
 def command(**flags: Any) -> int:
     """Run a broker.

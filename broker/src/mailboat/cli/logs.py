@@ -13,8 +13,13 @@ LogFormat: TypeAlias = Literal["text", "json"]
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per event: time (UTC), level, logger, message, and the error if there is
-    one."""
+    """One JSON object per event: time (UTC), level, the process where there are several, logger,
+    message, and the error if there is one."""
+
+    def __init__(self, process: str | None = None) -> None:
+        """Name the process, or none where there is only one."""
+        super().__init__()
+        self._process = {} if process is None else {"process": process}
 
     def format(self, record: logging.LogRecord) -> str:
         """Write one event."""
@@ -22,6 +27,7 @@ class JsonFormatter(logging.Formatter):
         event = {
             "time": moment.isoformat(timespec="milliseconds"),
             "level": record.levelname,
+            **self._process,
             "logger": record.name,
             "message": record.getMessage(),
         }
@@ -30,13 +36,29 @@ class JsonFormatter(logging.Formatter):
         return printable_json(event)
 
 
-def configure_logging(log_format: LogFormat, *, debug: bool) -> None:
-    """Send the log to standard error; INFO and above, or everything with `debug`."""
+def configure_logging(log_format: LogFormat, *, debug: bool, process: str | None = None) -> None:
+    """Send the log to standard error; INFO and above, or everything with `debug`.
+
+    Where several processes write there, each line names its `process`.
+    """
+    root = logging.getLogger()
+    root.addHandler(_handler(log_format, process))
+    root.setLevel(logging.DEBUG if debug else logging.INFO)
+
+
+def name_process(log_format: LogFormat, process: str) -> None:
+    """Name this process in its log from now on; it is a copy of one that has a log already."""
+    logging.getLogger().handlers[:] = [_handler(log_format, process)]
+
+
+def _handler(log_format: LogFormat, process: str | None) -> logging.Handler:
     handler = logging.StreamHandler()
     if log_format == "json":
-        handler.setFormatter(JsonFormatter())
+        handler.setFormatter(JsonFormatter(process))
     else:
-        handler.setFormatter(PrintableFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if debug else logging.INFO)
+        # It stands in a format string.
+        name = "" if process is None else process.replace("%", "%%") + " "
+        handler.setFormatter(
+            PrintableFormatter(f"%(asctime)s %(levelname)s {name}%(name)s %(message)s")
+        )
+    return handler

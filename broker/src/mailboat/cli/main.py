@@ -108,17 +108,20 @@ def _command_path(exc: click.ClickException) -> str:
     return "mailboat" if context is None else context.command_path
 
 
+def describe_error(exc: Exception) -> tuple[str, int]:
+    """Return one sentence about what went wrong, and the exit code; a fault of ours says so."""
+    if isinstance(exc, MailboatError):
+        return str(exc), exc.exit_code
+    if isinstance(exc, OSError):
+        return _os_error_text(exc), EXIT_RUNTIME
+    text = f"internal error: {type(exc).__name__}: {exc}; --debug shows the traceback"
+    return text, EXIT_RUNTIME
+
+
 def _report(exc: Exception, *, debug: bool) -> int:
-    """Say what went wrong in one sentence; a fault of ours asks for a traceback."""
     if debug:
         traceback.print_exception(exc)
-    if isinstance(exc, MailboatError):
-        text, code = str(exc), exc.exit_code
-    elif isinstance(exc, OSError):
-        text, code = _os_error_text(exc), EXIT_RUNTIME
-    else:
-        text = f"internal error: {type(exc).__name__}: {exc}; --debug shows the traceback"
-        code = EXIT_RUNTIME
+    text, code = describe_error(exc)
     click.echo(f"mailboat: {printable(text)}", err=True)
     return code
 

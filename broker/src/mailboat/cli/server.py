@@ -1,34 +1,36 @@
 """What the three server commands share: options, configuration, and running until a signal."""
 
-import asyncio
-import gc
-import importlib
 import json
 import logging
 import os
-import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from mailboat.cli.fleet.plan import (
+    NAME_SERVER,
+    Fleet,
+    check_no_fleet_stores,
+    check_no_single_store,
+    plan_fleet,
+    warn_of_stores_beyond,
+)
 from mailboat.cli.logs import configure_logging
-from mailboat.cli.main import DEBUG_KEY, EXIT_OK, EXIT_RUNTIME, debug_option
+from mailboat.cli.main import DEBUG_KEY, EXIT_OK, debug_option
+from mailboat.cli.serving import run_node
 from mailboat.config import Role, Settings, effective_values, load_settings, parse_overrides
 from mailboat.node import Node
 
-SHUTDOWN_TIMEOUT_S: Final = 7.5
-"""How long an orderly end may take once shutdownDrainSeconds are over; after that the process ends
-with exit code 1."""
-
-START_PATIENCE_S: Final = 2.0
-"""How long a signal waits for a start that is under way, before it breaks it off. Both together
-stay below the 10 s within which SIGTERM is answered."""
+if TYPE_CHECKING:
+    from mailboat.cli.fleet.member import Member
 
 logger = logging.getLogger(__name__)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_BROKERS: Final = click.IntRange(1, 100)
 _PORT: Final = click.IntRange(0, 65_535)
 _FLAG_KEYS: Final[dict[str, dict[Role, tuple[str, ...]]]] = {
     "data_dir": {"standalone": ("storePathRootDir",), "broker": ("storePathRootDir",)},
@@ -62,6 +64,18 @@ def port_option(flag: str, what: str, default: int) -> Callable[[_Command], _Com
         type=_PORT,
         metavar="PORT",
         help=f"Port of {what}; 0 takes a free one.  [default: {default}]",
+    )
+
+
+def brokers_option() -> Callable[[_Command], _Command]:
+    """Add `--brokers`."""
+    return click.option(
+        "--brokers",
+        "broker_count",
+        type=_BROKERS,
+        metavar="N",
+        help="Run N brokers, a process and so a core each: names <brokerName>-0 and on, stores in "
+        "the folders 0 and on of --data-dir, ports ten apart, HTTP ports one apart.",
     )
 
 
@@ -126,15 +140,43 @@ def run_server(role: Role, flags: dict[str, Any]) -> int:
         environ=os.environ,
         overrides=_overrides(role, flags),
     )
+    count: int | None = flags.get("broker_count")
+    fleet = None if count is None else plan_fleet(settings, count)
     if flags["print_config"]:
-        _print_config(settings)
+        _print_all(settings, fleet)
         return EXIT_OK
+    _check_folder(settings, count)
     debug = bool(click.get_current_context().find_root().meta.get(DEBUG_KEY))
-    configure_logging(flags["log_format"], debug=debug)
-    for warning in settings.warnings:
+    configure_logging(flags["log_format"], debug=debug, process=fleet and "supervisor")
+    beyond = None if count is None else warn_of_stores_beyond(settings, count)
+    for warning in (*settings.warnings, *filter(None, [beyond])):
         logger.warning("%s", warning)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(_serve(Node(settings), ready_json=flags["ready_json"]))
+    if fleet is not None:
+        return _run_fleet(fleet, flags)
+    return run_node(
+        settings,
+        on_ready=partial(_announce, ready_json=flags["ready_json"]),
+        on_failure=_complain,
+    )
+
+
+def _run_fleet(fleet: Fleet, flags: dict[str, Any]) -> int:
+    from mailboat.cli.fleet.supervisor import Supervisor
+
+    return Supervisor(
+        fleet,
+        flags["log_format"],
+        on_ready=partial(_announce_fleet, ready_json=flags["ready_json"]),
+        on_failure=_complain,
+    ).run()
+
+
+def _check_folder(settings: Settings, count: int | None) -> None:
+    """Refuse a folder whose stores would not be served with so many brokers."""
+    if count is not None:
+        check_no_single_store(settings, count)
+    elif settings.role != "namesrv":
+        check_no_fleet_stores(settings)
 
 
 def _overrides(role: Role, flags: dict[str, Any]) -> dict[str, str]:
@@ -149,103 +191,23 @@ def _overrides(role: Role, flags: dict[str, Any]) -> dict[str, str]:
     return overrides | parse_overrides(flags["options"])
 
 
+def _print_all(settings: Settings, fleet: Fleet | None) -> None:
+    """Print the settings of each process, below its name where there are several."""
+    if fleet is None:
+        _print_config(settings)
+        return
+    named = {} if fleet.name_server is None else {NAME_SERVER: fleet.name_server}
+    for name, each in (named | fleet.brokers).items():
+        click.echo(f"# {name}")
+        _print_config(each)
+
+
 def _print_config(settings: Settings) -> None:
     values = effective_values(settings)
     key_width = max(len(item.key) for item in values)
     value_width = max(len(item.value) for item in values)
     for item in values:
         click.echo(f"{item.key:<{key_width}}  {item.value:<{value_width}}  {item.source}")
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's loop where it is installed (extra `fast`), else the standard one."""
-    try:
-        uvloop = importlib.import_module("uvloop")
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
-
-
-async def _serve(node: Node, *, ready_json: bool) -> int:
-    """Start, say so, run until SIGTERM, SIGINT or a failure, and end in order."""
-    signals = _watch_signals()
-    stopped = signals.stopped
-    start = asyncio.ensure_future(node.start())
-    await _first_of(start, stopped)
-    if stopped.done():
-        await _finish_start(start)
-    start.result()
-    if not stopped.done():
-        _announce(node, ready_json=ready_json)
-        # What is loaded by now stays for good; the collector need not look at it again.
-        gc.collect()
-        gc.freeze()
-    failed = asyncio.ensure_future(node.wait_failed())
-    await _first_of(failed, stopped)
-    if stopped.done():
-        drain = asyncio.ensure_future(node.drain())
-        await _first_of(drain, failed, signals.hurried)
-        drain.cancel()
-        failed.cancel()
-        return await _end(node, EXIT_OK)
-    click.echo(f"mailboat: {failed.result()}", err=True)
-    return await _end(node, EXIT_RUNTIME)
-
-
-async def _finish_start(start: asyncio.Future[None]) -> None:
-    """Wait for a start that a signal came into; a long recovery is broken off instead.
-
-    Nothing was promised to anybody yet, and the next start recovers from the same log.
-    """
-    await asyncio.wait({start}, timeout=START_PATIENCE_S)
-    if not start.done():
-        logger.warning("stopped during recovery; the next start begins it again")
-        _exit_now(EXIT_OK)
-
-
-async def _first_of(*futures: asyncio.Future[Any]) -> None:
-    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
-
-
-class _Signals(NamedTuple):
-    """Done once a first signal asks for the end, and once a second one asks for it now."""
-
-    stopped: asyncio.Future[None]
-    hurried: asyncio.Future[None]
-
-
-def _watch_signals() -> _Signals:
-    loop = asyncio.get_running_loop()
-    signals = _Signals(loop.create_future(), loop.create_future())
-
-    def stop(name: str) -> None:
-        logger.info("stopping on %s", name)
-        for future in signals:
-            if not future.done():
-                future.set_result(None)
-                return
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number.name)
-    return signals
-
-
-async def _end(node: Node, exit_code: int) -> int:
-    try:
-        async with asyncio.timeout(SHUTDOWN_TIMEOUT_S):
-            await node.shutdown()
-    except TimeoutError:
-        logger.critical("the orderly end took longer than %.1f s", SHUTDOWN_TIMEOUT_S)
-        _exit_now(EXIT_RUNTIME)
-    logger.info("stopped")
-    return exit_code
-
-
-def _exit_now(exit_code: int) -> NoReturn:
-    """End the process without waiting for threads, which may hang in the file system."""
-    logging.shutdown()
-    os._exit(exit_code)
 
 
 def _announce(node: Node, *, ready_json: bool) -> None:
@@ -255,3 +217,24 @@ def _announce(node: Node, *, ready_json: bool) -> None:
     else:
         line = "ready: " + ", ".join(f"{name} {address}" for name, address in addresses.items())
     click.echo(line)
+
+
+def _announce_fleet(members: "list[Member]", *, ready_json: bool) -> None:
+    """Say where all serve; the name server's own words are those of `standalone`."""
+    parts = {member.name: dict(member.addresses or {}) for member in members}
+    pids = {member.name: member.pid for member in members}
+    own = parts.pop(NAME_SERVER, {})
+    if ready_json:
+        brokers = {name: {**found, "pid": pids[name]} for name, found in parts.items()}
+        line = json.dumps({**own, "brokers": brokers, "pid": os.getpid()})
+    else:
+        words = [f"{name} {address}" for name, address in own.items()]
+        for name, found in parts.items():
+            http = f" (http {found['http']})" if "http" in found else ""
+            words.append(f"{name} {found['broker']}{http}")
+        line = "ready: " + ", ".join(words)
+    click.echo(line)
+
+
+def _complain(sentence: str) -> None:
+    click.echo(f"mailboat: {sentence}", err=True)
