@@ -112,6 +112,8 @@ sbom: $(STAMP)
 	if [ -n "$(IMAGE)" ] && command -v syft >/dev/null; then \
 		syft "$(IMAGE)" --output cyclonedx-json=dist/image.cdx.json; fi
 
+# Restart and stall are small in `bench` and full in `bench-peer`, which takes about an hour
+# (docs/performance.md).
 bench: $(STAMP)
 	$(BIN)/python tests/benchmarks/bench.py
 

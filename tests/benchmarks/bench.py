@@ -1,8 +1,9 @@
 """Measures mailboat, with --peer beside the real Java RocketMQ, and prints the tables.
 
 Run as `python tests/benchmarks/bench.py`; needs Linux, taskset and a C compiler, for --peer also
-Java and Maven. Exit code 1 means that a row failed or had refused requests; a missed bound is
-shown but is no failure, because seconds drift on shared machines.
+Java and Maven. Exit code 1 means that a row failed or had refused requests; a missed target is
+shown but is no failure, because seconds drift on shared machines. A row that does not fit the
+machine is passed over, with the reason.
 """
 
 import argparse
@@ -17,20 +18,23 @@ from typing import NoReturn
 
 import bench_java
 from bench_brokers import Mailboat, System
-from bench_machine import CACHE_DIR, BenchError, describe_machine
+from bench_machine import CACHE_DIR, BenchError, RowSkippedError, describe_machine
 from bench_report import (
     Results,
     format_value,
-    has_errors,
     make_console,
     misses,
-    print_ratios,
     print_system,
+    print_targets,
+    sentence,
 )
-from bench_rows import ROWS, Result, Row, Session, Timing
+from bench_rows import ROWS, Row, chosen_rows
+from bench_session import KEPT_BYTES, RECORD_BYTES, Session, Timing
+from bench_stall import RATE
+from bench_targets import OURS, Result, has_errors
 from rich.console import Console
 
-# Bytes a second that the three send rows together write at the speed mailboat aims at.
+# Bytes a second of the fastest send row at the speed mailboat aims at.
 _DISK_BYTES_PER_SECOND = 700_000_000
 
 
@@ -52,43 +56,52 @@ def _exit_on_signal(number: int, _frame: object) -> NoReturn:
 
 
 def _run(arguments: argparse.Namespace, console: Console) -> int:
-    rows = _chosen_rows(arguments.rows)
-    timing = Timing(min(5.0, arguments.seconds / 2), arguments.seconds)
+    rows = chosen_rows(arguments.rows)
+    timing = _timing(arguments)
     names = [bench_java.JavaRocketMQ.name_of(version) for version in arguments.peer_versions]
     peers = names if arguments.peer else []
-    systems = [*([] if arguments.no_mailboat else ["mailboat"]), *peers]
-    _check_machine(timing, arguments.runs * len(systems))
+    systems = [*([] if arguments.no_mailboat else [OURS]), *peers]
+    _check_machine(rows, timing, len(systems))
     machine = describe_machine()
     console.print("  ".join(f"{key}: {value}" for key, value in machine.items()), markup=False)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=CACHE_DIR)))
-        sessions = [_open_session(stack, name, folder, timing, arguments) for name in systems]
+        sessions = [_open_session(stack, name, folder, timing, console) for name in systems]
         results, failures = _measure_rows(rows, sessions, arguments.runs, console)
     for name in systems:
         print_system(console, name, results, rows)
-    if peers and not arguments.no_mailboat:
-        print_ratios(console, peers, results, rows)
-    if missed := misses(results):
+    print_targets(console, peers, results, rows)
+    if missed := misses(results, rows, peers):
         console.print(f"missed: {', '.join(missed)}")
     if arguments.json:
-        data = {"machine": machine, "results": [vars(result) for result in results.values()]}
+        data = {"machine": machine, "timing": vars(timing)}
+        data["results"] = [vars(result) for result in results.values()]
         arguments.json.write_text(json.dumps(data, indent=1) + "\n")
     return 1 if failures else 0
 
 
+def _timing(arguments: argparse.Namespace) -> Timing:
+    """Rows with a size of their own are small unless they, or all, are asked for."""
+    is_small = arguments.rows == "default"
+    stall_s = arguments.stall_seconds or (30.0 if is_small else 600.0)
+    restart_gb = arguments.restart_gb or (0.4 if is_small else 3.2)
+    return Timing(
+        warmup_s=min(5.0, arguments.seconds / 2),
+        seconds=arguments.seconds,
+        settle_at_most_s=arguments.peer_warmup,
+        stall_s=stall_s,
+        restart_bytes=int(restart_gb * 1e9),
+    )
+
+
 def _open_session(
-    stack: contextlib.ExitStack,
-    name: str,
-    folder: Path,
-    timing: Timing,
-    arguments: argparse.Namespace,
+    stack: contextlib.ExitStack, name: str, folder: Path, timing: Timing, console: Console
 ) -> Session:
     home = folder / name.replace(" ", "-")
     system: System = Mailboat()
     if name != system.name:
-        version = name.split()[1]
-        system = stack.enter_context(bench_java.java_rocketmq(version, home, arguments.peer_warmup))
-    session = Session(system, home, timing)
+        system = stack.enter_context(bench_java.java_rocketmq(name.split()[1], home))
+    session = Session(system, home, timing, lambda line: console.print(line, markup=False))
     stack.callback(session.close)
     return session
 
@@ -105,6 +118,10 @@ def _measure_rows(
             for session in sessions:
                 try:
                     result = _measure(row, session, console)
+                except RowSkippedError as reason:
+                    text = f"{row.key} on {session.system.name}: skipped: {reason}"
+                    console.print(text, markup=False)
+                    continue
                 except BenchError as error:
                     failures += 1
                     session.close()
@@ -118,13 +135,16 @@ def _measure_rows(
             median.details["runs"] = [result.value for result in of_system]
             results[row.key, system] = median
             # The peers' refusals are their own affair.
-            failures += system == Mailboat.name and any(map(has_errors, of_system))
+            failures += system == OURS and any(map(has_errors, of_system))
+        peers = [session.system.name for session in sessions if session.system.name != OURS]
+        if collected:
+            console.print(sentence(row, results, peers), markup=False)
     return results, failures
 
 
 def _measure(row: Row, session: Session, console: Console) -> Result | None:
     system = session.system
-    if row.mailboat_only and system.name != Mailboat.name:
+    if row.mailboat_only and system.name != OURS:
         return None
     if row.needs and row.needs not in system.variants():
         return None
@@ -134,28 +154,28 @@ def _measure(row: Row, session: Session, console: Console) -> Result | None:
     return Result(row.key, system.name, value, details)
 
 
-def _chosen_rows(text: str) -> list[Row]:
-    if text == "all":
-        return list(ROWS)
-    if text == "default":
-        return [row for row in ROWS if row.by_default]
-    known = {row.key: row for row in ROWS}
-    if unknown := set(text.split(",")) - known.keys():
-        raise BenchError(f"no row {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    return [known[key] for key in known if key in text.split(",")]
-
-
-def _check_machine(timing: Timing, loads: int) -> None:
+def _check_machine(rows: list[Row], timing: Timing, systems: int) -> None:
     if sys.platform != "linux" or shutil.which("taskset") is None:
         raise BenchError("the benchmark needs Linux and taskset (package util-linux)")
     CACHE_DIR.mkdir(parents=True, exist_ok=True)
-    needed = int(_DISK_BYTES_PER_SECOND * (timing.seconds + timing.warmup_s) * loads)
+    needed = _bytes_needed({row.key for row in rows}, timing, systems)
     free = shutil.disk_usage(CACHE_DIR).free
     if free < needed:
         raise BenchError(
             f"{CACHE_DIR} has {free / 1e9:.0f} GB free and up to {needed / 1e9:.0f} GB are"
-            " needed; take fewer --seconds or --runs"
+            " needed; take fewer --seconds, --stall-seconds, --restart-gb or systems"
         )
+
+
+def _bytes_needed(keys: set[str], timing: Timing, systems: int) -> int:
+    """Return the most that lies on the disk at a time."""
+    kept = KEPT_BYTES * systems + _DISK_BYTES_PER_SECOND * (timing.seconds + timing.warmup_s)
+    if keys <= {"start", "start-no-http", "memory", "connections", "restart", "stall"}:
+        kept = 0
+    restart = timing.restart_bytes if "restart" in keys else 0
+    # Old segments are deleted as it runs, but a broker that does not must not fill the disk.
+    stall = timing.stall_s * RATE * RECORD_BYTES if "stall" in keys else 0
+    return int(kept + max(restart, stall))
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -171,9 +191,10 @@ def _parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--peer-warmup",
         type=float,
-        default=40.0,
+        default=90.0,
         metavar="S",
-        help="seconds of 16 x 16 sends after each start of a peer's JVM (default 40)",
+        help="most seconds for which a load is repeated on a JVM until two windows agree within"
+        " 5 %% (default 90)",
     )
     parser.add_argument(
         "--no-mailboat", action="store_true", help="measure only the peers (with --peer)"
@@ -189,6 +210,18 @@ def _parse_arguments() -> argparse.Namespace:
         default="default",
         metavar="ROW,ROW",
         help=f"default, all, or some of: {', '.join(row.key for row in ROWS)}",
+    )
+    parser.add_argument(
+        "--stall-seconds",
+        type=float,
+        metavar="S",
+        help="time of the stall row (default 600; 30 when no rows are named)",
+    )
+    parser.add_argument(
+        "--restart-gb",
+        type=float,
+        metavar="GB",
+        help="size of the log of the restart row (default 3.2; 0.4 when no rows are named)",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers here")
     arguments = parser.parse_args()

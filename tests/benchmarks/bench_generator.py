@@ -50,9 +50,12 @@ def build_generator() -> Path:
     return program
 
 
-def start_generator(mode: str, port: int, **options: object) -> subprocess.Popen[str]:
-    """Start the generator on its CPU; option `pull_max=32` becomes `--pull-max 32`."""
-    command = ["taskset", "-c", str(generator_cpu()), str(build_generator()), mode]
+def start_generator(
+    mode: str, port: int, *, pinned: bool = True, **options: object
+) -> subprocess.Popen[str]:
+    """Start the generator, on its CPU if pinned; option `pull_max=32` becomes `--pull-max 32`."""
+    command = ["taskset", "-c", str(generator_cpu())] if pinned else []
+    command += [str(build_generator()), mode]
     for name, value in {"port": port, **options}.items():
         command += [f"--{name.replace('_', '-')}", str(value)]
     pipe = subprocess.PIPE

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import bench_machine as machine
@@ -17,6 +17,8 @@ from bench_brokers import Launch, Variant
 from bench_machine import CACHE_DIR, BenchError
 
 VERSIONS = ("5.5.0", "4.9.7")
+# 4.9.8 was published without a broker; its client is the newest of its line.
+_CLIENT_VERSIONS = {"4.9.7": "4.9.8"}
 
 _MAVEN_TIMEOUT_S = 900
 _JVM = [
@@ -25,6 +27,10 @@ _JVM = [
     "-XX:-OmitStackTraceInFastThrow",
     "-XX:MaxDirectMemorySize=15g",
     "-XX:-UseLargePages",
+    # 4.9 unmaps files by reflection; without these Java 17 ends its second start.
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
 ]
 _HEAP = ["-Xms2g", "-Xmx2g", "-XX:+AlwaysPreTouch", "-XX:+UseG1GC", "-XX:G1HeapRegionSize=16m"]
 _HEAP += ["-XX:G1ReservePercent=25", "-XX:InitiatingHeapOccupancyPercent=30"]
@@ -44,29 +50,26 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>mailboat.bench</groupId><artifactId>peer</artifactId><version>1</version>
   <packaging>pom</packaging>
-  <dependencies>
-    <dependency>
-      <groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-namesrv</artifactId>
-      <version>{version}</version>
-    </dependency>
-    <dependency>
-      <groupId>org.apache.rocketmq</groupId><artifactId>rocketmq-broker</artifactId>
-      <version>{version}</version>
-    </dependency>
-  </dependencies>
+  <dependencies>{dependencies}</dependencies>
 </project>
 """
+_DEPENDENCY = """<dependency>
+  <groupId>org.apache.rocketmq</groupId><artifactId>{name}</artifactId>
+  <version>{version}</version>
+</dependency>"""
 
 
 class JavaRocketMQ:
     """A release of RocketMQ, with a running name server."""
 
+    needs_warmup = True
     may_pause = True
+    checkpoint_files = ("checkpoint",)
 
-    def __init__(self, version: str, namesrv_port: int, warmup_s: float) -> None:
+    def __init__(self, version: str, namesrv_port: int) -> None:
         """Use the name server on this port; see `java_rocketmq` for one."""
         self.name = self.name_of(version)
-        self.warmup_s = warmup_s
+        self.client_name = f"rocketmq-client {_CLIENT_VERSIONS.get(version, version)}"
         self._version = version
         self._namesrv_port = namesrv_port
 
@@ -95,8 +98,22 @@ class JavaRocketMQ:
             "storePathRootDir": home / "store",
             "storePathCommitLog": home / "store" / "commitlog",
         }
+        settings |= dict(variant.settings)
         heap = _smallest_heap(self._version) if variant.smallest else _HEAP
         return _java(self._version, home, [*_JVM, *heap], "broker.BrokerStartup", settings)
+
+    def namesrv(self, port: int) -> str:
+        """Return the name server that runs beside the broker."""
+        return f"127.0.0.1:{self._namesrv_port}"
+
+    def client(self, home: Path, work: str, options: Mapping[str, object]) -> Launch:
+        """Return the command line of BenchClient.java, which Java compiles at each start."""
+        version = _CLIENT_VERSIONS.get(self._version, self._version)
+        jars = _jars("client", version, ("rocketmq-client",))
+        program = Path(__file__).with_name("BenchClient.java")
+        words = [f"{name}={value}" for name, value in options.items()]
+        command = ["java", "-server", "-Xms1g", "-Xmx1g", f"-Duser.home={home}"]
+        return Launch([*command, "-cp", f"{jars}/*", str(program), work, *words], {})
 
     def variants(self) -> frozenset[str]:
         """Return that its heap can be made small."""
@@ -104,7 +121,7 @@ class JavaRocketMQ:
 
 
 @contextlib.contextmanager
-def java_rocketmq(version: str, folder: Path, warmup_s: float) -> Iterator[JavaRocketMQ]:
+def java_rocketmq(version: str, folder: Path) -> Iterator[JavaRocketMQ]:
     """Resolve the jars, run a name server, and yield the system."""
     for program in ("java", "mvn"):
         if shutil.which(program) is None:
@@ -129,7 +146,7 @@ def java_rocketmq(version: str, folder: Path, warmup_s: float) -> Iterator[JavaR
         )
     try:
         _wait_booted(process, home / "output.log")
-        yield JavaRocketMQ(version, port, warmup_s)
+        yield JavaRocketMQ(version, port)
     finally:
         process.kill()
         process.wait()
@@ -157,21 +174,23 @@ def _java(
         (conf / f"logback_{role}.xml").write_text(_LOGBACK)
     properties = conf / "server.conf"
     properties.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-    command = ["java", *jvm, f"-Duser.home={home}", "-cp", f"{_jars(version)}/*"]
+    jars = _jars("rocketmq", version, ("rocketmq-namesrv", "rocketmq-broker"))
+    command = ["java", *jvm, f"-Duser.home={home}", "-cp", f"{jars}/*"]
     command += [f"org.apache.rocketmq.{main}", "-c", str(properties)]
     return Launch(command, {"ROCKETMQ_HOME": str(home)})
 
 
-def _jars(version: str) -> Path:
-    """Return the folder with the jars of a release, filled by Maven on first use."""
-    target = CACHE_DIR / f"rocketmq-{version}"
+def _jars(name: str, version: str, artifacts: tuple[str, ...]) -> Path:
+    """Return the folder with some jars of a release, filled by Maven on first use."""
+    target = CACHE_DIR / f"{name}-{version}"
     if target.exists():
         return target
     fresh = target.with_name(f"{target.name}.new")
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir(parents=True)
     pom = fresh / "pom.xml"
-    pom.write_text(_POM.format(version=version))
+    dependencies = [_DEPENDENCY.format(name=name, version=version) for name in artifacts]
+    pom.write_text(_POM.format(dependencies="".join(dependencies)))
     command = ["mvn", "--batch-mode", "--quiet", "--file", str(pom)]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={fresh}"]
     result = subprocess.run(

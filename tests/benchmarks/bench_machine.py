@@ -21,6 +21,10 @@ class BenchError(Exception):
     """A row or the whole benchmark cannot run; the text says why in one sentence."""
 
 
+class RowSkippedError(Exception):
+    """A row does not fit this machine or this release; the text says why in one sentence."""
+
+
 @dataclass(frozen=True)
 class Memory:
     """Resident memory of a process in megabytes (10^6 bytes); `file_mb` is mapped page cache."""
@@ -56,6 +60,25 @@ def process_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
 
+def tree_of(pid: int) -> list[int]:
+    """Return a process and all its descendants, as far as they live."""
+    pids = [pid]
+    for parent in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for task in Path(f"/proc/{parent}/task").iterdir():
+                pids += map(int, (task / "children").read_text().split())
+    return pids
+
+
+def tree_cpu_s(pid: int) -> float:
+    """Return user and system seconds of a process and all its living descendants."""
+    total = 0.0
+    for member in tree_of(pid):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += process_cpu_s(member)
+    return total
+
+
 def memory_of(pid: int) -> Memory:
     """Return the resident memory of a process from /proc/PID/status."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
@@ -68,7 +91,9 @@ def memory_of(pid: int) -> Memory:
 
 
 def free_port() -> int:
-    """Return a port that is free together with its neighbours (RocketMQ uses -2 and +1 too).
+    """Return a port that is free together with its neighbours.
+
+    RocketMQ uses -2 and +1 too, a second broker of ours +10.
 
     It is below the ephemeral ports: a client that retries such a port before the server
     listens can otherwise be connected to itself.
@@ -77,12 +102,12 @@ def free_port() -> int:
         port = random.randrange(12_000, 31_000)
         with contextlib.ExitStack() as sockets:
             try:
-                for neighbour in range(port - 2, port + 2):
+                for neighbour in range(port - 2, port + 12):
                     sockets.enter_context(socket.socket()).bind(("127.0.0.1", neighbour))
             except OSError:
                 continue
             return port
-    raise BenchError("no four free ports in a row between 12000 and 31000")
+    raise BenchError("no 14 free ports in a row between 12000 and 31000")
 
 
 def raise_open_file_limit(needed: int) -> None:

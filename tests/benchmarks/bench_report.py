@@ -3,7 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench_rows import ROWS, Goal, Result, Row
+from bench_rows import Row
+from bench_targets import (
+    OURS,
+    Check,
+    Result,
+    checks,
+    faster_of,
+    has_errors,
+    ratio_to_faster,
+)
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -11,7 +20,7 @@ from rich.table import Table
 Results = Mapping[tuple[str, str], Result]
 """Results by (row, system)."""
 
-_WIDTH = 185
+_WIDTH = 220
 
 
 def make_console() -> Console:
@@ -21,59 +30,67 @@ def make_console() -> Console:
 
 
 def print_system(console: Console, system: str, results: Results, rows: Sequence[Row]) -> None:
-    """Print everything measured for one system; mailboat's table judges its bounds."""
-    judged = system == "mailboat"
+    """Print everything measured for one system."""
     table = Table(title=system, box=box.MARKDOWN, title_justify="left")
     columns = ["work", "result", "CPU us/msg", "cores", "p50 / p99 / p99.9 ms"]
     columns += ["memory anon + file MB", "foreign cores", "errors"]
-    for column in columns + (["must be", ""] if judged else []):
+    for column in columns:
         table.add_column(column, justify="left" if column == "work" else "right", no_wrap=True)
     for row in rows:
         result = results.get((row.key, system))
-        if result is None:
-            continue
-        cells = [row.title, f"{format_value(result.value)} {row.unit}", *_detail_cells(result)]
-        table.add_row(*cells, *(_bound_cells(row.goal, result, results) if judged else []))
+        if result is not None:
+            value = f"{format_value(result.value)} {row.unit}"
+            table.add_row(row.title, value, *_detail_cells(result))
     console.print(table)
 
 
-def print_ratios(
+def print_targets(
     console: Console, peers: Sequence[str], results: Results, rows: Sequence[Row]
 ) -> None:
-    """Print mailboat's numbers beside the peers' of the same run."""
-    table = Table(title="mailboat against the peers", box=box.MARKDOWN, title_justify="left")
+    """Print mailboat beside the peers of the same run, and what each row had to reach."""
+    table = Table(title="targets", box=box.MARKDOWN, title_justify="left")
     table.add_column("work", no_wrap=True)
-    for column in ["mailboat", *(name for peer in peers for name in (peer, "ratio", "CPU ratio"))]:
+    for column in [text for name in ("mailboat", *peers) for text in (name, "CPU us")]:
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("must be", justify="right", no_wrap=True)
+    for column in ("to the faster", "must be", "reached"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
-        ours = results.get((row.key, "mailboat"))
-        theirs = [results.get((row.key, peer)) for peer in peers]
-        if ours is None or not any(theirs):
+        ours = results.get((row.key, OURS))
+        if ours is None:
             continue
-        cells = [row.title, f"{format_value(ours.value)} {row.unit}"]
-        for peer in theirs:
-            cells += _ratio_cells(row.goal, ours, peer)
-        table.add_row(*cells, _sign(row.goal) + f" {row.goal.ratio}" if row.goal.ratio else "-")
+        cells = [row.title]
+        for system in (OURS, *peers):
+            cells += _value_cells(row, results.get((row.key, system)))
+        table.add_row(*cells, *_target_cells(row, ours, results, peers))
     console.print(table)
 
 
-def misses(results: Results) -> list[str]:
-    """Return the keys of mailboat's rows that missed their bound or had errors."""
+def sentence(row: Row, results: Results, peers: Sequence[str]) -> str:
+    """Return one line with what a row found, beside its target."""
+    parts = []
+    for system in (OURS, *peers):
+        value, cpu = _value_cells(row, results.get((row.key, system)))
+        parts.append(f"{system} {value}" + (f" ({cpu} us)" if cpu else ""))
+    ours = results.get((row.key, OURS))
+    if ours is None:
+        return f"{row.key}: {'; '.join(parts)}"
+    ratio, must, reached = _target_cells(row, ours, results, peers)
+    to_faster = f"; to the faster {ratio}" if ratio != "-" else ""
+    target = f"; must be {must}: {reached}" if must != "-" else ""
+    return f"{row.key}: {'; '.join(parts)}{to_faster}{target}"
+
+
+def misses(results: Results, rows: Sequence[Row], peers: Sequence[str]) -> list[str]:
+    """Return the keys of mailboat's rows that missed what they had to reach, or had errors."""
     missed = []
-    for row in ROWS:
-        result = results.get((row.key, "mailboat"))
-        if result is None:
+    for row in rows:
+        ours = results.get((row.key, OURS))
+        if ours is None:
             continue
-        bound = _bound(row.goal, results)
-        if has_errors(result) or (bound is not None and not row.goal.holds(result.value, bound)):
+        found = checks(row.target, ours, _peers_of(row, results, peers))
+        if has_errors(ours) or any(check.is_reached is False for check in found):
             missed.append(row.key)
     return missed
-
-
-def has_errors(result: Result) -> bool:
-    """Return whether any request of the row was refused or lost."""
-    return bool(result.details.get("errors"))
 
 
 def format_value(value: float) -> str:
@@ -81,6 +98,40 @@ def format_value(value: float) -> str:
     if value >= 1000:
         return f"{value:,.0f}"
     return f"{value:.4g}"
+
+
+def _peers_of(row: Row, results: Results, peers: Sequence[str]) -> dict[str, Result]:
+    return {peer: results[row.key, peer] for peer in peers if (row.key, peer) in results}
+
+
+def _value_cells(row: Row, result: Result | None) -> list[str]:
+    if result is None:
+        return ["-", ""]
+    return [f"{format_value(result.value)} {row.unit}", _optional(result.details, "cpu_us")]
+
+
+def _target_cells(row: Row, ours: Result, results: Results, peers: Sequence[str]) -> list[str]:
+    others = _peers_of(row, results, peers)
+    kind = row.target.kind
+    ratio, faster = ratio_to_faster(kind, ours, list(others.values())), None
+    cell = "-"
+    if ratio is not None:
+        faster = faster_of(kind, list(others.values()))
+        assert faster is not None
+        cell = f"{ratio:.2f} ({faster.system.split()[-1]})"
+    found = checks(row.target, ours, others)
+    must = "; ".join(check.text for check in found) or "-"
+    return [cell, must, _verdict(ours, found)]
+
+
+def _verdict(ours: Result, found: Sequence[Check]) -> str:
+    if has_errors(ours):
+        return "ERRORS"
+    words = []
+    for check in found:
+        word = {True: "yes", False: "NO", None: "-"}[check.is_reached]
+        words.append(f"{word} ({check.why_not})" if check.why_not else word)
+    return "; ".join(words)
 
 
 def _detail_cells(result: Result) -> list[str]:
@@ -99,37 +150,5 @@ def _detail_cells(result: Result) -> list[str]:
     ]
 
 
-def _optional(details: dict[str, Any], name: str) -> str:
+def _optional(details: Mapping[str, Any], name: str) -> str:
     return format_value(details[name]) if name in details else ""
-
-
-def _sign(goal: Goal) -> str:
-    return ">=" if goal.at_least else "<="
-
-
-def _bound(goal: Goal, results: Results) -> float | None:
-    if goal.bound is None or not goal.of_row:
-        return goal.bound
-    base = results.get((goal.of_row, "mailboat"))
-    return None if base is None else goal.bound * base.value
-
-
-def _bound_cells(goal: Goal, result: Result, results: Results) -> list[str]:
-    bound = _bound(goal, results)
-    if bound is None:
-        return ["-", "errors" if has_errors(result) else ""]
-    verdict = "pass" if goal.holds(result.value, bound) else "MISS"
-    return [f"{_sign(goal)} {format_value(bound)}", "ERRORS" if has_errors(result) else verdict]
-
-
-def _ratio_cells(goal: Goal, ours: Result, peer: Result | None) -> list[str]:
-    if peer is None or not peer.value:
-        return ["-", "-", "-"]
-    ratio = ours.value / peer.value
-    verdict = ""
-    if goal.ratio is not None and goal.peer in ("", peer.system):
-        verdict = " pass" if goal.holds(ratio, goal.ratio) else " MISS"
-    cpu = "-"
-    if ours.details.get("cpu_us") and peer.details.get("cpu_us"):
-        cpu = f"{ours.details['cpu_us'] / peer.details['cpu_us']:.2f}"
-    return [format_value(peer.value), f"{ratio:.2f}{verdict}", cpu]

@@ -10,14 +10,16 @@
  *   loadgen first      connects and sends every 2 ms until one message is accepted
  *
  * `--delay LEVEL` sends delayed messages; `--sql TEXT` pulls with a condition, which must hold for
- * every message.
+ * every message; `--broker NAME` names another broker than broker-a in sends.
  *
  * It prints one line of JSON. Requests look like a Java client's: JSON headers, the 14 short fields
  * of SEND_MESSAGE_V2, KEYS, UNIQ_KEY, TAGS and WAIT; opaque, bornTimestamp and keys change in each.
  * Every answer is parsed and checked: a frame that answers nothing, cut records or a gap between
  * queue offsets end the run with exit code 2. Answers with a code other than 0 are counted by code
  * from the first request on; everything else is counted in the measuring window only.
- * Latencies of `timetable` begin when a message was due, not when it was sent.
+ * Latencies of `timetable` begin when a message was due, not when it was sent, and every message
+ * that was due in the window counts, however long after it the answer comes: a stall at the end of
+ * the window is as long as one before.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -37,7 +39,7 @@
 
 enum { MAX_BATCH = 1024, MAX_QUEUES = 1024, MAX_FRAME = 16 << 20, MAX_CODE = 4096 };
 enum { STAMP_DIGITS = 19, SEQUENCE_DIGITS = 12, OPAQUE_DIGITS = 10, BORN_DIGITS = 13 };
-enum { RECORD_MIN = 91, DRAIN_S = 5, HEARTBEATS_S = 60, SUSPEND_MS = 15000 };
+enum { RECORD_MIN = 91, DRAIN_S = 5, LONG_DRAIN_S = 60, HEARTBEATS_S = 60, SUSPEND_MS = 15000 };
 enum { SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320, PULL_MESSAGE = 11, HEART_BEAT = 34 };
 enum { END_TRANSACTION = 37, TRANSACTION_PREPARED = 4, TRANSACTION_COMMIT = 8 };
 enum { GET_MAX_OFFSET = 30, GET_MIN_OFFSET = 31, PULL_NOT_FOUND = 19 };
@@ -45,7 +47,7 @@ enum { GET_MAX_OFFSET = 30, GET_MIN_OFFSET = 31, PULL_NOT_FOUND = 19 };
 /* Opaques have ten digits from the first to the last, so that a header's length never changes. */
 enum { FIRST_OPAQUE = 1000000000 };
 
-static const char *mode, *topic = "bench", *sql;
+static const char *mode, *topic = "bench", *sql, *broker = "broker-a";
 static struct {
     double port, queues, connections, depth, batch, pull_max, body, rate;
     double delay, server_pid, warmup, seconds, count; /* count: send so many messages and stop */
@@ -88,6 +90,7 @@ static struct meters read_meters(void) {
 
 struct histogram {
     uint64_t total;
+    int64_t max_ns;
     uint32_t buckets[64 * 58];
 };
 static struct histogram answer_times, end_to_end_times;
@@ -97,6 +100,7 @@ static void histogram_add(struct histogram *histogram, int64_t elapsed_ns) {
     int shift = 63 - __builtin_clzll(value) - 6;
     histogram->buckets[shift * 64 + (int)(value >> shift) - 64]++;
     histogram->total++;
+    if (elapsed_ns > histogram->max_ns) histogram->max_ns = elapsed_ns;
 }
 
 static double histogram_us(const struct histogram *histogram, double quantile) {
@@ -168,11 +172,11 @@ static void build_header(struct template *header, int queue) {
         json, sizeof json,
         "{\"code\":%d,\"extFields\":{\"a\":\"bench_producer\",\"b\":\"%s\",\"c\":\"TBW102\","
         "\"d\":\"4\",\"e\":\"%d\",\"f\":\"%d\",\"g\":\"1000000000000\",\"h\":\"0\",\"i\":\"%s\","
-        "\"j\":\"0\",\"k\":\"false\",\"l\":\"0\",\"m\":\"%s\",\"n\":\"broker-a\"},\"flag\":0,"
+        "\"j\":\"0\",\"k\":\"false\",\"l\":\"0\",\"m\":\"%s\",\"n\":\"%s\"},\"flag\":0,"
         "\"language\":\"JAVA\",\"opaque\":1000000000,\"serializeTypeCurrentRPC\":\"JSON\","
         "\"version\":409}",
         batching ? SEND_BATCH_MESSAGE : SEND_MESSAGE_V2, topic, queue,
-        transacting ? TRANSACTION_PREPARED : 0, properties, batching ? "true" : "false");
+        transacting ? TRANSACTION_PREPARED : 0, properties, batching ? "true" : "false", broker);
     header->length = length + 8;
     header->bytes = grow(NULL, header->length);
     put_be32(header->bytes, 4 + length + body.length);
@@ -316,6 +320,7 @@ static struct {
     int64_t requests, messages, errors[MAX_CODE];
     int64_t issued, acknowledged, delivered; /* messages since the start */
     int64_t timetable_start_ns, due;
+    int64_t window_start_ns, window_end_ns; /* of the timetable; messages due later are not sent */
 } run;
 
 /* Returns a connected socket, or -1 when nobody listens. */
@@ -434,6 +439,12 @@ static void issue(struct connection *c, int index, int64_t started_ns) {
     enqueue(c, frame, length, NULL, 0);
 }
 
+/* Tells whether what was due, or was sent, at that time counts when it is answered now. */
+static bool counts(int64_t started_ns) {
+    if (!run.timetable_start_ns) return run.measuring;
+    return started_ns >= run.window_start_ns && started_ns < run.window_end_ns;
+}
+
 /* Checks and counts the records of a pull's body; those of a tail consumer are also timed. */
 static int take_records(const struct connection *c, int queue, const struct answer *answer,
                         int64_t now) {
@@ -451,7 +462,8 @@ static int take_records(const struct connection *c, int queue, const struct answ
         if (c->kind != TAIL) continue;
         run.delivered++;
         const char *stamp = record + 88 + (sys_flag & 0x10 ? 12 : 0) + (sys_flag & 0x20 ? 12 : 0);
-        if (run.measuring) histogram_add(&end_to_end_times, now - strtoll(stamp, NULL, 10));
+        int64_t due = strtoll(stamp, NULL, 10);
+        if (counts(due)) histogram_add(&end_to_end_times, now - due);
     }
     if (!count) errx(2, "pull of queue %d has code 0 and no message", queue);
     return count;
@@ -510,7 +522,7 @@ static void take_answer(struct connection *c, const struct answer *answer, int64
     if (answer->code && !poll_ended && !run.errors[answer->code]++)
         warnx("first answer with code %" PRId64 ": %.*s", answer->code,
               (int)strcspn(answer->remark, "\""), answer->remark);
-    if (run.measuring && c->kind != TAIL) {
+    if (c->kind != TAIL && counts(slot->started_ns)) {
         run.requests++;
         run.messages += messages;
         histogram_add(&answer_times, now - slot->started_ns);
@@ -542,8 +554,13 @@ static int64_t due_ns(int64_t message) {
     return run.timetable_start_ns + message * 1000000000 / (int64_t)option.rate;
 }
 
+static bool is_all_sent(void) {
+    return !run.timetable_start_ns || due_ns(run.due + 1) >= run.window_end_ns;
+}
+
 /* Sends what the timetable has due, each on the first sender with a free slot. */
 static void send_due(int64_t now) {
+    if (now >= run.window_end_ns) now = run.window_end_ns - 1;
     for (struct connection *c = connections; c < connections + connection_count; c++) {
         for (int index = 0; index < c->depth && due_ns(run.due + 1) <= now; index++)
             if (c->kind == SENDER && !c->slots[index].opaque) issue(c, index, due_ns(++run.due));
@@ -556,7 +573,7 @@ static void serve(int64_t until_ns, bool drain) {
     struct epoll_event events[256];
     for (int64_t now; (now = now_ns()) < until_ns;) {
         bool delivered = !run.timetable_start_ns || run.delivered >= run.acknowledged;
-        if (drain && delivered && !run.outstanding) return;
+        if (drain && delivered && !run.outstanding && is_all_sent()) return;
         /* A message that is due and has no free slot waits for an answer, not for the clock. */
         int64_t next = due_ns(run.due + 1), wake = next > now && next < until_ns ? next : until_ns;
         struct timespec timeout = {(wake - now) / 1000000000, (wake - now) % 1000000000};
@@ -565,7 +582,7 @@ static void serve(int64_t until_ns, bool drain) {
             if (events[i].events & EPOLLOUT) flush_out(events[i].data.ptr);
             if (events[i].events & ~(uint32_t)EPOLLOUT) on_readable(events[i].data.ptr);
         }
-        if (run.timetable_start_ns && !run.stopped) send_due(now_ns());
+        if (run.timetable_start_ns) send_due(now_ns());
     }
 }
 
@@ -615,13 +632,16 @@ static void open_connections(void) {
             if (!timetable || c->kind == TAIL) issue(c, index, now_ns());
         flush_out(c);
     }
-    if (timetable) run.timetable_start_ns = now_ns();
+    if (timetable) {
+        run.window_start_ns = run.window_end_ns = INT64_MAX;
+        run.timetable_start_ns = now_ns();
+    }
 }
 
 static void print_quantiles(const char *name, const struct histogram *histogram) {
-    printf(", \"%sp50_us\": %.1f, \"%sp99_us\": %.1f, \"%sp999_us\": %.1f", name,
-           histogram_us(histogram, 0.5), name, histogram_us(histogram, 0.99), name,
-           histogram_us(histogram, 0.999));
+    printf(", \"%sp50_us\": %.1f, \"%sp99_us\": %.1f, \"%sp999_us\": %.1f, \"%smax_us\": %.1f",
+           name, histogram_us(histogram, 0.5), name, histogram_us(histogram, 0.99), name,
+           histogram_us(histogram, 0.999), name, (double)histogram->max_ns / 1000);
 }
 
 static void report(const struct meters *start, const struct meters *end) {
@@ -652,11 +672,13 @@ static void measure(void) {
     if (!option.count) serve(later_ns(option.warmup), false);
     struct meters start = read_meters();
     run.measuring = true;
+    run.window_start_ns = start.time_ns;
+    run.window_end_ns = start.time_ns + (int64_t)(option.seconds * 1e9);
     serve(later_ns(option.seconds), option.count > 0);
     struct meters end = read_meters();
     run.measuring = false;
     run.stopped = true;
-    serve(later_ns(DRAIN_S), true);
+    serve(later_ns(run.timetable_start_ns ? LONG_DRAIN_S : DRAIN_S), true);
     report(&start, &end);
 }
 
@@ -713,10 +735,10 @@ static void parse_options(int count, char **words) {
     mode = words[1];
     for (int i = 2, n; i < count; i += 2) {
         for (n = 12; n >= 0 && strcmp(words[i], numbers[n].name);) n--;
-        bool is_sql = n < 0 && !strcmp(words[i], "--sql");
-        if (n < 0 && !is_sql && strcmp(words[i], "--topic")) errx(2, "no option %s", words[i]);
-        if (is_sql) sql = words[i + 1];
-        else if (n < 0) topic = words[i + 1];
+        if (n < 0 && !strcmp(words[i], "--sql")) sql = words[i + 1];
+        else if (n < 0 && !strcmp(words[i], "--topic")) topic = words[i + 1];
+        else if (n < 0 && !strcmp(words[i], "--broker")) broker = words[i + 1];
+        else if (n < 0) errx(2, "no option %s", words[i]);
         if (n < 0) continue;
         *numbers[n].value = atof(words[i + 1]);
         if (*numbers[n].value < numbers[n].least || *numbers[n].value > numbers[n].most)
@@ -724,6 +746,7 @@ static void parse_options(int count, char **words) {
     }
     if (!option.port) errx(2, "--port is missing");
     if (strlen(topic) > 127) errx(2, "--topic must have at most 127 characters");
+    if (strlen(broker) > 127) errx(2, "--broker must have at most 127 characters");
     queue_count = (int)option.queues;
     batching = is_mode("batch");
     transacting = is_mode("transaction");
