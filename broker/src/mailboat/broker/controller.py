@@ -270,7 +270,7 @@ class BrokerController:
         await asyncio.to_thread(self.schedule.open)
         self.phase = "starting"
         await self._server.start(config.bind_address, config.listen_port)
-        self.store.commit_log.store_host = encode_host(self._ip, self.port)
+        self.store.commit_log.move_to(encode_host(self._ip, self.port))
         await self._listen_on_fast_port()
         self._start_tasks()
         self.registration.start(self.address, self.supervisor, identity=identity)

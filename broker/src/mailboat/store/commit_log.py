@@ -51,12 +51,6 @@ class CommitLog:
         self._pool = pool
         self._directory = directory
         self._segment_bytes = config.mapped_file_size_commit_log
-        self._encoder = RecordEncoder(
-            store_host,
-            config.max_message_size,
-            self._segment_bytes,
-            append_crc=config.enabled_append_prop_crc,
-        )
         self._run_reserving = run_reserving
         # Held while a segment is made: by the blocking runner ahead of need, or by a roll that the
         # runner did not come in time for.
@@ -68,7 +62,9 @@ class CommitLog:
         self.has_room_ahead = True
         """False while the volume is known to have no room for the next segment."""
 
-        self.store_host = store_host
+        self._max_body_bytes = config.max_message_size
+        self._append_crc = config.enabled_append_prop_crc
+        self.move_to(store_host)
         self.segments: list[Segment] = []
         self.end = 0
         self.last_store_timestamp_ms = 0
@@ -79,7 +75,15 @@ class CommitLog:
 
     def configure(self, config: MessageStoreConfig) -> None:
         """Follow other settings."""
-        self._encoder.max_body_bytes = config.max_message_size
+        self._max_body_bytes = config.max_message_size
+        self.move_to(self.store_host)
+
+    def move_to(self, store_host: bytes) -> None:
+        """Let records say from now on that they were stored at this address."""
+        self.store_host = store_host
+        self._encoder = RecordEncoder(
+            store_host, self._max_body_bytes, self._segment_bytes, append_crc=self._append_crc
+        )
 
     @property
     def start(self) -> int:

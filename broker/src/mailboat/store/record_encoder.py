@@ -57,7 +57,7 @@ class RecordEncoder:
         self._fixed_bytes = FIXED_BYTES - 1 + self._crc_bytes
         self._fixed_bytes += IPV6_EXTRA_BYTES if self._is_store_v6 else 0
         self._topics: dict[str, tuple[int, bytes]] = {}
-        self.max_body_bytes = max_body_bytes
+        self._max_body_bytes = max_body_bytes
 
     def size(self, message: MessageInner) -> int:
         """Return the bytes of a message's record, 0 if it breaks a limit and has none."""
@@ -157,9 +157,9 @@ class RecordEncoder:
         limit = MAX_RETRY_TOPIC_LENGTH if is_retry_or_dlq(topic) else MAX_TOPIC_LENGTH
         closing_bytes = self._crc_bytes + 1 if self._crc_bytes else 0
         return (
-            len(message.body) <= self.max_body_bytes
+            len(message.body) <= self._max_body_bytes
             and len(message.properties) + closing_bytes <= MAX_PROPERTIES_BYTES
             and len(self._topic_field(topic)[1]) - 1 <= limit
-            and size_bytes <= self.max_body_bytes + _EXTRA_RECORD_BYTES
+            and size_bytes <= self._max_body_bytes + _EXTRA_RECORD_BYTES
             and size_bytes + FILLER_BYTES <= self._segment_bytes
         )

@@ -38,24 +38,30 @@ class SendRounds:
 
     def __init__(self, broker: BrokerContext, flush: FlushService, suffix: bytes) -> None:
         """Work for one broker, whose messages get the properties `suffix`."""
+        self._broker = broker
+        self._suffix = suffix
         self._store = broker.store
         self._topics = broker.topics
         self._stats = broker.stats
         self._flush = flush
         self._is_sync = broker.store.is_sync_flush
-        config = broker.settings.store
-        self._core = core.native.SendRounds(
-            store_host=broker.store.commit_log.store_host,
-            broker_name=broker.settings.broker.broker_name,
-            suffix=suffix,
-            append_crc=config.enabled_append_prop_crc,
-            with_keys=config.message_index_enable,
-            holds_answers=self._is_sync,
-        )
-        self.configure(config)
+        self._core = self._make()
         # How many queues of a topic the core knows; all is forgotten when any topic changes.
         self._known: dict[str, int] = {}
         self._version = -1
+
+    def _make(self) -> "core.native.SendRounds":
+        settings = self._broker.settings
+        made = core.native.SendRounds(
+            store_host=self._store.commit_log.store_host,
+            broker_name=settings.broker.broker_name,
+            suffix=self._suffix,
+            append_crc=settings.store.enabled_append_prop_crc,
+            with_keys=settings.store.message_index_enable,
+            holds_answers=self._is_sync,
+        )
+        made.configure(max_body_bytes=settings.store.max_message_size)
+        return made
 
     def configure(self, config: MessageStoreConfig) -> None:
         """Follow other settings."""
@@ -111,7 +117,8 @@ class SendRounds:
         return reads
 
     def _forget(self) -> None:
-        self._core.forget()
+        # Made anew: the first topics come after the port, and with it the address, is known.
+        self._core = self._make()
         self._known.clear()
         self._version = self._topics.data_version.counter
 
