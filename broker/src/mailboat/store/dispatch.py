@@ -25,7 +25,8 @@ from mailboat.model.tags import tags_code
 from mailboat.store.client_batch import ClientBatch
 from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
-from mailboat.store.index_service import IndexedRecord, IndexService
+from mailboat.store.index_backlog import IndexedRecord
+from mailboat.store.index_service import IndexService
 from mailboat.store.message_inner import MessageInner
 from mailboat.store.queue_table import QueueTable
 
@@ -71,8 +72,6 @@ class Dispatch:
         self.on_arrival: ArrivalListener | None = None
         self.dispatched_offset = 0
         self.last_store_timestamp_ms = 0
-        # Physical offset of the first record whose keys are missing because of a failed call.
-        self.index_gap: int | None = None
 
     def dispatch_put(
         self,
@@ -127,11 +126,8 @@ class Dispatch:
         else:
             for queue, unit in zip(queues, units, strict=True):
                 queue.append_units(unit, end)
-        if messages and self._index_enabled and self.index_gap is None:
-            try:
-                self._index.put_messages(messages, store_timestamp_ms)
-            except OSError as exc:
-                self._index_stops(messages[0].physical_offset, exc)
+        if messages and self._index_enabled:
+            self._index.put_messages(messages, store_timestamp_ms)
         self._published(touched, end, store_timestamp_ms)
 
     def _publish_batches(
@@ -145,17 +141,10 @@ class Dispatch:
             if queue.is_removed:
                 continue
             queue.append_units(batch.units(), batch.physical_offsets[-1] + batch.sizes[-1])
-            if self._index_enabled and self.index_gap is None:
-                try:
-                    self._index.put_batch(batch, store_timestamp_ms)
-                except OSError as exc:
-                    self._index_stops(batch.physical_offsets[0], exc)
+            if self._index_enabled:
+                self._index.put_batch(batch, store_timestamp_ms)
         touched = dict.fromkeys([queue for queue in queues if not queue.is_removed])
         self._published(touched, end, store_timestamp_ms)
-
-    def _index_stops(self, physical_offset: int, exc: OSError) -> None:
-        self.index_gap = physical_offset
-        log.warning("index stops physical_offset=%d: %s", physical_offset, exc)
 
     def _published(
         self, touched: dict[ConsumeQueue, None], end: int, store_timestamp_ms: int
@@ -201,7 +190,7 @@ class Dispatch:
         if (
             not self._index_enabled
             or transaction == TRANSACTION_ROLLBACK
-            or self.index_gap is not None
+            or self._index.gap is not None
         ):
             return
         try:
@@ -209,7 +198,6 @@ class Dispatch:
         except OSError as exc:
             if exc.errno not in NO_ROOM:
                 raise
-            self._index_stops(header.physical_offset, exc)
 
     def index_record(self, buffer: memoryview, parts: RecordParts) -> None:
         """Add only the keys of one record.
@@ -232,7 +220,7 @@ class Dispatch:
             properties.get(PropertyName.KEYS),
             parts.header.physical_offset,
         )
-        self._index.put_messages((record,), parts.store_timestamp_ms)
+        self._index.put_record(record, parts.store_timestamp_ms)
 
     def _restore_unit(self, queue: ConsumeQueue, parts: RecordParts, code: int) -> None:
         header = parts.header

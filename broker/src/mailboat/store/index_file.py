@@ -110,25 +110,30 @@ class IndexFile:
         return self._begin_timestamp_ms
 
     def put_all(
-        self, hashes: list[int], physical_offsets: list[int], store_timestamp_ms: int
+        self, hashes: list[int], physical_offsets: list[int], first_ms: int, last_ms: int
     ) -> None:
-        """Add keys by their unsigned hashes, all of one store time; there is room for all."""
+        """Add keys by their unsigned hashes, in the order of the log; there is room for all.
+
+        Their store times, from `first_ms` to `last_ms`, are in one second as the file counts them.
+
+        Raises:
+            OSError: the slots cannot be read; nothing was added.
+        """
         slots = self._slots
         if slots is None:
             slots = self._load_slots()
         if not self.entry_count:
             self.begin_physical_offset = physical_offsets[0]
-            self._begin_timestamp_ms = store_timestamp_ms
-        seconds = (store_timestamp_ms - self._begin_timestamp_ms) // 1000
+            self._begin_timestamp_ms = first_ms
+        seconds = (first_ms - self._begin_timestamp_ms) // 1000
         if not 0 <= seconds <= _MAX_SECONDS:
             seconds = 0 if seconds < 0 else _MAX_SECONDS
         if len(hashes) > _FEW:
             self._put_table(slots, hashes, physical_offsets, seconds)
         else:
             self._put_each(slots, hashes, physical_offsets, seconds)
-        # Calls of one write come topic by topic, so a later one may lie before an earlier one.
-        self.end_physical_offset = max(self.end_physical_offset, *physical_offsets)
-        self.end_timestamp_ms = store_timestamp_ms
+        self.end_physical_offset = physical_offsets[-1]
+        self.end_timestamp_ms = last_ms
         self._is_dirty = True
 
     def _put_table(

@@ -9,7 +9,8 @@ import pytest
 from mailboat.model.tags import unsigned_text_hash
 from mailboat.store import index_file
 from mailboat.store.file_pool import FilePool
-from mailboat.store.index_service import IndexedRecord, IndexService, file_name
+from mailboat.store.index_backlog import IndexedRecord
+from mailboat.store.index_service import IndexService, file_name
 from mailboat.testing.simulated_disk import SimulatedDisk
 
 _SLOTS = 7
@@ -33,6 +34,7 @@ def _index(disk: SimulatedDisk) -> IndexService:
 def _fill(index: IndexService, disk: SimulatedDisk, count: int = _ENTRIES) -> None:
     for number in range(count):
         index.put_messages((IndexedRecord("t", f"k{number}", None, number),), disk.wall_ms())
+    index.build()
 
 
 @pytest.mark.parametrize("back_s", [900, _HOUR_S, _DAY_S, 365 * _DAY_S])
@@ -115,6 +117,7 @@ def test_a_search_finds_what_a_look_at_every_entry_finds(
         disk.advance(1)
         key = "hot" if number % 3 else f"rare{number % 9}"
         index.put_messages((IndexedRecord("t", key, None, number),), disk.wall_ms())
+        index.build()
         entries.append((key, number, disk.wall_ms()))
         if written and number % 10 == 0:
             for save in index.snapshot():
