@@ -67,6 +67,7 @@ class IndexFile:
         "_disk",
         "_entries",
         "_is_dirty",
+        "_is_sealed",
         "_max_entries",
         "_pool",
         "_slot_count",
@@ -94,6 +95,7 @@ class IndexFile:
         self._used_slots = 0
         self._begin_timestamp_ms = 0
         self._is_dirty = False
+        self._is_sealed = False
         self.path = path
         self.begin_physical_offset = 0
         self.end_physical_offset = 0
@@ -252,18 +254,23 @@ class IndexFile:
             self._disk.close(fd)
 
     def seal(self) -> Callable[[], None] | None:
-        """Take a last `snapshot` and give the memory of the slots back once it is written.
+        """Take a last `snapshot`; None when that was done before.
+
+        Returns:
+            A call that writes what is not written yet and gives the memory of the slots back. It
+            comes after those of earlier snapshots: until then the slots on the disk are old ones.
 
         Raises:
             OSError: the file is not complete; the call may be repeated.
         """
-        save = self.snapshot()
-        if save is None:
-            self._slots = None
+        if self._is_sealed:
             return None
+        save = self.snapshot()
+        self._is_sealed = True
 
         def save_and_forget() -> None:
-            save()
+            if save is not None:
+                save()
             self._slots = None
 
         return save_and_forget
