@@ -215,6 +215,18 @@ def test_a_kill_before_keys_are_built_loses_none_and_doubles_none() -> None:
 
 
 @pytest.mark.usefixtures("no_slices")
+def test_the_background_has_work_until_all_is_built() -> None:
+    """One message a slice here; the owner gives the next slice soon."""
+    life = Life()
+    life.send(0, 5)
+    for built in range(5):
+        assert life.entries == 2 * built
+        assert life.store.has_unwritten
+        life.store.background()
+    assert not life.store.has_unwritten
+
+
+@pytest.mark.usefixtures("no_slices")
 def test_a_clean_stop_builds_all() -> None:
     """The next start reads no record again."""
     life = Life()
@@ -274,6 +286,8 @@ def test_keys_that_found_no_room_are_read_from_the_log(
     life.faulty.inject(Fault(("create",), 1, errno.ENOSPC, sticky=True))
     build(life)
     assert life.store.index.gap == 0
+    life.send(30, 2, in_batch=True)
+    life.send(32, 2)
     assert not life.store.index.has_backlog
     life.store.background()
     assert "no room" in (life.store.refusal() or "")
@@ -281,9 +295,8 @@ def test_keys_that_found_no_room_are_read_from_the_log(
     life.store.background()
     assert life.store.index.gap is None
     assert life.store.refusal() is None
-    count = life.store.max_offset("t", 0)
-    assert life.missing(count) == []
-    assert life.entries == 2 * count
+    assert life.entries == 2 * life.store.max_offset("t", 0)
+    assert life.missing(10) == []
 
 
 def test_a_gap_that_is_filled_in_part_begins_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,6 +318,52 @@ def test_a_gap_that_is_filled_in_part_begins_later(monkeypatch: pytest.MonkeyPat
     life.store.background()
     assert life.missing(40) == []
     assert life.entries == 80
+
+
+@pytest.mark.parametrize(("number", "built"), [(7, 5), (10, 5), (11, 10)])
+def test_a_gap_that_cannot_be_read_on_begins_with_what_is_not_built(
+    monkeypatch: pytest.MonkeyPatch, number: int, built: int
+) -> None:
+    """A failed read in the middle of the log loses nothing that was read, and doubles nothing."""
+    monkeypatch.setattr(index_backlog, "BACKLOG_MESSAGES", 4)
+    life = Life()
+    life.send(0, 1)
+    life.store.background()
+    life.store.index.gap = life.store.commit_log.end
+    life.send(1, 30)
+    read = iter(range(1, 31))
+    index_record = life.store.dispatch.index_record
+
+    def fail(*record: Any) -> None:
+        if next(read) == number:
+            raise OSError(errno.EMFILE, "Too many open files")
+        index_record(*record)
+
+    monkeypatch.setattr(life.store.dispatch, "index_record", fail)
+    life.store.background()
+    # Five at a time have been built.
+    assert life.entries == 2 * (1 + built)
+    assert life.store.index.gap == life.store.physical_position("t", 0, 1 + built)
+    read = iter(range(100, 200))
+    life.store.background()
+    assert life.missing(31) == []
+    assert life.entries == 62
+
+
+@pytest.mark.parametrize("is_gap", [False, True])
+def test_a_stop_with_a_gap_fills_it(*, is_gap: bool) -> None:
+    """What a clean stop counts as complete is complete."""
+    life = Life()
+    life.send(0, 1)
+    life.store.background()
+    if is_gap:
+        life.store.index.gap = life.store.commit_log.end
+    life.send(1, 5)
+    life.store.close()
+    again = Life(life.disk.kill())
+    assert again.store.recovery.records == 0
+    assert again.missing(6) == []
+    assert again.entries == 12
 
 
 def test_a_segment_stays_until_its_keys_are_in_a_checkpoint() -> None:
