@@ -6,9 +6,10 @@ keys, the larger part of what the index costs, is done for many rounds at once.
 Source: apache/rocketmq store/index/IndexService.java (buildIndex, putKey) for which keys there are.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from struct import Struct, iter_unpack
 from typing import Final, NamedTuple, Protocol
 
@@ -24,9 +25,12 @@ BACKLOG_MESSAGES: Final = 2048
 BACKLOG_BYTES: Final = 8 * 1024 * 1024
 """Nor so much of the log: what waits is in memory, bodies and all."""
 
-# Enough to make columns pay, few enough to look at the clock in between.
+# Enough to make columns pay, few enough to look at the clock in between. Messages may be made of
+# keys, so a step is bounded by what it takes of the log as well.
 _CHUNK: Final = 256
+_CHUNK_BYTES: Final = 128 * 1024
 _PLACE: Final = itemgetter(1)
+_PHYSICAL_OFFSET: Final = attrgetter("physical_offset")
 
 
 class Indexed(Protocol):
@@ -161,11 +165,13 @@ class IndexBacklog:
         begin_ms = first_ms if begin_ms is None else begin_ms
         end_ms = first_ms + 1000 - (first_ms - begin_ms) % 1000
         columns = _Columns(self._seed)
-        room = _CHUNK
-        while room and rounds and rounds[0].store_timestamp_ms < end_ms:
-            source, count, _, last_ms = rounds[0]
+        room, end = _CHUNK, self.begin() + _CHUNK_BYTES
+        while room > 0 and rounds and rounds[0].store_timestamp_ms < end_ms:
+            source, count, physical_offset, last_ms = rounds[0]
+            if physical_offset >= end:
+                break
             start = self._taken
-            stop = min(start + room, count)
+            stop = _stop(source, start, min(start + room, count), end)
             columns.add(source, start, stop)
             room -= stop - start
             self.count -= stop - start
@@ -182,6 +188,17 @@ class IndexBacklog:
         except KeyError:
             seed = self._seeds[topic] = unsigned_text_hash(topic + "#")
             return seed
+
+
+def _stop(source: Sequence[Indexed] | ClientBatch | bytes, start: int, stop: int, end: int) -> int:
+    """Return where to stop so that, but for the first, no message lies behind a physical offset."""
+    if isinstance(source, bytes):
+        return stop
+    if isinstance(source, ClientBatch):
+        return max(bisect_left(source.physical_offsets, end, start, stop), start + 1)
+    if source[stop - 1].physical_offset < end:
+        return stop
+    return max(bisect_left(source, end, start, stop, key=_PHYSICAL_OFFSET), start + 1)
 
 
 class _OfTopic(NamedTuple):

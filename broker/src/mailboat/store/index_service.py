@@ -24,6 +24,8 @@ from mailboat.store.index_file import IndexFile, index_file_bytes, index_hash
 # Entries kept in memory before they go to the file: enough to make one call worth it.
 _WRITE_BYTES: Final = 256 * 1024
 _NAME_DIGITS: Final = 17
+# Of all that may wait, only messages made of keys take longer.
+_SEARCH_SLICE_S: Final = 0.03
 
 log = logging.getLogger(__name__)
 
@@ -92,13 +94,17 @@ class IndexService:
         return self._backlog.count > 0
 
     def _build_if_full(self) -> None:
-        if self._backlog.is_full:
-            self.build_or_stop()
-
-    def build_or_stop(self) -> None:
-        """Index all that waits, or leave a gap."""
         with contextlib.suppress(OSError):
-            self.build()
+            while self._backlog.is_full:
+                self._put(self._backlog.take(self._begin_ms()))
+
+    def build_for_search(self) -> None:
+        """Index what waits, before somebody looks; where that fails there is a gap.
+
+        What takes longer than anybody may hold the others up is left to the background.
+        """
+        with contextlib.suppress(OSError):
+            self.build(_SEARCH_SLICE_S)
 
     def build(self, slice_s: float | None = None) -> None:
         """Index what waits, oldest first, for so many seconds; by default all of it.

@@ -63,6 +63,7 @@ _ANY_BYTES: Final = 1 << 62
 _WRITE_QUEUES_A_SLICE: Final = 256
 _WRITE_SLICE_S: Final = 0.01
 _INDEX_SLICE_S: Final = 0.003
+_CHECKPOINT_INDEX_SLICE_S: Final = 0.02
 # Errors after which the same call may succeed, and that do not say that written bytes were lost.
 _PASSING_ERRORS: Final = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOENT}
 REJECT_REASONS: Final = ("disk_full", "no_room", "derived_files", "store_failed", "closed")
@@ -453,6 +454,9 @@ class MessageStore:
         That takes some slices: a client may send to thousands of new queues at once.
         """
         try:
+            self.index.build(_CHECKPOINT_INDEX_SLICE_S)
+            if self.index.has_backlog:
+                return  # What a checkpoint's offset covers is in the index: the next slice goes on.
             progress = self._note_derived()
         except OSError as exc:
             self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
@@ -491,7 +495,6 @@ class MessageStore:
 
     def _note_derived(self) -> Progress:
         """Return what the derived files add up to once all that is in memory has been written."""
-        self.index.build()  # What the offset below says is in the index is in it.
         self._index_saves = self.index.snapshot()
         self._dropped = self.cleaner.dropped_files()
         return Progress(

@@ -12,7 +12,7 @@ from mailboat.disk import read_file
 from mailboat.model.tags import java_hash
 from mailboat.store import index_backlog, message_store
 from mailboat.store.file_pool import FilePool
-from mailboat.store.index_backlog import ROW, IndexedRecord
+from mailboat.store.index_backlog import ROW, IndexBacklog, IndexedRecord
 from mailboat.store.index_service import IndexService
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
@@ -116,6 +116,30 @@ def test_entries_are_those_of_keys_put_one_by_one(
             # A file may begin some milliseconds early, with the first of what is built at once.
             second_ms = file.begin_timestamp_ms + 1000 * entry[2]
             assert second_ms <= times_ms[entry[1]] < second_ms + 1000
+
+
+@pytest.mark.parametrize("form", ["rounds", "one round", "batch"])
+def test_a_step_takes_little_of_the_log(form: str) -> None:
+    """A message may be made of keys; so large ones are built a few at a time."""
+    backlog = IndexBacklog()
+    places = list(range(0, 500_000, 50_000))
+    records = [IndexedRecord("t", f"U{place}", None, place) for place in places]
+    if form == "rounds":
+        for record in records:
+            backlog.add_messages([record], 1000)
+    elif form == "one round":
+        backlog.add_messages(records, 1000)
+    else:
+        made = [make_message(Sent(place, ("t", 0), b""), f"U{place}") for place in places]
+        batch = make_client_batch(made)
+        batch.keys, batch.physical_offsets = [], places
+        backlog.add_batch(batch, 1000)
+    steps = []
+    while backlog.count:
+        assert backlog.begin() == places[sum(map(len, steps))]
+        steps.append(backlog.take(None).physical_offsets)
+    # 128 KiB are the bytes of two and a half of them.
+    assert steps == [places[0:3], places[3:6], places[6:9], places[9:]]
 
 
 class Life:
