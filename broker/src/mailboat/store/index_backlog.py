@@ -166,20 +166,21 @@ class IndexBacklog:
         end_ms = first_ms + 1000 - (first_ms - begin_ms) % 1000
         columns = _Columns(self._seed)
         room, end = _CHUNK, self.begin() + _CHUNK_BYTES
-        while room > 0 and rounds and rounds[0].store_timestamp_ms < end_ms:
-            source, count, physical_offset, last_ms = rounds[0]
-            if physical_offset >= end:
+        while room > 0 and rounds:
+            source, count, physical_offset, store_timestamp_ms = rounds[0]
+            if store_timestamp_ms >= end_ms or physical_offset >= end:
                 break
+            last_ms = store_timestamp_ms
             start = self._taken
             stop = _stop(source, start, min(start + room, count), end)
             columns.add(source, start, stop)
             room -= stop - start
             self.count -= stop - start
-            if stop == count:
-                rounds.popleft()
-                self._taken = 0
-            else:
+            if stop < count:
                 self._taken = stop
+                break
+            rounds.popleft()
+            self._taken = 0
         return IndexRows(*columns.rows(), first_ms, last_ms)
 
     def _seed(self, topic: str) -> int:
