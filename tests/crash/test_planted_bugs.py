@@ -17,6 +17,7 @@ from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.dispatch import Dispatch
 from mailboat.store.flush import Flusher, FlushJob
+from mailboat.store.index_service import IndexService
 from mailboat.store.message_store import MessageStore
 from mailboat.store.queue_table import QueueTable
 from mailboat.store.segment import Segment
@@ -25,6 +26,8 @@ from mailboat.testing.history import HistoryViolation
 from mailboat.testing.store_simulator import StoreSimulator
 
 _MOST_SEEDS = 400
+
+pytestmark = pytest.mark.usefixtures("slow_index")
 
 
 @dataclass(frozen=True)
@@ -155,6 +158,18 @@ def _believe_page_cache(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(opening, "is_page_cache_intact", lambda disk, paths: True)
 
 
+class _CountsKeysThatWait(MessageStore):
+    def _begin_checkpoint(self, now_s: float) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(self.index, "build", lambda slice_s: None)
+            patch.setattr(IndexService, "has_backlog", False)
+            super()._begin_checkpoint(now_s)
+
+
+def _forget_the_gap(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(IndexService, "stop", lambda self, offset, error: self._backlog.clear())
+
+
 _BUGS = {
     "skips fdatasync": _Bug(wrap=_NoFdatasync),
     "skips the directory's fsync": _Bug(wrap=_NoDirectorySync),
@@ -170,6 +185,8 @@ _BUGS = {
     ),
     "shows before the flush": _Bug(store_class=_ShowsBeforeFlush, flush_disk_types=("SYNC_FLUSH",)),
     "writes the checkpoint before the queues": _Bug(_claim_unsynced_queues),
+    "counts keys in a checkpoint that wait to be indexed": _Bug(store_class=_CountsKeysThatWait),
+    "forgets from where on keys are missing": _Bug(_forget_the_gap, needs_failures=True),
     "leaves what a failed write wrote": _Bug(_leave_failed_writes, needs_failures=True),
     "flushes the newest segment only": _Bug(_flush_last_segment_only),
     "moves the flushed mark before the sync": _Bug(_mark_before_sync),

@@ -13,6 +13,8 @@ from mailboat.testing.store_simulator import StoreSimulator
 
 _STATES = int(os.environ.get("MAILBOAT_TEST_CRASH_STATES", "5200"))
 
+pytestmark = pytest.mark.usefixtures("slow_index")
+
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
 @pytest.mark.parametrize("with_failures", [False, True], ids=["crashes", "crashes-and-errors"])

@@ -682,6 +682,32 @@ async def test_messages_are_found_by_key(client: Client) -> None:
     assert {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"} <= set(answer.ext_fields)
 
 
+async def test_a_key_is_in_the_index_soon_after_its_send(
+    client: Client, broker: BrokerController
+) -> None:
+    """Within 100 ms and with nobody asking for it."""
+    loop = asyncio.get_running_loop()
+    built = asyncio.Event()
+    background = broker.store.background
+
+    def tell() -> None:
+        background()
+        built.set()
+
+    broker.store.background = tell  # type: ignore[method-assign]
+    waited_s = []
+    for number in range(8):
+        await client.send("T", b"x", 0, f"UNIQ_KEY\x01id-{number}\x02")
+        begin_s = loop.time()
+        async with asyncio.timeout(5):
+            while sum(broker.store.index.entry_counts) <= number:
+                built.clear()
+                await built.wait()
+        waited_s.append(loop.time() - begin_s)
+    # Half of them, as a busy machine may be late with anything.
+    assert sorted(waited_s)[3] < 0.1
+
+
 async def test_an_answer_never_breaks_the_frame(tmp_path: Path) -> None:
     """Five messages of four million bytes under one key do not fit a frame; those that fit come."""
     small = settings(tmp_path)

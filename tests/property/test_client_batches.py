@@ -183,10 +183,10 @@ def test_keys_put_together_make_the_file_of_keys_put_alone(
         for number, group in enumerate(groups):
             offsets = [number * 1000 + at for at in range(len(group))]
             if is_together:
-                file.put_all(group, offsets, 1000 * number)
+                file.put_all(group, offsets, 1000 * number, 1000 * number + 999)
             else:
                 for key_hash, offset in zip(group, offsets, strict=True):
-                    file.put_all([key_hash], [offset], 1000 * number)
+                    file.put_all([key_hash], [offset], 1000 * number, 1000 * number + 999)
         save = file.snapshot()
         assert (save is None) == (not groups)
         if save is not None:

@@ -340,7 +340,7 @@ class Cleaner:
             return False
         if self._reason_of(active, log_.end, pressure) in (None, "forced"):
             return False
-        if self._dispatch.dispatched_offset != log_.end or self._dispatch.index_gap is not None:
+        if self._dispatch.dispatched_offset != log_.end or self._index.gap is not None:
             return False
         if safe_offset < log_.end:
             return True

@@ -24,7 +24,8 @@ from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRAN
 from mailboat.model.tags import tags_code
 from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
-from mailboat.store.index_service import IndexedRecord, IndexService
+from mailboat.store.index_backlog import ROW, IndexedRecord
+from mailboat.store.index_service import IndexService
 from mailboat.store.message_inner import MessageInner, PreparedRecords
 from mailboat.store.queue_table import QueueTable
 
@@ -70,8 +71,6 @@ class Dispatch:
         self.on_arrival: ArrivalListener | None = None
         self.dispatched_offset = 0
         self.last_store_timestamp_ms = 0
-        # Physical offset of the first record whose keys are missing because of a failed call.
-        self.index_gap: int | None = None
 
     def dispatch_put(
         self,
@@ -119,29 +118,23 @@ class Dispatch:
         else:
             for queue, unit in zip(queues, units, strict=True):
                 queue.append_units(unit, end)
-        if messages and self._index_enabled and self.index_gap is None:
-            try:
-                self._index.put_messages(messages, store_timestamp_ms)
-            except OSError as exc:
-                self._index_stops(messages[0].physical_offset, exc)
+        if messages and self._index_enabled:
+            self._index.put_messages(messages, store_timestamp_ms)
         self._published(touched, end, store_timestamp_ms)
 
     def _publish_prepared(self, prepared: PreparedRecords, end: int) -> None:
         touched: dict[ConsumeQueue, None] = {}
+        keys = prepared.keys
         for queue, _, units, physical_end in prepared.queues:
-            if not queue.is_removed:
+            if queue.is_removed:
+                keys = _without(keys, units)
+            else:
                 queue.append_units(units, physical_end)
                 touched[queue] = None
-        if touched and self._index_enabled and self.index_gap is None:
-            try:
-                self._index.put_rows(prepared.keys, prepared.store_timestamp_ms)
-            except OSError as exc:
-                self._index_stops(end - len(prepared.records), exc)
+        if keys and self._index_enabled:
+            first = end - len(prepared.records)
+            self._index.put_rows(keys, first, prepared.store_timestamp_ms)
         self._published(touched, end, prepared.store_timestamp_ms)
-
-    def _index_stops(self, physical_offset: int, exc: OSError) -> None:
-        self.index_gap = physical_offset
-        log.warning("index stops physical_offset=%d: %s", physical_offset, exc)
 
     def _published(
         self, touched: dict[ConsumeQueue, None], end: int, store_timestamp_ms: int
@@ -187,7 +180,7 @@ class Dispatch:
         if (
             not self._index_enabled
             or transaction == TRANSACTION_ROLLBACK
-            or self.index_gap is not None
+            or self._index.gap is not None
         ):
             return
         try:
@@ -195,7 +188,6 @@ class Dispatch:
         except OSError as exc:
             if exc.errno not in NO_ROOM:
                 raise
-            self._index_stops(header.physical_offset, exc)
 
     def index_record(self, buffer: memoryview, parts: RecordParts) -> None:
         """Add only the keys of one record.
@@ -218,7 +210,7 @@ class Dispatch:
             properties.get(PropertyName.KEYS),
             parts.header.physical_offset,
         )
-        self._index.put_messages((record,), parts.store_timestamp_ms)
+        self._index.put_record(record, parts.store_timestamp_ms)
 
     def _restore_unit(self, queue: ConsumeQueue, parts: RecordParts, code: int) -> None:
         header = parts.header
@@ -275,6 +267,12 @@ class Dispatch:
             # In memory they are as good: a start makes no room by waiting.
             if exc.errno not in NO_ROOM:
                 raise
+
+
+def _without(keys: bytes, units: bytes) -> bytes:
+    """Return rows of keys without those of the messages that some units stand for."""
+    gone = {physical_offset for physical_offset, _, _ in UNIT.iter_unpack(units)}
+    return b"".join([ROW.pack(*row) for row in ROW.iter_unpack(keys) if row[1] not in gone])
 
 
 def _can_be_queued(topic: str, header: RecordHeader) -> bool:

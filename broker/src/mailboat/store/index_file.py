@@ -67,6 +67,7 @@ class IndexFile:
         "_disk",
         "_entries",
         "_is_dirty",
+        "_is_sealed",
         "_max_entries",
         "_pool",
         "_slot_count",
@@ -94,6 +95,7 @@ class IndexFile:
         self._used_slots = 0
         self._begin_timestamp_ms = 0
         self._is_dirty = False
+        self._is_sealed = False
         self.path = path
         self.begin_physical_offset = 0
         self.end_physical_offset = 0
@@ -110,25 +112,30 @@ class IndexFile:
         return self._begin_timestamp_ms
 
     def put_all(
-        self, hashes: list[int], physical_offsets: list[int], store_timestamp_ms: int
+        self, hashes: list[int], physical_offsets: list[int], first_ms: int, last_ms: int
     ) -> None:
-        """Add keys by their unsigned hashes, all of one store time; there is room for all."""
+        """Add keys by their unsigned hashes, in the order of the log; there is room for all.
+
+        Their store times, from `first_ms` to `last_ms`, are in one second as the file counts them.
+
+        Raises:
+            OSError: the slots cannot be read; nothing was added.
+        """
         slots = self._slots
         if slots is None:
             slots = self._load_slots()
         if not self.entry_count:
             self.begin_physical_offset = physical_offsets[0]
-            self._begin_timestamp_ms = store_timestamp_ms
-        seconds = (store_timestamp_ms - self._begin_timestamp_ms) // 1000
+            self._begin_timestamp_ms = first_ms
+        seconds = (first_ms - self._begin_timestamp_ms) // 1000
         if not 0 <= seconds <= _MAX_SECONDS:
             seconds = 0 if seconds < 0 else _MAX_SECONDS
         if len(hashes) > _FEW:
             self._put_table(slots, hashes, physical_offsets, seconds)
         else:
             self._put_each(slots, hashes, physical_offsets, seconds)
-        # Calls of one write come topic by topic, so a later one may lie before an earlier one.
-        self.end_physical_offset = max(self.end_physical_offset, *physical_offsets)
-        self.end_timestamp_ms = store_timestamp_ms
+        self.end_physical_offset = physical_offsets[-1]
+        self.end_timestamp_ms = last_ms
         self._is_dirty = True
 
     def _put_table(
@@ -247,18 +254,23 @@ class IndexFile:
             self._disk.close(fd)
 
     def seal(self) -> Callable[[], None] | None:
-        """Take a last `snapshot` and give the memory of the slots back once it is written.
+        """Take a last `snapshot`; None when that was done before.
+
+        Returns:
+            A call that writes what is not written yet and gives the memory of the slots back. It
+            comes after those of earlier snapshots: until then the slots on the disk are old ones.
 
         Raises:
             OSError: the file is not complete; the call may be repeated.
         """
-        save = self.snapshot()
-        if save is None:
-            self._slots = None
+        if self._is_sealed:
             return None
+        save = self.snapshot()
+        self._is_sealed = True
 
         def save_and_forget() -> None:
-            save()
+            if save is not None:
+                save()
             self._slots = None
 
         return save_and_forget

@@ -1,60 +1,32 @@
 """The IndexFiles of a store: adding keys, finding messages by key, dropping old files.
 
+What is stored waits in a backlog first: `build` turns it into entries, a search and a checkpoint
+before they look. Where that fails, the keys of all messages from the `gap` on are missing until
+they are read from the CommitLog again (`mailboat.store.opening.index_from`).
+
 Source: apache/rocketmq store/index/IndexService.java @ rocketmq-all-5.3.3.
 """
 
 import contextlib
 import errno
 import logging
-import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final
 
 from mailboat.disk import Disk, UnreadableError
-from mailboat.model.tags import unsigned_hashes, unsigned_text_hash
+from mailboat.model.tags import unsigned_text_hash
 from mailboat.store.file_pool import FilePool
+from mailboat.store.index_backlog import IndexBacklog, Indexed, IndexedRecord, IndexRows
 from mailboat.store.index_file import IndexFile, index_file_bytes, index_hash
 
 # Entries kept in memory before they go to the file: enough to make one call worth it.
 _WRITE_BYTES: Final = 256 * 1024
 _NAME_DIGITS: Final = 17
-_ROW: Final = struct.Struct("=Iq")
+# Of all that may wait, only messages made of keys take longer.
+_SEARCH_SLICE_S: Final = 0.03
 
 log = logging.getLogger(__name__)
-
-
-class Indexed(Protocol):
-    """What the index wants to know of a message."""
-
-    @property
-    def topic(self) -> str:
-        """The topic."""
-        ...
-
-    @property
-    def unique_key(self) -> str | None:
-        """The producer's id."""
-        ...
-
-    @property
-    def keys(self) -> str | None:
-        """Further keys, joined by spaces."""
-        ...
-
-    @property
-    def physical_offset(self) -> int:
-        """Where the record lies."""
-        ...
-
-
-class IndexedRecord(NamedTuple):
-    """A record read back from the CommitLog."""
-
-    topic: str
-    unique_key: str | None
-    keys: str | None
-    physical_offset: int
 
 
 class IndexService:
@@ -69,54 +41,108 @@ class IndexService:
         self._directory = directory
         self._slot_count = slot_count
         self._max_entries = max_entries
-        self._topic_hashes: dict[str, int] = {}
+        self._backlog = IndexBacklog()
         self._saves: list[Callable[[], None]] = []
         self.files: list[IndexFile] = []
         self.dropped: list[str] = []
         """Paths of files that are out of the index and still on the disk, oldest first."""
 
+        self.gap: int | None = None
+        """Physical offset of the first record whose keys are missing because of a failed call."""
+
     def put_messages(self, messages: Sequence[Indexed], store_timestamp_ms: int) -> None:
-        """Index messages of one store time under their unique keys and their other keys.
+        """Take over messages of one store time, to be indexed soon; there is at least one.
+
+        They come in the order of the log and stay as they are. Behind a gap they are not kept.
+        """
+        if self.gap is None:
+            self._backlog.add_messages(messages, store_timestamp_ms)
+            self._build_if_full()
+
+    def put_rows(self, rows: bytes, physical_offset: int, store_timestamp_ms: int) -> None:
+        """Take over keys that are hashed, as `put_messages` does messages.
+
+        Args:
+            rows: an `index_backlog.ROW` for each key, in the order of the log.
+            physical_offset: of the first message.
+            store_timestamp_ms: of all of them.
+        """
+        if self.gap is None:
+            self._backlog.add_rows(rows, physical_offset, store_timestamp_ms)
+            self._build_if_full()
+
+    def put_record(self, record: IndexedRecord, store_timestamp_ms: int) -> None:
+        """Take over a record that was read back from the CommitLog, even behind a gap.
 
         Raises:
-            OSError: a new file could not be created; the keys of the last messages are missing.
+            OSError: as `build` does.
         """
-        by_topic: dict[str, list[Indexed]] = {}
-        for message in messages:
+        self._backlog.add_messages((record,), store_timestamp_ms)
+        if self._backlog.is_full:
+            self.build()
+
+    @property
+    def has_backlog(self) -> bool:
+        """Messages wait to be indexed."""
+        return self._backlog.count > 0
+
+    def _build_if_full(self) -> None:
+        with contextlib.suppress(OSError):
+            while self._backlog.is_full:
+                self._put(self._backlog.take(self._begin_ms()))
+
+    def build_for_search(self) -> None:
+        """Index what waits, before somebody looks; where that fails there is a gap.
+
+        What takes longer than anybody may hold the others up is left to the background.
+        """
+        with contextlib.suppress(OSError):
+            self.build(_SEARCH_SLICE_S)
+
+    def build(self, slice_s: float | None = None) -> None:
+        """Index what waits, oldest first, for so many seconds; by default all of it.
+
+        Raises:
+            OSError: a new file could not be created; `gap` says from where on keys are missing.
+        """
+        backlog = self._backlog
+        until_s = None if slice_s is None else self._disk.monotonic() + slice_s
+        while backlog.count:
+            self._put(backlog.take(self._begin_ms()))
+            if until_s is not None and self._disk.monotonic() >= until_s:
+                break
+
+    def _begin_ms(self) -> int | None:
+        """Return the store time with which the file of the next entry begins, None for theirs."""
+        if self.files and self.files[-1].entry_count and self.files[-1].room > 0:
+            return self.files[-1].begin_timestamp_ms
+        return None
+
+    def _put(self, rows: IndexRows) -> None:
+        hashes, offsets, first_ms, last_ms = rows
+        done = 0
+        while done < len(hashes):
             try:
-                by_topic[message.topic].append(message)
-            except KeyError:
-                by_topic[message.topic] = [message]
-        for topic, of_topic in by_topic.items():
-            seed = self._seed(topic)
-            hashes, offsets = _hash_keys(of_topic, seed)
-            self._put(hashes, offsets, store_timestamp_ms)
+                file = self._current()
+                end = done + file.room
+                file.put_all(hashes[done:end], offsets[done:end], first_ms, last_ms)
+            except OSError as exc:
+                self.stop(offsets[done], exc)
+                raise
+            done = end
 
-    def put_rows(self, rows: bytes, store_timestamp_ms: int) -> None:
-        """Index keys by rows of their unsigned hash (4 bytes) and physical offset (8 bytes).
+    def stop(self, physical_offset: int, error: OSError) -> None:
+        """Note that keys are missing from a record on, and let go of all that waits."""
+        if self.gap is None:
+            log.warning("index stops physical_offset=%d: %s", physical_offset, error)
+        self.gap = physical_offset
+        self._backlog.clear()
 
-        Numbers are in the machine's order, without padding; all have one store time.
-
-        Raises:
-            OSError: a new file could not be created; the last keys are missing.
-        """
-        if rows:
-            hashes, offsets = zip(*_ROW.iter_unpack(rows), strict=True)
-            self._put(list(hashes), list(offsets), store_timestamp_ms)
-
-    def _put(self, hashes: list[int], offsets: list[int], store_timestamp_ms: int) -> None:
-        while hashes:
-            file = self._current()
-            room = file.room
-            file.put_all(hashes[:room], offsets[:room], store_timestamp_ms)
-            hashes, offsets = hashes[room:], offsets[room:]
-
-    def _seed(self, topic: str) -> int:
-        try:
-            return self._topic_hashes[topic]
-        except KeyError:
-            seed = self._topic_hashes[topic] = unsigned_text_hash(topic + "#")
-            return seed
+    def stop_waiting(self) -> None:
+        """Turn what waits into a gap: whoever handed it over could not go on."""
+        if self._backlog.count:
+            self.gap = self._backlog.begin()
+            self._backlog.clear()
 
     def _current(self) -> IndexFile:
         if self.files:
@@ -312,6 +338,7 @@ class IndexService:
             file.close()
         self.files = []
         self._saves = []
+        self._backlog.clear()
 
 
 def file_name(now_ms: int, newest: str) -> str:
@@ -334,36 +361,3 @@ def file_name(now_ms: int, newest: str) -> str:
     if len(following) != _NAME_DIGITS:
         raise OSError(errno.EOVERFLOW, f"no IndexFile can come after {newest}; remove index/")
     return max(name, following)
-
-
-def _hash_keys(messages: list[Indexed], seed: int) -> tuple[list[int], list[int]]:
-    """Return the unsigned hashes of all keys of messages, and the physical offset of each."""
-    unique_keys: list[bytes] = []
-    offsets: list[int] = []
-    keys: list[bytes] = []
-    places: list[int] = []
-    for message in messages:
-        if message.unique_key:
-            unique_keys.append(message.unique_key.encode())
-            offsets.append(message.physical_offset)
-        if message.keys:
-            keys.append(message.keys.encode())
-            places.append(message.physical_offset)
-    if not keys:
-        return unsigned_hashes(unique_keys, seed), offsets
-    single_keys, places = _split_keys(keys, places)
-    hashes = unsigned_hashes(unique_keys, seed) + unsigned_hashes(single_keys, seed)
-    return hashes, offsets + places
-
-
-def _split_keys(keys: Sequence[bytes], offsets: list[int]) -> tuple[Sequence[bytes], list[int]]:
-    """Split what holds several keys; RocketMQ does so at single spaces only."""
-    if all(keys) and b" " not in b"".join(keys):
-        return keys, offsets
-    pairs = [
-        (key, offset)
-        for joined, offset in zip(keys, offsets, strict=True)
-        for key in joined.split(b" ")
-        if key
-    ]
-    return [key for key, _ in pairs], [offset for _, offset in pairs]

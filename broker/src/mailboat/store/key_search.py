@@ -53,8 +53,9 @@ def search_job(
     """Make a call that finds messages; it may run on any thread.
 
     What is damaged or removed meanwhile is left out; it raises OSError where files cannot be read
-    now.
+    now. Keys that wait to be indexed are indexed first.
     """
+    index.build_for_search()
     candidates = index.search(
         query.topic, query.key, _CANDIDATES * query.max_messages, query.begin_ms, query.end_ms
     )

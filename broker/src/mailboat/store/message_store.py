@@ -62,6 +62,8 @@ CHECKPOINT_INTERVAL_S: Final = 10.0
 _ANY_BYTES: Final = 1 << 62
 _WRITE_QUEUES_A_SLICE: Final = 256
 _WRITE_SLICE_S: Final = 0.01
+_INDEX_SLICE_S: Final = 0.003
+_CHECKPOINT_INDEX_SLICE_S: Final = 0.02
 # Errors after which the same call may succeed, and that do not say that written bytes were lost.
 _PASSING_ERRORS: Final = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOENT}
 REJECT_REASONS: Final = ("disk_full", "no_room", "derived_files", "store_failed", "closed")
@@ -252,7 +254,7 @@ class MessageStore:
                 self.finish_flush(job, exc)
                 raise
             self.finish_flush(job, None)
-        self._catch_up_index()
+        opening.complete_index(self.commit_log, self.dispatch, self.index)
         while not self.cleaner.trim(TRIM_SLICE_S):
             continue
         self._forget_noted()
@@ -401,11 +403,11 @@ class MessageStore:
     @property
     def has_unwritten(self) -> bool:
         """One slice of `background` was not enough for what there was to write."""
-        return self.refusal() is None and self.queues.has_unwritten
+        return self.refusal() is None and (self.queues.has_unwritten or self.index.has_backlog)
 
     def _write_some_derived(self) -> bool:
         try:
-            self._catch_up_index()
+            opening.complete_index(self.commit_log, self.dispatch, self.index, _INDEX_SLICE_S)
             self.queues.write_some(_WRITE_QUEUES_A_SLICE, _WRITE_SLICE_S)
             self.index.write_some()
         except OSError as exc:
@@ -415,11 +417,6 @@ class MessageStore:
             return False
         self._derived_refusal = None
         return True
-
-    def _catch_up_index(self) -> None:
-        gap = self.dispatch.index_gap
-        if gap is not None:
-            opening.index_from(self.commit_log, self.dispatch, gap)
 
     def _checkpoint_slice(self, now_s: float) -> None:
         progress = self._synced_progress
@@ -451,6 +448,9 @@ class MessageStore:
         That takes some slices: a client may send to thousands of new queues at once.
         """
         try:
+            self.index.build(_CHECKPOINT_INDEX_SLICE_S)
+            if self.index.has_backlog:
+                return  # What a checkpoint's offset covers is in the index: the next slice goes on.
             progress = self._note_derived()
         except OSError as exc:
             self._derived_refusal = f"no room for the ConsumeQueues: {exc}"

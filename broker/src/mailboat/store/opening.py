@@ -326,7 +326,7 @@ def _load_index(
     index.clear()
     if commit_log.start < start:
         try:
-            index_from(commit_log, dispatch, commit_log.start)
+            index_from(commit_log, dispatch, index, commit_log.start)
         except OSError as exc:
             if exc.errno not in NO_ROOM:
                 raise
@@ -369,17 +369,40 @@ def remove_abort(disk: Disk, paths: StorePaths) -> None:
     disk.fsync_dir(paths.root)
 
 
-def index_from(commit_log: CommitLog, dispatch: Dispatch, physical_offset: int) -> None:
+def index_from(
+    commit_log: CommitLog, dispatch: Dispatch, index: IndexService, physical_offset: int
+) -> None:
     """Add the keys that are missing from a physical offset on.
 
     Raises:
-        OSError: the index still stops; the call may be repeated.
+        OSError: the index still has a gap, if a later one; the call may be repeated.
     """
+    index.gap = physical_offset
 
     def add(buffer: memoryview, parts: RecordParts) -> None:
-        if parts.header.physical_offset < dispatch.dispatched_offset:
-            dispatch.index_gap = parts.header.physical_offset
+        header = parts.header
+        if header.physical_offset < dispatch.dispatched_offset:
             dispatch.index_record(buffer, parts)
+            if not index.has_backlog:
+                index.gap = header.physical_offset + header.size_bytes
 
-    Scanner(commit_log, commit_log.end, check_crc=False).scan(physical_offset, add)
-    dispatch.index_gap = None
+    try:
+        Scanner(commit_log, commit_log.end, check_crc=False).scan(physical_offset, add)
+        index.build()
+    except OSError:
+        index.stop_waiting()
+        raise
+    index.gap = None
+
+
+def complete_index(
+    commit_log: CommitLog, dispatch: Dispatch, index: IndexService, slice_s: float | None = None
+) -> None:
+    """Fill the index's gap, and index what waits: all of it, or for so many seconds.
+
+    Raises:
+        OSError: the index still has a gap; the call may be repeated.
+    """
+    if index.gap is not None:
+        index_from(commit_log, dispatch, index, index.gap)
+    index.build(slice_s)

@@ -1,5 +1,6 @@
 """IndexFile names and searches: order whatever the clock does, and no search without an end."""
 
+import errno
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -9,7 +10,9 @@ import pytest
 from mailboat.model.tags import unsigned_text_hash
 from mailboat.store import index_file
 from mailboat.store.file_pool import FilePool
-from mailboat.store.index_service import IndexedRecord, IndexService, file_name
+from mailboat.store.index_backlog import IndexedRecord
+from mailboat.store.index_service import IndexService, file_name
+from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
 
 _SLOTS = 7
@@ -33,6 +36,7 @@ def _index(disk: SimulatedDisk) -> IndexService:
 def _fill(index: IndexService, disk: SimulatedDisk, count: int = _ENTRIES) -> None:
     for number in range(count):
         index.put_messages((IndexedRecord("t", f"k{number}", None, number),), disk.wall_ms())
+    index.build()
 
 
 @pytest.mark.parametrize("back_s", [900, _HOUR_S, _DAY_S, 365 * _DAY_S])
@@ -115,6 +119,7 @@ def test_a_search_finds_what_a_look_at_every_entry_finds(
         disk.advance(1)
         key = "hot" if number % 3 else f"rare{number % 9}"
         index.put_messages((IndexedRecord("t", key, None, number),), disk.wall_ms())
+        index.build()
         entries.append((key, number, disk.wall_ms()))
         if written and number % 10 == 0:
             for save in index.snapshot():
@@ -143,3 +148,25 @@ def test_a_file_with_a_key_of_a_message_that_is_there_is_not_dropped() -> None:
     assert len(index.files) == 2
     index.drop_below(60)
     assert index.search("b", "k60", 10, 0, disk.wall_ms())(FilePool(disk, 2)) == [60]
+
+
+@pytest.mark.parametrize("snapshots", [0, 1])
+def test_a_full_file_is_searched_while_its_slots_wait_to_be_written(snapshots: int) -> None:
+    """Also where the next file cannot be made at first, or a checkpoint is under way."""
+    disk = SimulatedDisk()
+    faulty = FaultyDisk(disk)
+    index = IndexService(faulty, FilePool(faulty, 2), "/index", _SLOTS, _ENTRIES)
+    _fill(index, disk, _ENTRIES - 1)
+    saves = [save for _ in range(snapshots) for save in index.snapshot()]
+    faulty.inject(Fault(("create",), 1, errno.ENOSPC, sticky=True))
+    for _ in range(2):
+        index.gap = None
+        with pytest.raises(OSError, match="No space"):
+            _fill(index, disk, 1)
+    found = index.search("t", "k7", 10, 0, disk.wall_ms())
+    assert found(FilePool(disk, 2)) == [7]
+    faulty.heal()
+    for save in saves + index.snapshot():
+        save()
+    assert index.search("t", "k7", 10, 0, disk.wall_ms())(FilePool(disk, 2)) == [7]
+    assert index.files[0]._slots is None
