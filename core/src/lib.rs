@@ -1,5 +1,7 @@
 //! Python's door to `mailboat-wire`: converts arguments and results, decides nothing.
 
+mod reads;
+
 use mailboat_wire::checksum;
 use pyo3::prelude::*;
 
@@ -11,5 +13,7 @@ fn body_crc(body: &[u8]) -> u32 {
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(body_crc, module)?)
+    module.add_function(wrap_pyfunction!(body_crc, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::check_records, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::decode_records, module)?)
 }

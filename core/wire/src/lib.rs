@@ -1,3 +1,6 @@
 //! Frames, headers, records and keys of RocketMQ: pure functions, tested without Python.
 
+pub mod checking;
 pub mod checksum;
+pub mod property_text;
+pub mod stored_record;

@@ -1,0 +1,141 @@
+//! What readers of records ask for: the check of a pull's records, and records as messages.
+
+use std::borrow::Cow;
+
+use mailboat_wire::checking::{self, Wanted};
+use mailboat_wire::property_text;
+use mailboat_wire::stored_record::StoredRecord;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+
+/// Names of properties that are kept as Python strings for one call.
+const MOST_NAMES: usize = 32;
+
+/// Returns the number of the first bad record, -1 when all are good.
+///
+/// `records` lie back to back; they belong to the first `count` of those `units`, from
+/// `queue_offset` on, whose byte in `chosen` is not 0.
+#[pyfunction]
+#[pyo3(signature = (records, units, queue_offset, chosen, count, check_crc))]
+pub fn check_records(
+    records: &[u8],
+    units: &[u8],
+    queue_offset: i64,
+    chosen: Option<&[u8]>,
+    count: usize,
+    check_crc: bool,
+) -> isize {
+    let wanted = Wanted {
+        units,
+        queue_offset,
+        chosen,
+        count,
+    };
+    match checking::first_bad(records, &wanted, check_crc) {
+        None => -1,
+        Some(index) => isize::try_from(index).unwrap_or(isize::MAX),
+    }
+}
+
+/// Returns the fields of records that lie back to back, a tuple for each in the order of
+/// `mailboat.model.message.MessageExt`, and where it stopped: at the end or at a bad record.
+#[pyfunction]
+pub fn decode_records<'py>(py: Python<'py>, body: &[u8]) -> PyResult<(Bound<'py, PyList>, usize)> {
+    let rows = PyList::empty(py);
+    let mut texts = Texts::new(py);
+    let mut at = 0;
+    while let Some(record) = body.get(at..).and_then(StoredRecord::read) {
+        if !record.checksum_holds() {
+            break;
+        }
+        rows.append(texts.row(&record)?)?;
+        at += record.bytes.len();
+    }
+    Ok((rows, at))
+}
+
+/// Makes rows, and Python objects only once of what is the same in many records.
+struct Texts<'py, 'a> {
+    py: Python<'py>,
+    names: Vec<(&'a [u8], Bound<'py, PyString>)>,
+    topic: (&'a [u8], Bound<'py, PyString>),
+    born_host: (&'a [u8], Bound<'py, PyBytes>),
+    store_host: (&'a [u8], Bound<'py, PyBytes>),
+}
+
+impl<'py, 'a> Texts<'py, 'a> {
+    fn new(py: Python<'py>) -> Self {
+        Self {
+            py,
+            names: Vec::new(),
+            topic: (&[], PyString::new(py, "")),
+            born_host: (&[], PyBytes::new(py, &[])),
+            store_host: (&[], PyBytes::new(py, &[])),
+        }
+    }
+
+    fn row(&mut self, record: &StoredRecord<'a>) -> PyResult<Bound<'py, PyTuple>> {
+        let py = self.py;
+        if record.topic != self.topic.0 {
+            self.topic = (record.topic, text(py, record.topic));
+        }
+        if record.born_host != self.born_host.0 {
+            self.born_host = (record.born_host, PyBytes::new(py, record.born_host));
+        }
+        if record.store_host != self.store_host.0 {
+            self.store_host = (record.store_host, PyBytes::new(py, record.store_host));
+        }
+        let properties = self.properties(record.properties)?;
+        let fields: [Bound<'py, PyAny>; 16] = [
+            self.topic.1.clone().into_any(),
+            PyBytes::new(py, record.body).into_any(),
+            number(py, record.queue_id),
+            number(py, record.queue_offset),
+            number(py, record.physical_offset),
+            number(py, i64::try_from(record.bytes.len()).unwrap_or(i64::MAX)),
+            number(py, record.flag),
+            number(py, record.sys_flag),
+            number(py, record.body_crc),
+            number(py, record.born_timestamp_ms),
+            self.born_host.1.clone().into_any(),
+            number(py, record.store_timestamp_ms),
+            self.store_host.1.clone().into_any(),
+            number(py, record.reconsume_times),
+            number(py, record.prepared_transaction_offset),
+            properties.into_any(),
+        ];
+        PyTuple::new(py, fields)
+    }
+
+    fn properties(&mut self, stored: &'a [u8]) -> PyResult<Bound<'py, PyDict>> {
+        let properties = PyDict::new(self.py);
+        for (name, value) in property_text::entries(stored) {
+            properties.set_item(self.name(name), text(self.py, value))?;
+        }
+        Ok(properties)
+    }
+
+    fn name(&mut self, name: &'a [u8]) -> Bound<'py, PyString> {
+        if let Some((_, known)) = self.names.iter().find(|(stored, _)| *stored == name) {
+            return known.clone();
+        }
+        let made = text(self.py, name);
+        if self.names.len() < MOST_NAMES {
+            self.names.push((name, made.clone()));
+        }
+        made
+    }
+}
+
+/// Returns stored text; what is no UTF-8 is replaced, as Python's `errors="replace"` does.
+fn text<'py>(py: Python<'py>, stored: &[u8]) -> Bound<'py, PyString> {
+    let known: Cow<'_, str> = String::from_utf8_lossy(stored);
+    PyString::new(py, &known)
+}
+
+fn number(py: Python<'_>, value: impl Into<i64>) -> Bound<'_, PyAny> {
+    match value.into().into_pyobject(py) {
+        Ok(made) => made.into_any(),
+        Err(never) => match never {},
+    }
+}
