@@ -14,6 +14,7 @@ fn body_crc(body: &[u8]) -> u32 {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(body_crc, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::choose_places, module)?)?;
     module.add_function(wrap_pyfunction!(reads::check_records, module)?)?;
     module.add_function(wrap_pyfunction!(reads::decode_records, module)?)
 }

@@ -2,36 +2,46 @@
 
 use std::borrow::Cow;
 
-use mailboat_wire::checking::{self, Wanted};
+use mailboat_wire::checking;
+use mailboat_wire::places::{self, Limits};
 use mailboat_wire::property_text;
 use mailboat_wire::stored_record::StoredRecord;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PyString, PyTuple};
 
 /// Names of properties that are kept as Python strings for one call.
 const MOST_NAMES: usize = 32;
 
-/// Returns the number of the first bad record, -1 when all are good.
-///
-/// `records` lie back to back; they belong to the first `count` of those `units`, from
-/// `queue_offset` on, whose byte in `chosen` is not 0.
+/// Returns the packed places of the records that a read takes, and where to go on.
 #[pyfunction]
-#[pyo3(signature = (records, units, queue_offset, chosen, count, check_crc))]
-pub fn check_records(
-    records: &[u8],
+pub fn choose_places<'py>(
+    py: Python<'py>,
     units: &[u8],
     queue_offset: i64,
-    chosen: Option<&[u8]>,
-    count: usize,
-    check_crc: bool,
-) -> isize {
-    let wanted = Wanted {
-        units,
-        queue_offset,
-        chosen,
-        count,
+    max_messages: i64,
+    max_bytes: i64,
+    tags_codes: Option<&Bound<'py, PyFrozenSet>>,
+) -> PyResult<(Bound<'py, PyBytes>, i64)> {
+    let mut codes = Vec::new();
+    if let Some(tags_codes) = tags_codes {
+        for code in tags_codes {
+            codes.push(code.extract::<i64>()?);
+        }
+        codes.sort_unstable();
+    }
+    let limits = Limits {
+        max_messages,
+        max_bytes,
+        tags_codes: tags_codes.map(|_| &codes[..]),
     };
-    match checking::first_bad(records, &wanted, check_crc) {
+    let (chosen, after) = places::choose(units, queue_offset, &limits);
+    Ok((PyBytes::new(py, &chosen), after))
+}
+
+/// Returns the number of the first bad record, -1 when all are good.
+#[pyfunction]
+pub fn check_records(records: &[u8], places: &[u8], check_crc: bool) -> isize {
+    match checking::first_bad(records, places::unpack(places), check_crc) {
         None => -1,
         Some(index) => isize::try_from(index).unwrap_or(isize::MAX),
     }
@@ -95,7 +105,7 @@ impl<'py, 'a> Texts<'py, 'a> {
             number(py, i64::try_from(record.bytes.len()).unwrap_or(i64::MAX)),
             number(py, record.flag),
             number(py, record.sys_flag),
-            number(py, record.body_crc),
+            number(py, i32::from_be_bytes(record.body_crc.to_be_bytes())),
             number(py, record.born_timestamp_ms),
             self.born_host.1.clone().into_any(),
             number(py, record.store_timestamp_ms),

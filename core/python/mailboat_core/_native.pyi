@@ -1,12 +1,12 @@
 from typing import Any
 
 def body_crc(body: bytes) -> int: ...
-def check_records(
-    records: bytes,
+def choose_places(
     units: bytes,
     queue_offset: int,
-    chosen: bytes | None,
-    count: int,
-    check_crc: bool,
-) -> int: ...
+    max_messages: int,
+    max_bytes: int,
+    tags_codes: frozenset[int] | None,
+) -> tuple[bytes, int]: ...
+def check_records(records: bytes, places: bytes, check_crc: bool) -> int: ...
 def decode_records(body: bytes) -> tuple[list[tuple[Any, ...]], int]: ...

@@ -2,5 +2,6 @@
 
 pub mod checking;
 pub mod checksum;
+pub mod places;
 pub mod property_text;
 pub mod stored_record;

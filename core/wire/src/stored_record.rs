@@ -47,8 +47,8 @@ const ENTRY_END: u8 = 2;
 pub struct StoredRecord<'a> {
     /// The whole record.
     pub bytes: &'a [u8],
-    /// Checksum of the body as stored.
-    pub body_crc: i32,
+    /// Checksum of the body as stored; the highest bit means nothing.
+    pub body_crc: u32,
     /// Queue of the topic.
     pub queue_id: i32,
     /// The program's own number.
@@ -93,7 +93,7 @@ impl<'a> StoredRecord<'a> {
         if magic != MAGIC_V1 && magic != MAGIC_V2 {
             return None;
         }
-        let body_crc = rest.int()?;
+        let body_crc = rest.array().map(u32::from_be_bytes)?;
         let queue_id = rest.int()?;
         let flag = rest.int()?;
         let queue_offset = rest.long()?;
@@ -139,7 +139,7 @@ impl<'a> StoredRecord<'a> {
     #[must_use]
     pub fn checksum_holds(&self) -> bool {
         whole_checksum_holds(self.bytes)
-            .unwrap_or_else(|| body_crc(self.body) == self.body_crc.cast_unsigned() & CRC_MASK)
+            .unwrap_or_else(|| body_crc(self.body) == self.body_crc & CRC_MASK)
     }
 }
 

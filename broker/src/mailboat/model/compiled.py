@@ -1,0 +1,25 @@
+"""What the compiled core has for readers of records; None where it is not installed.
+
+Each has its definition in Python beside the place that calls it, and does the same.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+choose_places: Callable[[bytes, int, int, int, frozenset[int] | None], tuple[bytes, int]] | None
+"""Takes units, the queue offset of the first, limits of messages and bytes, and the tagsCodes that
+are wanted (None: all). Returns the places of the records that these limits allow, packed like
+units with the queue offset for the tagsCode, and the queue offset where to go on."""
+
+check_records: Callable[[bytes, bytes, bool], int] | None
+"""Takes records back to back, their packed places, and whether to check their checksums. Returns
+the number of the first bad record, -1 when all are good."""
+
+decode_records: Callable[[bytes], tuple[list[tuple[Any, ...]], int]] | None
+"""Takes records back to back. Returns the fields of `MessageExt` for each, and where it stopped: at
+the end, or at the first bad record."""
+
+try:
+    from mailboat_core import check_records, choose_places, decode_records
+except ImportError:
+    choose_places = check_records = decode_records = None
