@@ -16,5 +16,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(body_crc, module)?)?;
     module.add_function(wrap_pyfunction!(reads::choose_places, module)?)?;
     module.add_function(wrap_pyfunction!(reads::check_records, module)?)?;
-    module.add_function(wrap_pyfunction!(reads::decode_records, module)?)
+    module.add_function(wrap_pyfunction!(reads::decode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::decode_rows, module)?)
 }

@@ -64,6 +64,79 @@ pub fn decode_records<'py>(py: Python<'py>, body: &[u8]) -> PyResult<(Bound<'py,
     Ok((rows, at))
 }
 
+/// What `decode_rows` returns: payloads, stored properties and heads of the rows; the first and last
+/// queue offset seen and how many; where it stopped.
+type Rows<'py> = (
+    Bound<'py, PyList>,
+    Bound<'py, PyList>,
+    Bound<'py, PyList>,
+    (i64, i64, usize),
+    usize,
+);
+
+/// Returns columns of the records from a position on, as `mailboat_spark.records` keeps them.
+///
+/// Records at the queue offset `end` and after it are left out, and with `tags` those of other
+/// tags. It stops at the end, at a bad record, and at one with a compressed body.
+#[pyfunction]
+pub fn decode_rows<'py>(
+    py: Python<'py>,
+    body: &[u8],
+    at: usize,
+    end: i64,
+    tags: &Bound<'py, PyFrozenSet>,
+) -> PyResult<Rows<'py>> {
+    let (payloads, properties, heads) = (PyList::empty(py), PyList::empty(py), PyList::empty(py));
+    let (mut at, mut seen) = (at, (0, -1, 0));
+    while let Some(record) = body.get(at..).and_then(StoredRecord::read) {
+        if record.is_compressed() || !record.checksum_holds() {
+            break;
+        }
+        at += record.bytes.len();
+        if record.queue_offset >= end {
+            continue;
+        }
+        let first = if seen.2 == 0 {
+            record.queue_offset
+        } else {
+            seen.0
+        };
+        seen = (first, record.queue_offset, seen.2 + 1);
+        if !tags.is_empty() {
+            let tag = property_text::value_of(record.properties, b"TAGS");
+            let is_wanted = match tag {
+                Some(tag) => tags.contains(PyBytes::new(py, tag))?,
+                None => false,
+            };
+            if !is_wanted {
+                continue;
+            }
+        }
+        payloads.append(PyBytes::new(py, record.body))?;
+        properties.append(PyBytes::new(py, record.properties))?;
+        heads.append(row_head(py, &record)?)?;
+    }
+    Ok((payloads, properties, heads, seen, at))
+}
+
+fn row_head<'py>(py: Python<'py>, record: &StoredRecord<'_>) -> PyResult<Bound<'py, PyTuple>> {
+    PyTuple::new(
+        py,
+        [
+            number(py, i64::try_from(record.bytes.len()).unwrap_or(i64::MAX)),
+            number(py, record.magic),
+            number(py, signed(record.body_crc)),
+            number(py, record.flag),
+            number(py, record.queue_offset),
+            number(py, record.sys_flag),
+            number(py, record.born_timestamp_ms),
+            number(py, record.store_timestamp_ms),
+            number(py, record.reconsume_times),
+            number(py, i64::try_from(record.body.len()).unwrap_or(i64::MAX)),
+        ],
+    )
+}
+
 /// Makes rows, and Python objects only once of what is the same in many records.
 struct Texts<'py, 'a> {
     py: Python<'py>,
@@ -105,7 +178,7 @@ impl<'py, 'a> Texts<'py, 'a> {
             number(py, i64::try_from(record.bytes.len()).unwrap_or(i64::MAX)),
             number(py, record.flag),
             number(py, record.sys_flag),
-            number(py, i32::from_be_bytes(record.body_crc.to_be_bytes())),
+            number(py, signed(record.body_crc)),
             number(py, record.born_timestamp_ms),
             self.born_host.1.clone().into_any(),
             number(py, record.store_timestamp_ms),
@@ -141,6 +214,10 @@ impl<'py, 'a> Texts<'py, 'a> {
 fn text<'py>(py: Python<'py>, stored: &[u8]) -> Bound<'py, PyString> {
     let known: Cow<'_, str> = String::from_utf8_lossy(stored);
     PyString::new(py, &known)
+}
+
+fn signed(crc: u32) -> i32 {
+    i32::from_be_bytes(crc.to_be_bytes())
 }
 
 fn number(py: Python<'_>, value: impl Into<i64>) -> Bound<'_, PyAny> {

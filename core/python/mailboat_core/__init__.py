@@ -1,5 +1,11 @@
 """The compiled core: the hot path of the mailboat broker, and nothing it cannot do without."""
 
-from mailboat_core._native import body_crc, check_records, choose_places, decode_records
+from mailboat_core._native import (
+    body_crc,
+    check_records,
+    choose_places,
+    decode_records,
+    decode_rows,
+)
 
-__all__ = ["body_crc", "check_records", "choose_places", "decode_records"]
+__all__ = ["body_crc", "check_records", "choose_places", "decode_records", "decode_rows"]

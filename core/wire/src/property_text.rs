@@ -14,9 +14,25 @@ pub fn entries(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
+/// Returns the value of the first entry of a name, None where there is none or it is empty.
+#[must_use]
+pub fn value_of<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let mut entries = text.split(|byte| *byte == ENTRY_END);
+    let value = entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix(&[NAME_END]))?;
+    (!value.is_empty()).then_some(value)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::entries;
+    use super::{entries, value_of};
+
+    #[test]
+    fn the_first_entry_of_a_name_has_its_value() {
+        let text = b"XTAGS\x01x\x02TAGS\x01a\x01b\x02TAGS\x01c";
+        assert_eq!(value_of(text, b"TAGS"), Some(&b"a\x01b"[..]));
+        assert_eq!(value_of(b"TAGS\x01\x02TAGS\x01c", b"TAGS"), None);
+        assert_eq!(value_of(b"TAGS", b"TAGS"), None);
+    }
 
     #[test]
     fn broken_entries_are_left_out_and_values_may_hold_the_first_separator() {

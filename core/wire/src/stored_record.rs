@@ -34,6 +34,7 @@ use crate::checksum::body_crc;
 const MAGIC_V1: u32 = 0xDAA3_20A7;
 const MAGIC_V2: u32 = 0xDAA3_20AB;
 const FIXED_BYTES: usize = 91;
+const COMPRESSED: i32 = 0x1;
 const BORN_HOST_V6: i32 = 0x10;
 const STORE_HOST_V6: i32 = 0x20;
 const CRC_MASK: u32 = 0x7FFF_FFFF;
@@ -47,6 +48,8 @@ const ENTRY_END: u8 = 2;
 pub struct StoredRecord<'a> {
     /// The whole record.
     pub bytes: &'a [u8],
+    /// Which of the two forms it has.
+    pub magic: u32,
     /// Checksum of the body as stored; the highest bit means nothing.
     pub body_crc: u32,
     /// Queue of the topic.
@@ -117,6 +120,7 @@ impl<'a> StoredRecord<'a> {
         let properties = rest.take(properties_size)?;
         rest.0.is_empty().then_some(Self {
             bytes,
+            magic,
             body_crc,
             queue_id,
             flag,
@@ -133,6 +137,12 @@ impl<'a> StoredRecord<'a> {
             topic,
             properties,
         })
+    }
+
+    /// Tells whether the body is compressed.
+    #[must_use]
+    pub fn is_compressed(&self) -> bool {
+        self.sys_flag & COMPRESSED != 0
     }
 
     /// Checks the whole record's checksum where it has one, else the body's.

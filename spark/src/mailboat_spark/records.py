@@ -1,7 +1,8 @@
 """From a pull answer's body to Python lists, one per raw field.
 
-The common record (v1 magic, both hosts IPv4) costs one unpack and a few slices; every other one
-goes through `mailboat.model.record`. Both check shape and checksums alike. Properties stay bytes
+The compiled core, where it is installed, takes apart what is whole and not compressed. Otherwise
+the common record (v1 magic, both hosts IPv4) costs one unpack and a few slices; every other one
+goes through `mailboat.model.record`. All check shape and checksums alike. Properties stay bytes
 here: `schema` takes out of them only what the asked columns need.
 """
 
@@ -13,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from isal.isal_zlib import crc32
 
 from mailboat.errors import CorruptRecordError, IllegalMessageError
+from mailboat.model import compiled
 from mailboat.model.compression import decompress
 from mailboat.model.properties import PropertyName
 from mailboat.model.record import (
@@ -32,8 +34,8 @@ _ANY_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _BODY_AT: Final = HEAD_V4.size
 _MASK: Final = 0x7FFFFFFF
 _NO_LIMIT: Final = 1 << 62
-# The ten digits of the checksum, the last one first, right before the closing separator.
-_DIGITS: Final = slice(-2, -12, -1)
+# The end of a record that has a checksum, back to front: a separator, and the digits in order.
+_CRC_REVERSED: Final = slice(-1, -12, -1)
 
 # Of the bytes before the body only what a column or a check needs: size, magic, body CRC, flag,
 # queue offset, sysFlag, born and store timestamp, reconsume times, body size. Hosts, queue id and
@@ -103,10 +105,21 @@ def decode_body(
     """
     unpack, length, at = _HEAD.unpack_from, len(body), body_at
     first, last, seen, unpacked_bytes = 0, -1, 0, 0
+    wanted_tags = frozenset(tags)
     add_payload, add_properties, add_head = (
         rows.payloads.append, rows.properties.append, rows.heads.append
     )  # fmt: skip
     while at < length and unpacked_bytes < max_bytes:
+        if compiled.decode_rows is not None:
+            payloads, texts, heads, found, at = compiled.decode_rows(body, at, end, wanted_tags)
+            rows.payloads += payloads
+            rows.properties += texts
+            rows.heads += heads
+            if found[2]:
+                first = first if seen else found[0]
+                last, seen = found[1], seen + found[2]
+            if at == length:
+                break
         if length - at < FIXED_BYTES:
             raise _corrupt(at, "fewer bytes than a record has")
         head = unpack(body, at)
@@ -128,7 +141,7 @@ def decode_body(
             # The checksum of the whole record, where it has one, is its last property.
             if properties[-CRC_PROPERTY_BYTES:].startswith(CRC_PROPERTY_HEAD):
                 record_crc = crc32(body[at : stop - CRC_PROPERTY_BYTES]) & _MASK
-                holds = b"%010d" % record_crc == properties[_DIGITS]
+                holds = b"\x02%010d" % record_crc == properties[_CRC_REVERSED]
             else:
                 holds = crc32(payload) & _MASK == body_crc & _MASK
             if not holds:

@@ -19,7 +19,20 @@ decode_records: Callable[[bytes], tuple[list[tuple[Any, ...]], int]] | None
 """Takes records back to back. Returns the fields of `MessageExt` for each, and where it stopped: at
 the end, or at the first bad record."""
 
+_Seen = tuple[int, int, int]
+decode_rows: (
+    Callable[
+        [bytes, int, int, frozenset[bytes]],
+        tuple[list[bytes], list[bytes], list[tuple[Any, ...]], _Seen, int],
+    ]
+    | None
+)
+"""Takes records back to back, where to begin, the queue offset to stop before and the tags that are
+wanted (none: all). Returns payloads, stored properties and heads as `mailboat_spark.records` keeps
+them; the first and the last queue offset seen, and how many; and where it stopped: at the end, at
+the first bad record, or at one with a compressed body."""
+
 try:
-    from mailboat_core import check_records, choose_places, decode_records
+    from mailboat_core import check_records, choose_places, decode_records, decode_rows
 except ImportError:
-    choose_places = check_records = decode_records = None
+    choose_places = check_records = decode_records = decode_rows = None
