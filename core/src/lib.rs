@@ -17,5 +17,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reads::choose_places, module)?)?;
     module.add_function(wrap_pyfunction!(reads::check_records, module)?)?;
     module.add_function(wrap_pyfunction!(reads::decode_records, module)?)?;
-    module.add_function(wrap_pyfunction!(reads::decode_rows, module)?)
+    module.add_function(wrap_pyfunction!(reads::decode_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::property_values, module)?)
 }

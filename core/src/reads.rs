@@ -119,6 +119,22 @@ pub fn decode_rows<'py>(
     Ok((payloads, properties, heads, seen, at))
 }
 
+/// Returns one property's value for each of some stored texts, None where it has none.
+#[pyfunction]
+pub fn property_values<'py>(
+    py: Python<'py>,
+    texts: &Bound<'py, PyList>,
+    name: &[u8],
+) -> PyResult<Bound<'py, PyList>> {
+    let values = PyList::empty(py);
+    for text in texts {
+        let text = text.cast::<PyBytes>()?;
+        let value = property_text::value_of(text.as_bytes(), name);
+        values.append(value.map(|value| PyBytes::new(py, value)))?;
+    }
+    Ok(values)
+}
+
 fn row_head<'py>(py: Python<'py>, record: &StoredRecord<'_>) -> PyResult<Bound<'py, PyTuple>> {
     PyTuple::new(
         py,

@@ -22,7 +22,13 @@ from mailboat.model.record import (
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import UNIT, ConsumeQueue
 from mailboat.store.lookup import Lookup
-from mailboat_spark.records import RawRows, decode_body
+from mailboat_spark.records import (
+    RawRows,
+    decode_body,
+    property_marker,
+    property_of,
+    property_values,
+)
 
 if compiled.decode_records is None:
     pytest.skip("the compiled core is not installed", allow_module_level=True)
@@ -197,6 +203,14 @@ def test_rows_are_those_of_the_definition(
     """Payloads, properties, heads, what was seen, and the error's place and words."""
     rows = [_rows(body, which, end=end, max_bytes=max_bytes, tags=tags) for which in (True, False)]
     assert rows[0] == rows[1]
+
+
+@settings(max_examples=300)
+@given(st.lists(_PROPERTIES, max_size=3), st.sampled_from(["TAGS", "KEYS", "a"]))
+def test_one_property_is_that_of_the_definition(texts: list[bytes], name: str) -> None:
+    """Also where names end alike, come twice, or have no value."""
+    marker = property_marker(name)
+    assert property_values(texts, name) == [property_of(text, marker) for text in texts]
 
 
 def _rows(body: bytes, is_compiled: bool, **options: Any) -> object:

@@ -6,6 +6,14 @@ from mailboat_core._native import (
     choose_places,
     decode_records,
     decode_rows,
+    property_values,
 )
 
-__all__ = ["body_crc", "check_records", "choose_places", "decode_records", "decode_rows"]
+__all__ = [
+    "body_crc",
+    "check_records",
+    "choose_places",
+    "decode_records",
+    "decode_rows",
+    "property_values",
+]

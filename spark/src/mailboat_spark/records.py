@@ -209,6 +209,14 @@ def property_of(properties: bytes, marker: bytes) -> bytes | None:
     return properties[value_at : value_end if value_end >= 0 else None] or None
 
 
+def property_values(texts: list[bytes], name: str) -> list[bytes | None]:
+    """Return one property's value out of each stored text, as `property_of` does."""
+    if compiled.property_values is not None:
+        return compiled.property_values(texts, name.encode())
+    marker = property_marker(name)
+    return [property_of(text, marker) for text in texts]
+
+
 _TAGS_MARKER: Final = property_marker(PropertyName.TAGS)
 
 

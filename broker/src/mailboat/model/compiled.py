@@ -32,7 +32,16 @@ wanted (none: all). Returns payloads, stored properties and heads as `mailboat_s
 them; the first and the last queue offset seen, and how many; and where it stopped: at the end, at
 the first bad record, or at one with a compressed body."""
 
+property_values: Callable[[list[bytes], bytes], list[bytes | None]] | None
+"""Takes stored properties and a name. Returns its value in each, None where there is none."""
+
 try:
-    from mailboat_core import check_records, choose_places, decode_records, decode_rows
+    from mailboat_core import (
+        check_records,
+        choose_places,
+        decode_records,
+        decode_rows,
+        property_values,
+    )
 except ImportError:
-    choose_places = check_records = decode_records = decode_rows = None
+    choose_places = check_records = decode_records = decode_rows = property_values = None
