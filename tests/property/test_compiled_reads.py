@@ -196,10 +196,10 @@ def _outcome(decode: Any, body: bytes) -> object:
     _BODIES,
     st.one_of(st.integers(-(1 << 63), 1 << 62), st.just(1 << 62)),
     st.sampled_from([1, 50, 1 << 62]),
-    st.one_of(st.just(()), st.sampled_from([(b"A",), (b"A", b"\xff"), (b"",)])),
+    st.sampled_from([frozenset(tags) for tags in ([], [b"A"], [b"A", b"\xff"], [b""])]),
 )
 def test_rows_are_those_of_the_definition(
-    body: bytes, end: int, max_bytes: int, tags: tuple[bytes, ...]
+    body: bytes, end: int, max_bytes: int, tags: frozenset[bytes]
 ) -> None:
     """Payloads, properties, heads, what was seen, and the error's place and words."""
     rows = [_rows(body, which, end=end, max_bytes=max_bytes, tags=tags) for which in (True, False)]

@@ -7,7 +7,6 @@ here: `schema` takes out of them only what the asked columns need.
 """
 
 import struct
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -90,7 +89,7 @@ def decode_body(
     end: int,
     body_at: int = 0,
     max_bytes: int = _NO_LIMIT,
-    tags: Collection[bytes] = (),
+    tags: frozenset[bytes] = frozenset(),
 ) -> DecodedPart:
     """Append messages of a pull answer to `rows`; return which queue offsets were seen.
 
@@ -105,13 +104,10 @@ def decode_body(
     """
     unpack, length, at = _HEAD.unpack_from, len(body), body_at
     first, last, seen, unpacked_bytes = 0, -1, 0, 0
-    wanted_tags = frozenset(tags)
-    add_payload, add_properties, add_head = (
-        rows.payloads.append, rows.properties.append, rows.heads.append
-    )  # fmt: skip
+    add_payload, add_properties = rows.payloads.append, rows.properties.append
     while at < length and unpacked_bytes < max_bytes:
         if compiled.decode_rows is not None:
-            payloads, texts, heads, found, at = compiled.decode_rows(body, at, end, wanted_tags)
+            payloads, texts, heads, found, at = compiled.decode_rows(body, at, end, tags)
             rows.payloads += payloads
             rows.properties += texts
             rows.heads += heads
@@ -161,7 +157,7 @@ def decode_body(
             unpacked_bytes += len(payload)
         add_payload(payload)
         add_properties(properties)
-        add_head(head)
+        rows.heads.append(head)
     run = OffsetRun(first, last + 1, seen)
     return DecodedPart(run, at - body_at + unpacked_bytes, at)
 

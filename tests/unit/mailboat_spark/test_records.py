@@ -92,7 +92,7 @@ def test_tags_with_the_same_hash_are_told_apart(make_record):
         for at, tag in enumerate([b"AaAa", b"BBBB", b"AaAa"])
     )
     rows = RawRows()
-    assert decode_body(body, rows, end=FOREVER, tags={b"AaAa"}).run == OffsetRun(0, 3, 3)
+    assert decode_body(body, rows, end=FOREVER, tags=frozenset({b"AaAa"})).run == OffsetRun(0, 3, 3)
     assert [head[HEAD_QUEUE_OFFSET] for head in rows.heads] == [0, 2]
 
 
