@@ -63,6 +63,14 @@ class RawRows:
         """Return the number of rows."""
         return len(self.payloads)
 
+    def add(
+        self, payloads: list[bytes], properties: list[bytes], heads: list[tuple[Any, ...]]
+    ) -> None:
+        """Add rows by their columns."""
+        self.payloads += payloads
+        self.properties += properties
+        self.heads += heads
+
 
 class OffsetRun(NamedTuple):
     """The queue offsets seen in one answer: from `start` up to, and without, `end`."""
@@ -82,6 +90,8 @@ class DecodedPart(NamedTuple):
     """Where in the answer's body the next record begins."""
 
 
+# A few KiB may unpack to 16 MiB, so it begins at `body_at` and stops at a record's end once it has
+# unpacked `max_bytes`: all that was decoded is then below that and one message more.
 def decode_body(
     body: bytes,
     rows: RawRows,
@@ -96,24 +106,17 @@ def decode_body(
     Records at queue offset `end` and after it are left out, and with `tags` those of other tags:
     brokers compare hashes of tags, which may collide.
 
-    A few KiB may unpack to 16 MiB, so it begins at `body_at` and stops at a record's end once it
-    has unpacked `max_bytes`: all that was decoded is then below that and one message more.
-
     Raises:
         CorruptRecordError: the bytes at some position are not a whole record, or a checksum fails.
     """
     unpack, length, at = _HEAD.unpack_from, len(body), body_at
     first, last, seen, unpacked_bytes = 0, -1, 0, 0
-    add_payload, add_properties = rows.payloads.append, rows.properties.append
     while at < length and unpacked_bytes < max_bytes:
         if compiled.decode_rows is not None:
             payloads, texts, heads, found, at = compiled.decode_rows(body, at, end, tags)
-            rows.payloads += payloads
-            rows.properties += texts
-            rows.heads += heads
+            rows.add(payloads, texts, heads)
             if found[2]:
-                first = first if seen else found[0]
-                last, seen = found[1], seen + found[2]
+                first, last, seen = first if seen else found[0], found[1], seen + found[2]
             if at == length:
                 break
         if length - at < FIXED_BYTES:
@@ -155,9 +158,7 @@ def decode_body(
         if sys_flag & COMPRESSED:
             payload = _unpack(payload, sys_flag, queue_offset, rows)
             unpacked_bytes += len(payload)
-        add_payload(payload)
-        add_properties(properties)
-        rows.heads.append(head)
+        rows.add([payload], [properties], [head])
     run = OffsetRun(first, last + 1, seen)
     return DecodedPart(run, at - body_at + unpacked_bytes, at)
 
