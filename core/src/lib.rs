@@ -1,5 +1,6 @@
 //! Python's door to `mailboat-wire`: converts arguments and results, decides nothing.
 
+mod reads;
 mod sends;
 
 use mailboat_wire::checksum;
@@ -14,6 +15,11 @@ fn body_crc(body: &[u8]) -> u32 {
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(body_crc, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::choose_places, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::check_records, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::decode_records, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::decode_rows, module)?)?;
+    module.add_function(wrap_pyfunction!(reads::property_values, module)?)?;
     module.add_class::<sends::SendRounds>()?;
     module.add_class::<sends::Round>()
 }

@@ -2,8 +2,27 @@
 
 from typing import Final
 
-from mailboat_core._native import Round, SendRounds, body_crc
+from mailboat_core._native import (
+    Round,
+    SendRounds,
+    body_crc,
+    check_records,
+    choose_places,
+    decode_records,
+    decode_rows,
+    property_values,
+)
 
 __version__: Final = "0.1.0"
 
-__all__ = ["Round", "SendRounds", "__version__", "body_crc"]
+__all__ = [
+    "Round",
+    "SendRounds",
+    "__version__",
+    "body_crc",
+    "check_records",
+    "choose_places",
+    "decode_records",
+    "decode_rows",
+    "property_values",
+]

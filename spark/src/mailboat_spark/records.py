@@ -1,18 +1,19 @@
 """From a pull answer's body to Python lists, one per raw field.
 
-The common record (v1 magic, both hosts IPv4) costs one unpack and a few slices; every other one
-goes through `mailboat.model.record`. Both check shape and checksums alike. Properties stay bytes
+The compiled core, where it is installed, takes apart what is whole and not compressed. Otherwise
+the common record (v1 magic, both hosts IPv4) costs one unpack and a few slices; every other one
+goes through `mailboat.model.record`. All check shape and checksums alike. Properties stay bytes
 here: `schema` takes out of them only what the asked columns need.
 """
 
 import struct
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from isal.isal_zlib import crc32
 
 from mailboat.errors import CorruptRecordError, IllegalMessageError
+from mailboat.model import compiled
 from mailboat.model.compression import decompress
 from mailboat.model.properties import PropertyName
 from mailboat.model.record import (
@@ -32,8 +33,8 @@ _ANY_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _BODY_AT: Final = HEAD_V4.size
 _MASK: Final = 0x7FFFFFFF
 _NO_LIMIT: Final = 1 << 62
-# The ten digits of the checksum, the last one first, right before the closing separator.
-_DIGITS: Final = slice(-2, -12, -1)
+# The end of a record that has a checksum, back to front: a separator, and the digits in order.
+_CRC_REVERSED: Final = slice(-1, -12, -1)
 
 # Of the bytes before the body only what a column or a check needs: size, magic, body CRC, flag,
 # queue offset, sysFlag, born and store timestamp, reconsume times, body size. Hosts, queue id and
@@ -62,6 +63,14 @@ class RawRows:
         """Return the number of rows."""
         return len(self.payloads)
 
+    def add(
+        self, payloads: list[bytes], properties: list[bytes], heads: list[tuple[Any, ...]]
+    ) -> None:
+        """Add rows by their columns."""
+        self.payloads += payloads
+        self.properties += properties
+        self.heads += heads
+
 
 class OffsetRun(NamedTuple):
     """The queue offsets seen in one answer: from `start` up to, and without, `end`."""
@@ -81,6 +90,8 @@ class DecodedPart(NamedTuple):
     """Where in the answer's body the next record begins."""
 
 
+# A few KiB may unpack to 16 MiB, so it begins at `body_at` and stops at a record's end once it has
+# unpacked `max_bytes`: all that was decoded is then below that and one message more.
 def decode_body(
     body: bytes,
     rows: RawRows,
@@ -88,25 +99,26 @@ def decode_body(
     end: int,
     body_at: int = 0,
     max_bytes: int = _NO_LIMIT,
-    tags: Collection[bytes] = (),
+    tags: frozenset[bytes] = frozenset(),
 ) -> DecodedPart:
     """Append messages of a pull answer to `rows`; return which queue offsets were seen.
 
     Records at queue offset `end` and after it are left out, and with `tags` those of other tags:
     brokers compare hashes of tags, which may collide.
 
-    A few KiB may unpack to 16 MiB, so it begins at `body_at` and stops at a record's end once it
-    has unpacked `max_bytes`: all that was decoded is then below that and one message more.
-
     Raises:
         CorruptRecordError: the bytes at some position are not a whole record, or a checksum fails.
     """
     unpack, length, at = _HEAD.unpack_from, len(body), body_at
     first, last, seen, unpacked_bytes = 0, -1, 0, 0
-    add_payload, add_properties, add_head = (
-        rows.payloads.append, rows.properties.append, rows.heads.append
-    )  # fmt: skip
     while at < length and unpacked_bytes < max_bytes:
+        if compiled.decode_rows is not None:
+            payloads, texts, heads, found, at = compiled.decode_rows(body, at, end, tags)
+            rows.add(payloads, texts, heads)
+            if found[2]:
+                first, last, seen = first if seen else found[0], found[1], seen + found[2]
+            if at == length:
+                break
         if length - at < FIXED_BYTES:
             raise _corrupt(at, "fewer bytes than a record has")
         head = unpack(body, at)
@@ -128,7 +140,7 @@ def decode_body(
             # The checksum of the whole record, where it has one, is its last property.
             if properties[-CRC_PROPERTY_BYTES:].startswith(CRC_PROPERTY_HEAD):
                 record_crc = crc32(body[at : stop - CRC_PROPERTY_BYTES]) & _MASK
-                holds = b"%010d" % record_crc == properties[_DIGITS]
+                holds = b"\x02%010d" % record_crc == properties[_CRC_REVERSED]
             else:
                 holds = crc32(payload) & _MASK == body_crc & _MASK
             if not holds:
@@ -146,9 +158,7 @@ def decode_body(
         if sys_flag & COMPRESSED:
             payload = _unpack(payload, sys_flag, queue_offset, rows)
             unpacked_bytes += len(payload)
-        add_payload(payload)
-        add_properties(properties)
-        add_head(head)
+        rows.add([payload], [properties], [head])
     run = OffsetRun(first, last + 1, seen)
     return DecodedPart(run, at - body_at + unpacked_bytes, at)
 
@@ -194,6 +204,14 @@ def property_of(properties: bytes, marker: bytes) -> bytes | None:
     value_at = at + len(marker)
     value_end = properties.find(b"\x02", value_at)
     return properties[value_at : value_end if value_end >= 0 else None] or None
+
+
+def property_values(texts: list[bytes], name: str) -> list[bytes | None]:
+    """Return one property's value out of each stored text, as `property_of` does."""
+    if compiled.property_values is not None:
+        return compiled.property_values(texts, name.encode())
+    marker = property_marker(name)
+    return [property_of(text, marker) for text in texts]
 
 
 _TAGS_MARKER: Final = property_marker(PropertyName.TAGS)

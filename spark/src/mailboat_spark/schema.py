@@ -38,8 +38,7 @@ from mailboat_spark.records import (
     HEAD_RECONSUME_TIMES,
     HEAD_STORE_MS,
     RawRows,
-    property_marker,
-    property_of,
+    property_values,
 )
 
 # Kafka's number for "the broker's clock when it appended", which a store timestamp is.
@@ -98,10 +97,8 @@ def _payloads(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa
 
 
 def _property(name: str) -> Build:
-    marker = property_marker(name)
-
     def build(rows: RawRows, queue: MessageQueue, arrow_type: pa.DataType) -> pa.Array:
-        return _array([property_of(text, marker) for text in rows.properties], arrow_type)
+        return _array(property_values(rows.properties, name), arrow_type)
 
     return build
 

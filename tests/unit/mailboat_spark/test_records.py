@@ -1,10 +1,11 @@
 import zlib
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mailboat.errors import CorruptRecordError
+from mailboat.model import compiled
 from mailboat.model.tags import java_hash
 from mailboat_spark.records import (
     HEAD_BORN_MS,
@@ -20,6 +21,19 @@ from mailboat_spark.records import (
 )
 
 FOREVER = 2**62
+
+
+@pytest.fixture(autouse=True, params=["compiled", "python"])
+def kind_of_loop(request):
+    """Decode with the compiled core, and with its definition in Python."""
+    if request.param == "compiled" and compiled.decode_rows is None:
+        pytest.skip("the compiled core is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setattr(compiled, "decode_rows", None)
+        yield
+
+
 KINDS = [
     {},
     {"with_crc": False},
@@ -78,7 +92,7 @@ def test_tags_with_the_same_hash_are_told_apart(make_record):
         for at, tag in enumerate([b"AaAa", b"BBBB", b"AaAa"])
     )
     rows = RawRows()
-    assert decode_body(body, rows, end=FOREVER, tags={b"AaAa"}).run == OffsetRun(0, 3, 3)
+    assert decode_body(body, rows, end=FOREVER, tags=frozenset({b"AaAa"})).run == OffsetRun(0, 3, 3)
     assert [head[HEAD_QUEUE_OFFSET] for head in rows.heads] == [0, 2]
 
 
@@ -122,13 +136,14 @@ def test_every_changed_byte_is_noticed(make_record, kind):
 def test_a_whole_record_checksum_covers_the_head_too(make_record):
     """With the checksum property, changed offsets and timestamps are noticed as well."""
     record = make_record(1, b"payload")
-    for place in (*range(12, 88), len(record) - 25):
+    for place in (*range(12, 88), len(record) - 25, len(record) - 1):
         damaged = bytearray(record)
         damaged[place] ^= 0x01
         with pytest.raises(CorruptRecordError):
             decode_body(bytes(damaged), RawRows(), end=FOREVER)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.integers(1, 200))
 def test_a_cut_answer_is_an_error(make_record, cut):
     """A record that is cut short is never half a row."""
@@ -140,6 +155,7 @@ def test_a_cut_answer_is_an_error(make_record, cut):
         decode_body(shortened, RawRows(), end=FOREVER)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.binary(max_size=300), head=st.sampled_from([b"", b"\xda\xa3\x20\xa7"]))
 def test_any_bytes_are_decoded_or_refused(data, head):
     """Whatever a peer sends, the only error is the one that says so."""

@@ -24,6 +24,7 @@ from isal.isal_zlib import crc32
 
 from mailboat.disk import UnreadableError
 from mailboat.filtering.property_filter import PropertyFilter
+from mailboat.model import compiled
 from mailboat.model.record import (
     CRC_PROPERTY_BYTES,
     CRC_PROPERTY_HEAD,
@@ -42,12 +43,17 @@ from mailboat.store.consume_queue import (
     ConsumeQueue,
     blanks_before_message,
 )
+from mailboat.store.record_check import (
+    CRC_MASK,
+    CRC_PROPERTY_REVERSED,
+    PLACE,
+    RecordCheck,
+)
 from mailboat.store.record_source import LogSource, RecordSource
 from mailboat.store.segment_reader import read_record, read_record_at
 
 log = logging.getLogger(__name__)
 
-_PLACE: Final = struct.Struct(">i16xqq")
 # Size, magic, queue offset, sysFlag, body size of a record whose hosts are IPv4.
 _SHAPE: Final = struct.Struct(">iI12xq8xi44xi")
 _SHAPE_BYTES: Final = _SHAPE.size
@@ -61,15 +67,9 @@ _CHUNK_BYTES: Final = 262_144
 _SLICE_S: Final = 0.002
 # Units of messages that are not there, skipped at once: 80 KB.
 _BLANKS_TOGETHER: Final = 4096
-_CRC_MASK: Final = 0x7FFFFFFF
 _MIN_RECORD_BYTES: Final = FIXED_BYTES + CRC_PROPERTY_BYTES
-# A checksum property back to front: its digits are stored in that order.
-_CRC_PROPERTY_REVERSED: Final = b"\x02%010d" + CRC_PROPERTY_HEAD[::-1]
-_CHECKED_PARTS: Final = f"%ds{CRC_PROPERTY_BYTES}s"
 # Damaged messages that a search by time looks at one by one: a lost segment has millions.
 _DAMAGED_LOOKS: Final = 64
-# Remembered reads, about 150 bytes each.
-_VERIFIED_READS: Final = 32_768
 
 
 @lru_cache(maxsize=16)
@@ -159,8 +159,9 @@ class Lookup:
         self._skip_corrupt = skip_corrupt
         self._check_crc = check_crc
         self._log_source = LogSource(commit_log)
-        # Queue offset and physical offset of a read's first record: size and checksum of its bytes.
-        self._verified: dict[int, int] = {}
+        self._record_check = RecordCheck(check_crc=check_crc)
+        is_compiled = compiled.choose_places is not None
+        self._read_many = self._read_compiled if is_compiled else self._read_together
         self._reported_offset = -1
         self.corrupt_records = 0
         """Reads of messages whose bytes were wrong or not there."""
@@ -202,7 +203,7 @@ class Lookup:
         if len(units) == UNIT_BYTES:
             read = self._read_one(source, units, queue_offset, tags_codes)
         else:
-            read = self._read_together(source, units, queue_offset, *wanted)
+            read = self._read_many(source, units, queue_offset, *wanted)
         if read is None:
             read = self._read_singly(source, units, queue_offset, *wanted)
         at, slices, count, total = read
@@ -258,7 +259,7 @@ class Lookup:
 
     def _read_chunk(self, source: RecordSource, units: bytes, queue_offset: int) -> "_Read":
         wanted = (_CHUNK_UNITS, _CHUNK_BYTES, None)
-        read = self._read_together(source, units, queue_offset, *wanted)
+        read = self._read_many(source, units, queue_offset, *wanted)
         if read is None:
             read = self._read_singly(source, units, queue_offset, *wanted)
         return read
@@ -319,9 +320,6 @@ class Lookup:
     ) -> "_Read | None":
         """Copy and check all records of a read in one go.
 
-        Works on columns (all sizes, all checksums, ...), so that the loops run inside C code: a
-        third of what a loop over records costs.
-
         Returns:
             None when there is anything out of the ordinary, of which `_read_singly` then makes the
             best: damage, a record without checksum, the end of a segment.
@@ -348,34 +346,35 @@ class Lookup:
             places, offsets, sizes = places[:count], offsets[:count], sizes[:count]
             total = sum(sizes)
         body = source.copy(offsets, sizes, total)
-        if body is None or not self._are_whole(body, places, offsets, sizes):
+        if body is None or not self._record_check.are_whole(body, places, offsets, sizes):
             return None
         return _Read(after, [body], count, len(body))
 
-    def _are_whole(
+    def _read_compiled(
         self,
-        body: bytes,
-        places: Sequence[int],
-        offsets: tuple[int, ...],
-        sizes: tuple[int, ...],
-    ) -> bool:
-        """Check that a copy consists of the records asked for, each whole and unchanged."""
-        key = places[0] << 64 | offsets[0]
-        fingerprint = len(body) << 32 | crc32(body)
-        if self._verified.get(key) == fingerprint:
-            return True
-        in_place, checksums = _layouts(sizes)
-        if len(body) != in_place.size:
-            return False
-        found = in_place.unpack(body)
-        if (found[::3], found[1::3], found[2::3]) != (sizes, tuple(places), offsets):
-            return False
-        if self._check_crc and not _checksums_hold(checksums.unpack(body)):
-            return False
-        if len(self._verified) >= _VERIFIED_READS:
-            del self._verified[next(iter(self._verified))]
-        self._verified[key] = fingerprint
-        return True
+        source: RecordSource,
+        units: bytes,
+        queue_offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+    ) -> "_Read | None":
+        """Do what `_read_together` does, with the compiled core."""
+        assert compiled.choose_places is not None
+        assert compiled.check_records is not None
+        places, after = compiled.choose_places(
+            units, queue_offset, max_messages, max_bytes, tags_codes
+        )
+        if not places:
+            return _Read(after, [], 0, 0)
+        columns = _unit_columns(len(places) // UNIT_BYTES).unpack(places)
+        offsets, sizes = columns[::3], columns[1::3]
+        if min(sizes) < _MIN_RECORD_BYTES:
+            return None
+        body = source.copy(offsets, sizes, sum(sizes))
+        if body is None or compiled.check_records(body, places, self._check_crc) >= 0:
+            return None
+        return _Read(after, [body], len(sizes), len(body))
 
     def _read_singly(
         self,
@@ -432,17 +431,17 @@ class Lookup:
             UnreadableError: its bytes are lost.
             OSError: they cannot be read now.
         """
-        if size == BLANK_SIZE or size < _PLACE.size:
+        if size == BLANK_SIZE or size < PLACE.size:
             return None
         record = source.record(physical_offset, size)
-        if record is None or _PLACE.unpack_from(record) != (size, queue_offset, physical_offset):
+        if record is None or PLACE.unpack_from(record) != (size, queue_offset, physical_offset):
             return None
         if not self._check_crc:
             return record
         tail = record[-CRC_PROPERTY_BYTES:]
         if tail.startswith(CRC_PROPERTY_HEAD):
-            crc = crc32(memoryview(record)[:-CRC_PROPERTY_BYTES]) & _CRC_MASK
-            return record if tail == (_CRC_PROPERTY_REVERSED % crc)[::-1] else None
+            crc = crc32(memoryview(record)[:-CRC_PROPERTY_BYTES]) & CRC_MASK
+            return record if tail == (CRC_PROPERTY_REVERSED % crc)[::-1] else None
         try:
             read_record(memoryview(record), 0, physical_offset, check_crc=True)
         except ValueError:
@@ -545,34 +544,12 @@ def units_to_look_at(max_messages: int, tags_codes: frozenset[int] | None) -> in
     return max_messages if tags_codes is None else max(max_messages, _SCAN_UNITS)
 
 
-@lru_cache(maxsize=64)
-def _layouts(sizes: tuple[int, ...]) -> tuple[struct.Struct, struct.Struct]:
-    """Return two layouts of records one after the other, each as one row.
-
-    The first has each record's size, queue offset and physical offset, the second its bytes without
-    and with only the checksum property. To make them costs as much as a loop over the records, and
-    messages of like size, which are common, need it once.
-    """
-    count = len(sizes)
-    in_place = ">" + "i16xqq%dx" * count % tuple([size - _PLACE.size for size in sizes])
-    parts = [size - CRC_PROPERTY_BYTES for size in sizes]
-    return struct.Struct(in_place), struct.Struct(_CHECKED_PARTS * count % tuple(parts))
-
-
 def _properties_at(data: bytes, position: int, end: int) -> int:
     """Return where the properties of any record begin, its end if it is none."""
     try:
         return locate(data, position, end).properties_at
     except ValueError:
         return end
-
-
-def _checksums_hold(parts: tuple[bytes, ...]) -> bool:
-    """Check that each record, in two parts, ends with the checksum property that belongs to it."""
-    crcs = [crc32(content) & _CRC_MASK for content in parts[::2]]
-    crcs.reverse()
-    expected = (_CRC_PROPERTY_REVERSED * len(crcs) % tuple(crcs))[::-1]
-    return expected == b"".join(parts[1::2])
 
 
 def _outside(queue_offset: int, low: int, high: int) -> GetResult:

@@ -1,10 +1,13 @@
+from collections.abc import Generator
+
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from isal.isal_zlib import crc32
 
 from mailboat.client.record_decoder import decode_messages
 from mailboat.errors import CorruptRecordError
+from mailboat.model import compiled
 from mailboat.model.record import HEAD_V4, MAGIC_V1, crc_property, decode_records
 
 # Written by the encoder of rocketmq 4.9.8: body "hello", TAGS=TagA, k=v, queue 1, offset 2.
@@ -16,6 +19,17 @@ JAVA_RECORD = bytes.fromhex(
 V6_RECORD = JAVA_RECORD[:36] + (0x10).to_bytes(4, "big") + JAVA_RECORD[40:48] + bytes(12)
 V6_RECORD += JAVA_RECORD[48:]
 V6_RECORD = (len(V6_RECORD)).to_bytes(4, "big") + V6_RECORD[4:]
+
+
+@pytest.fixture(autouse=True, params=["compiled", "python"])
+def kind(request: pytest.FixtureRequest) -> Generator[None]:
+    """Decode with the compiled core, and with its definition in Python."""
+    if request.param == "compiled" and compiled.decode_records is None:
+        pytest.skip("the compiled core is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "python":
+            patch.setattr(compiled, "decode_records", None)
+        yield
 
 
 def checked_record(queue_offset: int, body: bytes) -> bytes:
@@ -51,20 +65,25 @@ def test_mixed_body_equals_the_model():
     assert len(decode_messages(body)) == 4
 
 
-@pytest.mark.parametrize("position", range(4, len(JAVA_RECORD)))
+DAMAGED = checked_record(7, b"some payload") + JAVA_RECORD
+
+
+@pytest.mark.parametrize("position", range(len(DAMAGED)))
 def test_damaged_body_is_what_the_model_says(position: int):
     """Any one changed byte gives the message that the model gives, or an error as there."""
-    damaged = bytearray(checked_record(7, b"some payload") + JAVA_RECORD)
-    damaged[position % len(damaged)] ^= 0x55
+    damaged = bytearray(DAMAGED)
+    damaged[position] ^= 0x55
     assert outcome(bytes(damaged)) == model_outcome(bytes(damaged))
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300))
 def test_any_bytes_give_messages_or_an_error(data: bytes):
     """Whatever a broker sends, the answer is messages or CorruptRecordError."""
     assert outcome(data) == model_outcome(data)
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, len(JAVA_RECORD) - 1))
 def test_cut_record_is_an_error(length: int):
     """A record that is cut short is refused, not half decoded."""

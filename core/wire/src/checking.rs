@@ -1,0 +1,137 @@
+//! Are the records that were read those of the places that a queue's units named, and unchanged?
+
+use crate::places::Place;
+use crate::stored_record::{StoredRecord, whole_checksum_holds};
+
+// Of a record, up to the end of the physical offset.
+const PLACE_BYTES: usize = 36;
+
+impl Place {
+    /// Returns what lies behind the record of this place, None when that is bad.
+    fn check<'a>(&self, buffer: &'a [u8], sums: bool) -> Option<&'a [u8]> {
+        let (record, behind) = buffer.split_at_checked(usize::try_from(self.size).ok()?)?;
+        let (head, _) = record.split_at_checked(PLACE_BYTES)?;
+        let size = i32::from_be_bytes(*head.first_chunk()?);
+        let queue_offset = i64::from_be_bytes(*head.get(20..)?.first_chunk()?);
+        let physical_offset = i64::from_be_bytes(*head.get(28..)?.first_chunk()?);
+        let is_here = size == self.size
+            && queue_offset == self.queue_offset
+            && physical_offset == self.physical_offset;
+        let holds = || match whole_checksum_holds(record) {
+            Some(holds) => holds,
+            None => StoredRecord::read(record).is_some_and(|found| found.checksum_holds()),
+        };
+        (is_here && (!sums || holds())).then_some(behind)
+    }
+}
+
+/// Checks records that lie back to back: size, queue offset and physical offset, and with `sums`
+/// the checksum, the whole record's where it has one, else the body's.
+///
+/// Returns the number of the first bad one, None when all are good. Bytes behind the last one count
+/// as one bad record more.
+pub fn first_bad(
+    records: &[u8],
+    places: impl IntoIterator<Item = Place>,
+    sums: bool,
+) -> Option<usize> {
+    let mut rest = records;
+    let mut good = 0;
+    for place in places {
+        let Some(behind) = place.check(rest, sums) else {
+            return Some(good);
+        };
+        rest = behind;
+        good += 1;
+    }
+    (!rest.is_empty()).then_some(good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::first_bad;
+    use crate::places::Place;
+    use crate::stored_record::tests::{JAVA_RECORD, with_checksum};
+
+    fn place(physical_offset: i64, size: usize, queue_offset: i64) -> Place {
+        Place {
+            physical_offset,
+            size: i32::try_from(size).expect("a small size"),
+            queue_offset,
+        }
+    }
+
+    #[test]
+    fn a_record_at_its_place_is_good_with_either_checksum() {
+        for record in [JAVA_RECORD.to_vec(), with_checksum()] {
+            let here = place(1000, record.len(), 2);
+            assert_eq!(first_bad(&record, [here], true), None);
+            let twice = [&record[..], &record[..]].concat();
+            assert_eq!(first_bad(&twice, [here, here], true), None);
+        }
+    }
+
+    #[test]
+    fn another_place_another_size_and_bytes_too_many_are_bad() {
+        let record = with_checksum();
+        let size = record.len();
+        let here = place(1000, size, 2);
+        for wrong in [
+            place(1001, size, 2),
+            place(1000, size, 3),
+            place(1000, size - 1, 2),
+            place(1000, 35, 2),
+            Place { size: -1, ..here },
+        ] {
+            assert_eq!(first_bad(&record, [wrong], false), Some(0));
+        }
+        let longer = [&record[..], b"x"].concat();
+        assert_eq!(first_bad(&longer, [here], true), Some(1));
+        assert_eq!(first_bad(&record, [here, here], true), Some(1));
+        assert_eq!(first_bad(&[], [here], true), Some(0));
+        assert_eq!(first_bad(&[], [], true), None);
+    }
+
+    #[test]
+    fn without_sums_a_changed_body_is_good() {
+        let mut record = with_checksum();
+        record[90] ^= 1;
+        let here = place(1000, record.len(), 2);
+        assert_eq!(first_bad(&record, [here], false), None);
+        assert_eq!(first_bad(&record, [here], true), Some(0));
+    }
+
+    #[test]
+    fn mutated_records_never_panic_and_no_changed_record_is_good() {
+        let record = with_checksum();
+        let here = place(1000, record.len(), 2);
+        let mut random = 1_u64;
+        let mut next = |below: usize| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            usize::try_from(random >> 40).expect("24 bits") % below
+        };
+        for _ in 0..200_000 {
+            let mut changed = record.clone();
+            let cut = next(changed.len() + 1);
+            if cut % 4 == 0 {
+                changed.truncate(cut);
+            }
+            for _ in 0..=next(3) {
+                let at = next(record.len());
+                if let Some(byte) = changed.get_mut(at) {
+                    *byte = [0, 1, 0x7F, 0x80, 0xFF, 20][next(6)];
+                }
+            }
+            let is_good = first_bad(&changed, [here], true).is_none();
+            if changed == record {
+                assert!(is_good);
+            } else if is_good {
+                // A change of the property's name leaves the body's checksum, which may hold.
+                let name = record.len() - 20..record.len() - 11;
+                assert!(changed[name.clone()] != record[name]);
+            }
+        }
+    }
+}

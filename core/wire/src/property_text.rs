@@ -1,0 +1,44 @@
+//! The text form of properties: `name 0x01 value 0x02` repeated; the last 0x02 may be missing.
+
+const NAME_END: u8 = 1;
+const ENTRY_END: u8 = 2;
+
+/// Returns names and values in order, without entries that have no separator, name or value.
+///
+/// A name may come again: the last one counts.
+pub fn entries(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    text.split(|byte| *byte == ENTRY_END).filter_map(|entry| {
+        let name_size = entry.iter().position(|byte| *byte == NAME_END)?;
+        let (name, value) = (entry.get(..name_size)?, entry.get(name_size + 1..)?);
+        (!name.is_empty() && !value.is_empty()).then_some((name, value))
+    })
+}
+
+/// Returns the value of the first entry of a name, None where there is none or it is empty.
+#[must_use]
+pub fn value_of<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let mut entries = text.split(|byte| *byte == ENTRY_END);
+    let value = entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix(&[NAME_END]))?;
+    (!value.is_empty()).then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{entries, value_of};
+
+    #[test]
+    fn the_first_entry_of_a_name_has_its_value() {
+        let text = b"XTAGS\x01x\x02TAGS\x01a\x01b\x02TAGS\x01c";
+        assert_eq!(value_of(text, b"TAGS"), Some(&b"a\x01b"[..]));
+        assert_eq!(value_of(b"TAGS\x01\x02TAGS\x01c", b"TAGS"), None);
+        assert_eq!(value_of(b"TAGS", b"TAGS"), None);
+    }
+
+    #[test]
+    fn broken_entries_are_left_out_and_values_may_hold_the_first_separator() {
+        let text = b"\x02a\x01b\x02c\x02\x01d\x02e\x01\x02f\x01g\x01h";
+        let found: Vec<_> = entries(text).collect();
+        assert_eq!(found, [(&b"a"[..], &b"b"[..]), (&b"f"[..], &b"g\x01h"[..])]);
+        assert_eq!(entries(b"").count(), 0);
+    }
+}
