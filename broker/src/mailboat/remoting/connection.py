@@ -353,8 +353,8 @@ class Connection(asyncio.Protocol):
         if gathered is None:
             self._grew(len(data))
             return
-        may_be_taken = self._postponed is None and not self._is_deferred
-        if may_be_taken and self._handler.read_received(self, gathered):
+        is_idle = self._postponed is None and not self._is_deferred and not self.is_write_paused
+        if is_idle and self._handler.read_received(self, gathered):
             return
         self.read_back(gathered)
 

@@ -118,6 +118,10 @@ class QueueTable:
         queues = self._by_topic.get(topic, {})
         return [queues[queue_id] for queue_id in sorted(queues)]
 
+    def count_of(self, topic: str) -> int:
+        """Return how many queues a topic has here."""
+        return len(self._by_topic.get(topic, ()))
+
     def mark_dirty(self, queue: ConsumeQueue) -> None:
         """Note that a queue has units that are only in memory."""
         if not queue.is_dirty:

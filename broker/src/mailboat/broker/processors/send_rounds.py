@@ -17,6 +17,7 @@ from mailboat.broker.context import BrokerContext
 from mailboat.broker.flush_service import FlushService
 from mailboat.config import MessageStoreConfig
 from mailboat.model.names import SEND_FORBIDDEN_TOPICS
+from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import ROUND_S
@@ -70,21 +71,25 @@ class SendRounds:
     def learn(self, topics: Iterable[str]) -> None:
         """Have the core take sends to these topics, as far as their queues are there."""
         for topic in topics:
-            queues = self._store.queues.of_topic(topic)
-            if self._known.get(topic) == len(queues) or not queues:
-                continue
+            count = self._store.queues.count_of(topic)
             config = self._topics.table.get(topic)
-            if (
-                config is None
-                or topic[0] == "%"
-                or topic in SEND_FORBIDDEN_TOPICS
-                or config.topic_filter_type != "SINGLE_TAG"
-            ):
+            if self._known.get(topic, 0) == count or config is None or not self._is_plain(config):
                 continue
-            by_id = {queue.queue_id: queue for queue in queues}
-            count = config.write_queue_nums
-            self._core.learn(topic, count, [by_id.get(queue_id) for queue_id in range(count)])
-            self._known[topic] = len(queues)
+            get = self._store.queues.get
+            queues = [get(topic, queue_id) for queue_id in range(config.write_queue_nums)]
+            self._core.learn(topic, config.write_queue_nums, list(queues))
+            self._known[topic] = count
+
+    def _is_plain(self, config: TopicConfig) -> bool:
+        """Tell whether sends to a topic need no check but that of the queue."""
+        topic = config.topic_name
+        may_write = self._broker.settings.broker.broker_permission & Perm.WRITE or not config.order
+        return (
+            bool(may_write)
+            and topic[0] != "%"
+            and topic not in SEND_FORBIDDEN_TOPICS
+            and config.topic_filter_type == "SINGLE_TAG"
+        )
 
     def store(self, reads: list[Read]) -> list[Read]:
         """Store and answer what is plain in some reads; return what is left of each."""
