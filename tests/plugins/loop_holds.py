@@ -64,6 +64,7 @@ EXEMPT: Final = {
 # A sync below one of these functions, and why the loop may wait for it.
 ALLOWED_SYNCS: Final = {
     "mailboat/store/commit_log.py:_create": "the first segment; others are made ready on a thread",
+    "mailboat/store/commit_log.py:_undo_write": "a failed write is wiped before anything is stored",
     "mailboat/store/index_service.py:_create": "the first index file makes its folder",
     "mailboat/store/message_store.py:delete_topic_steps": "an administrator deletes a topic",
     "mailboat/store/consume_queue.py:unlink_dropped": "follows the removal of a segment",

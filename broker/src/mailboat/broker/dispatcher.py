@@ -180,6 +180,7 @@ class BrokerDispatcher(Dispatcher):
         """Handle what was read before the peer stopped sending."""
         if connection in self._reads:
             self._take_reads()
+        self._store_gathered()
 
     def _take_reads(self) -> None:
         reads, self._reads = self._reads, {}

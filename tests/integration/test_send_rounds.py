@@ -1,0 +1,210 @@
+"""Sends that the compiled core takes, on a running broker: their write, order and failures."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from raw_client import RawClient, connected, running_broker
+
+from mailboat.broker.controller import BrokerController
+from mailboat.broker.processors.send_rounds import SendRounds
+from mailboat.model.batch import encode_batch
+from mailboat.model.message import Message
+from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import RemotingCommand
+from mailboat.store.segment import Segment
+
+pytestmark = pytest.mark.core
+SEND = {
+    "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "j": "0",
+    "k": "false", "m": "false",
+}  # fmt: skip
+
+
+class Answer(NamedTuple):
+    """What the broker says to one request."""
+
+    opaque: int
+    code: int
+    queue_offset: int
+
+
+class Peer:
+    """A connection on which frames are written as they are."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Use a connection."""
+        self._reader, self.writer = reader, writer
+
+    async def answers(self, count: int) -> list[Answer]:
+        """Return the next answers, in the order in which they come."""
+        found: list[Answer] = []
+        async with asyncio.timeout(30):
+            while len(found) < count:
+                data = await self._reader.readexactly(
+                    int.from_bytes(await self._reader.readexactly(4))
+                )
+                header = json.loads(data[4 : 4 + int.from_bytes(data[1:4])])
+                fields = header.get("extFields") or {}
+                offset = int(fields.get("queueOffset", fields.get("offset", -1)))
+                found.append(Answer(header["opaque"], header["code"], offset))
+        return found
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
+    """Run a broker whose core knows topic T."""
+    async with running_broker(tmp_path) as controller, connected(controller, "c@1") as (client,):
+        assert controller.dispatcher._rounds is not None
+        await client.make_topic("T", 2)
+        for queue_id in range(2):
+            await client.send("T", b"first", queue_id)
+        yield controller
+
+
+@pytest.fixture
+async def peer(broker: BrokerController) -> AsyncIterator[Peer]:
+    """Connect to it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+    yield Peer(reader, writer)
+    writer.close()
+
+
+@pytest.fixture
+async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
+    """Connect a well-behaved client."""
+    async with connected(broker, "c@2") as (client,):
+        yield client
+
+
+def frame(code: int, fields: dict[str, str], body: bytes, opaque: int) -> bytes:
+    """Return one request."""
+    command = RemotingCommand.request(code, fields, body)
+    command.opaque = opaque
+    return command.encode()
+
+
+def send(opaque: int, *, queue_id: int = 0, properties: str = "", body: bytes = b"x") -> bytes:
+    """Return a send with a unique key, and further properties."""
+    text = f"UNIQ_KEY\x01U{opaque}\x02{properties}"
+    fields = SEND | {"e": str(queue_id), "i": text}
+    return frame(RequestCode.SEND_MESSAGE_V2, fields, body, opaque)
+
+
+def batch(opaque: int, count: int) -> bytes:
+    """Return a batch of so many messages."""
+    keys = [f"B{opaque}.{number}" for number in range(count)]
+    body = encode_batch([Message("T", b"x" * 100)] * count, keys)
+    return frame(RequestCode.SEND_BATCH_MESSAGE, SEND | {"m": "true", "i": ""}, body, opaque)
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Note how many messages each commit of a round holds."""
+    counts: list[int] = []
+    commit = SendRounds._commit
+
+    def noted(self: SendRounds, reads: object, round_: object, now_ms: int) -> bool:
+        counts.append(round_.message_count)  # type: ignore[attr-defined]
+        return commit(self, reads, round_, now_ms)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(SendRounds, "_commit", noted)
+    return counts
+
+
+async def test_sends_and_batches_of_one_read_are_one_write(
+    peer: Peer, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten sends and three batches of ten: forty messages, each answered with its place."""
+    writes: list[int] = []
+    write = Segment.write
+
+    def counted(self: Segment, data: bytes, position: int) -> None:
+        writes.append(len(data))
+        write(self, data, position)
+
+    monkeypatch.setattr(Segment, "write", counted)
+    sends = [send(opaque) for opaque in range(10)]
+    peer.writer.write(b"".join(sends + [batch(opaque, 10) for opaque in range(10, 13)]))
+    answers = await peer.answers(13)
+    places = [*range(1, 11), 11, 21, 31]
+    assert answers == [Answer(opaque, 0, place) for opaque, place in enumerate(places)]
+    assert taken == [40]
+    assert len(writes) == 1
+
+
+async def test_what_the_core_leaves_keeps_its_place(peer: Peer, taken: list[int]) -> None:
+    """A send with an empty property is Python's, and the plain one behind it comes behind it."""
+    ask = frame(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "0"}, b"", 3)
+    peer.writer.write(send(0) + send(1, properties="odd\x01\x02") + send(2) + ask + send(4))
+    answers = await peer.answers(5)
+    assert sorted(answers) == [Answer(0, 0, 1), Answer(1, 0, 2), Answer(2, 0, 3), Answer(3, 0, 4),
+                               Answer(4, 0, 4)]  # fmt: skip
+    assert taken == [1]
+    peer.writer.write(send(5))
+    assert await peer.answers(1) == [Answer(5, 0, 5)]
+    assert taken == [1, 1]
+
+
+async def test_frames_cut_anywhere_are_taken(peer: Peer, taken: list[int]) -> None:
+    """The head of a frame may come with the frames before it, and its rest by itself."""
+    data = b"".join(send(opaque, body=b"x" * 300) for opaque in range(60))
+    step = 257
+    for start in range(0, len(data), step):
+        peer.writer.write(data[start : start + step])
+        await peer.writer.drain()
+        await asyncio.sleep(0)
+    answers = await peer.answers(60)
+    assert answers == [Answer(opaque, 0, opaque + 1) for opaque in range(60)]
+    assert sum(taken) == 60
+
+
+async def test_a_topic_that_changes_is_looked_at_anew(
+    peer: Peer, client: RawClient, taken: list[int]
+) -> None:
+    """With one queue left, a send to the second is refused; a topic made anew begins at 0."""
+    peer.writer.write(send(0, queue_id=1))
+    assert await peer.answers(1) == [Answer(0, 0, 1)]
+    await client.make_topic("T", 1)
+    peer.writer.write(send(1, queue_id=1))
+    [refused] = await peer.answers(1)
+    assert refused.code == ResponseCode.INVALID_PARAMETER
+    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    await client.make_topic("T", 2)
+    for opaque in range(2, 5):
+        peer.writer.write(send(opaque))
+        assert await peer.answers(1) == [Answer(opaque, 0, opaque - 2)]
+    assert taken == [1, 1, 1]
+
+
+async def test_a_round_that_cannot_be_written_is_given_back(
+    broker: BrokerController, peer: Peer, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each send is refused, nothing of them is there, and the next ones get their places."""
+    log = broker.store.commit_log
+    end = log.end
+    with monkeypatch.context() as patch:
+
+        def full(_self: Segment, _data: bytes, _position: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        patch.setattr(Segment, "write", full)
+        peer.writer.write(b"".join(map(send, range(3))))
+        answers = await peer.answers(3)
+    assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
+    assert log.end == end
+    assert broker.stats.put_failed == 3
+    peer.writer.write(b"".join(map(send, range(3, 6))))
+    assert await peer.answers(3) == [Answer(n, 0, n - 2) for n in range(3, 6)]
+    assert taken == [3, 3]
+
+
+async def test_a_peer_that_stops_sending_is_answered(peer: Peer, taken: list[int]) -> None:
+    """What was read before the end of the stream is stored and answered, odd or not."""
+    peer.writer.write(send(0) + send(1, properties="odd\x01\x02"))
+    peer.writer.write_eof()
+    assert sorted(await peer.answers(2)) == [Answer(0, 0, 1), Answer(1, 0, 2)]
+    assert taken == [1]
