@@ -26,7 +26,7 @@ else
 EXTRAS := loop,operator,spark,dev
 endif
 
-.PHONY: demo test e2e soak lint audit format crds constraints sbom wheels bench bench-peer clean
+.PHONY: demo test test-python e2e soak lint audit format crds constraints sbom wheels bench bench-peer clean
 
 $(STAMP): pyproject.toml $(CORE_SOURCES)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailboat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -42,6 +42,12 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(if $(CARGO),$(CARGO) test --quiet --locked --manifest-path $(CORE) --package mailboat-wire,@echo '$(NO_CARGO)')
 	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+
+# What the core does as well, done in Python.
+test-python: $(STAMP)
+	MAILBOAT_CORE=off $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile tests/golden \
+		tests/property tests/integration/test_one_read.py tests/integration/test_broker_requests.py \
+		tests/integration/test_new_topics.py tests/unit/mailboat/store tests/unit/mailboat/client
 
 # On the cluster of KUBECONFIG, with the images of MAILBOAT_IMAGE and MAILBOAT_SPARK_IMAGE; without
 # KUBECONFIG on a kind cluster that is made for it.
