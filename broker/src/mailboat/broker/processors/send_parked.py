@@ -9,8 +9,9 @@ from typing import Final
 from mailboat.broker.dispatcher import Send
 from mailboat.broker.topic_creation import TopicCreation
 from mailboat.errors import BrokerError
+from mailboat.model.batch import count_messages
 from mailboat.model.topic import TopicConfig
-from mailboat.protocol.codes import ResponseCode
+from mailboat.protocol.codes import RequestCode, ResponseCode
 
 PARKED_MAX: Final = 10_000
 """Sends that wait for topics; sendThreadPoolQueueCapacity, beyond which RocketMQ refuses too."""
@@ -20,6 +21,8 @@ PARKED_MAX_BYTES: Final = 64 * 1024 * 1024
 
 _TOGETHER_MAX: Final = 256
 _TOGETHER_MAX_BYTES: Final = 4 * 1024 * 1024
+# Of client batches, each of which may have many more.
+_TOGETHER_MAX_MESSAGES: Final = 500
 
 
 class ParkedSends:
@@ -69,12 +72,13 @@ class ParkedSends:
         """
         waiting = self._queues[creation].sends
         sends: list[Send] = []
-        size = 0
+        size = messages = 0
         for send in islice(waiting, _TOGETHER_MAX):
-            if size >= _TOGETHER_MAX_BYTES:
+            if size >= _TOGETHER_MAX_BYTES or messages >= _TOGETHER_MAX_MESSAGES:
                 break
             sends.append(send)
             size += _size(send)
+            messages += _messages(send)
         if sends:
             self._store(sends, creation.config)
         for _ in sends:
@@ -100,6 +104,12 @@ def _size(send: Send) -> int:
     _, request, body = send
     fields = request.fields
     return len(body) + sys.getsizeof(fields.properties) + sys.getsizeof(fields.producer_group)
+
+
+def _messages(send: Send) -> int:
+    _, request, body = send
+    is_batch = request.code == RequestCode.SEND_BATCH_MESSAGE or request.fields.batch
+    return count_messages(body) if is_batch else 1
 
 
 class _Queue:
