@@ -177,9 +177,11 @@ class BrokerDispatcher(Dispatcher):
         return True
 
     def reads_ended(self, connection: Connection) -> None:
-        """Handle what was read before the peer stopped sending."""
+        """Answer what was read before the peer stopped sending, or sent what cannot be read."""
         if connection in self._reads:
             self._take_reads()
+        # What is left of reads has been gathered for later, when no answer reaches the peer.
+        self._store_gathered()
 
     def _take_reads(self) -> None:
         reads, self._reads = self._reads, {}
