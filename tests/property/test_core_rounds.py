@@ -97,7 +97,9 @@ class OneBroker:
         assert self.store.commit_log._writable_segment() is not None
         self.keys: Counter[tuple[int, int]] = Counter()
         index: Any = self.store.index
-        index._put = lambda hashes, offsets, _: self.keys.update(zip(hashes, offsets, strict=True))
+        index._put = lambda rows: self.keys.update(
+            zip(rows.hashes, rows.physical_offsets, strict=True)
+        )
         self.stats = BrokerStats(clock=lambda: 0.0, local_day=lambda: 1)
         context: Any = SimpleNamespace(
             store=self.store,
@@ -121,7 +123,7 @@ class OneBroker:
             self.processor = SendMessageProcessor(context, flush)
         self.dispatcher = BrokerDispatcher()
         pull: Any = SimpleNamespace(pull=lambda *_: None, arrivals=nullcontext)
-        self.dispatcher.use(self.processor, pull, lambda name: None)
+        self.dispatcher.use(self.processor, pull, lambda name: None, None)
         owner = ConnectionSet(RemotingLimits(), name="test", capacity=None, expects_frames=True)
         self.connections = [Connection(self.dispatcher, owner) for _ in PEERS]
         self.transports = list(map(NotedTransport, PEERS))

@@ -172,14 +172,16 @@ class BrokerDispatcher(Dispatcher):
                 self._loop.call_soon(self._take_reads)
             self._reads[connection] = [data]
         self._reads_bytes += len(data)
-        if self._reads_bytes >= _MAX_GATHERED_BYTES:
+        # Where one read was as large as reads get, the next ones wait for no round of the loop.
+        if parts is not None or self._reads_bytes >= _MAX_GATHERED_BYTES:
             self._take_reads()
         return True
 
     def reads_ended(self, connection: Connection) -> None:
-        """Handle what was read before the peer stopped sending."""
+        """Answer what was read before the peer stopped sending, or sent what cannot be read."""
         if connection in self._reads:
             self._take_reads()
+        # What is left of reads has been gathered for later, when no answer reaches the peer.
         self._store_gathered()
 
     def _take_reads(self) -> None:
@@ -195,9 +197,12 @@ class BrokerDispatcher(Dispatcher):
             for connection, parts in reads.items()
         ]
         # Pulls that wait for these messages are answered here, not a round of the loop later.
+        end_s = time.monotonic() + ROUND_S
         with self._pull.arrivals():
             left = self._rounds.store(joined)
         for connection, data in left:
+            if time.monotonic() > end_s and not connection.is_closed:
+                connection.defer([])  # It comes back in the loop's next round.
             connection.read_back(data)
 
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
@@ -280,10 +285,10 @@ class BrokerDispatcher(Dispatcher):
             self._gathered_bytes += len(body)
             if request.code == _BATCH_CODE or request.fields.batch:
                 self._gathered_work += count_messages(body)
-            elif len(header) <= _LONG_HEADER_BYTES:
+            elif len(header) <= _LONG_HEADER_BYTES and len(gathered) < _MAX_GATHERED:
                 continue
             self._gathered_work += len(header) // _HEADER_BYTES_A_MESSAGE
-            if self._gathered_work < _MAX_GATHERED_WORK:
+            if self._gathered_work < _MAX_GATHERED_WORK and len(gathered) < _MAX_GATHERED:
                 continue
             self._store_gathered()
             gathered = self._gathered

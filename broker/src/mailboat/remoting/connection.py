@@ -51,7 +51,7 @@ class FrameHandler(Protocol):
         """
 
     def reads_ended(self, connection: "Connection") -> None:
-        """Give back what was taken of the reads of a connection that will read no more."""
+        """Answer what was read of a connection that will read no more and is closed then."""
 
     def frames_received(self, connection: "Connection", frames: list[Frame]) -> None:
         """Handle every frame of one read and write all answers with one `connection.write`."""
@@ -297,6 +297,7 @@ class Connection(asyncio.Protocol):
             _log.debug("connection closed peer=%s: %s", self.peer, error)
         else:
             self._owner.complain(self, f"malformed input: {error}")
+        self._handler.reads_ended(self)
         self.close()
 
     def sweep(self, now_s: float, limits: RemotingLimits, *, expects_frames: bool) -> None:

@@ -134,25 +134,27 @@ class SendRounds:
                 return False
         count = round_.message_count
         prepared = PreparedRecords(round_.records, count, queues, round_.keys, now_ms)
+        # Without what they sent: the records are kept until they are flushed, and no copy of them.
+        askers = [connection for connection, _ in reads]
         if not self._store.put_prepared(prepared):
             if self._store.commit_log.failure is None:
                 return False
             self._stats.record_put_failed(count)
-            _answer(reads, round_, ResponseCode.FLUSH_DISK_TIMEOUT)
+            _answer(askers, round_, ResponseCode.FLUSH_DISK_TIMEOUT)
             return True
         for topic, messages, size_bytes in round_.topics:
             self._stats.record_put(topic, messages, size_bytes)
         if self._is_sync:
-            self._flush.wait(self._store.commit_log.end, partial(_answer_flushed, reads, round_))
+            self._flush.wait(self._store.commit_log.end, partial(_answer_flushed, askers, round_))
         else:
-            _answer(reads, round_, ResponseCode.SUCCESS)
+            _answer(askers, round_, ResponseCode.SUCCESS)
         return True
 
 
-def _answer_flushed(reads: list[Read], round_: "core.native.Round", ok: bool) -> None:
-    _answer(reads, round_, ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT)
+def _answer_flushed(askers: list[Connection], round_: "core.native.Round", ok: bool) -> None:
+    _answer(askers, round_, ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT)
 
 
-def _answer(reads: list[Read], round_: "core.native.Round", code: int) -> None:
+def _answer(askers: list[Connection], round_: "core.native.Round", code: int) -> None:
     for index, data in round_.answers(code):
-        reads[index][0].write(data)
+        askers[index].write(data)
