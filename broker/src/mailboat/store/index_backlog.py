@@ -157,7 +157,8 @@ class IndexBacklog:
         room = _CHUNK
         while room > 0 and rounds:
             source, count, _, store_timestamp_ms = rounds[0]
-            if store_timestamp_ms >= end_ms:
+            # The clock of another broker, whose log this is, may have gone back.
+            if not end_ms - 1000 <= store_timestamp_ms < end_ms:
                 break
             start = self._taken
             stop = columns.add(source, start, min(start + room, count))
