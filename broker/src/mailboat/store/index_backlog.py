@@ -6,10 +6,9 @@ keys, the larger part of what the index costs, is done for many rounds at once.
 Source: apache/rocketmq store/index/IndexService.java (buildIndex, putKey) for which keys there are.
 """
 
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from struct import Struct, iter_unpack
 from typing import Final, NamedTuple, Protocol
 
@@ -25,11 +24,10 @@ BACKLOG_BYTES: Final = 8 * 1024 * 1024
 """Nor so much of the log: what waits is in memory, bodies and all."""
 
 # Enough to make columns pay, few enough to look at the clock in between. Messages may be made of
-# keys, so a step is bounded by what it takes of the log as well.
+# keys, a thousand of them in a millisecond, so a step is bounded by their bytes as well.
 _CHUNK: Final = 256
-_CHUNK_BYTES: Final = 128 * 1024
+_CHUNK_KEY_BYTES: Final = 16 * 1024
 _PLACE: Final = itemgetter(1)
-_PHYSICAL_OFFSET: Final = attrgetter("physical_offset")
 
 
 class Indexed(Protocol):
@@ -156,15 +154,16 @@ class IndexBacklog:
         begin_ms = first_ms if begin_ms is None else begin_ms
         end_ms = first_ms + 1000 - (first_ms - begin_ms) % 1000
         columns = _Columns(self._seed)
-        room, end = _CHUNK, self.begin() + _CHUNK_BYTES
+        room = _CHUNK
         while room > 0 and rounds:
-            source, count, physical_offset, store_timestamp_ms = rounds[0]
-            if store_timestamp_ms >= end_ms or physical_offset >= end:
+            source, count, _, store_timestamp_ms = rounds[0]
+            # The clock of another broker, whose log this is, may have gone back.
+            if not end_ms - 1000 <= store_timestamp_ms < end_ms:
                 break
-            last_ms = store_timestamp_ms
             start = self._taken
-            stop = _stop(source, start, min(start + room, count), end)
-            columns.add(source, start, stop)
+            stop = columns.add(source, start, min(start + room, count))
+            if stop > start:
+                last_ms = store_timestamp_ms
             room -= stop - start
             self.count -= stop - start
             if stop < count:
@@ -180,15 +179,6 @@ class IndexBacklog:
         except KeyError:
             seed = self._seeds[topic] = unsigned_text_hash(topic + "#")
             return seed
-
-
-def _stop(source: Sequence[Indexed] | bytes, start: int, stop: int, end: int) -> int:
-    """Return where to stop so that, but for the first, no message lies behind a physical offset."""
-    if isinstance(source, bytes):
-        return stop
-    if source[stop - 1].physical_offset < end:
-        return stop
-    return max(bisect_left(source, end, start, stop, key=_PHYSICAL_OFFSET), start + 1)
 
 
 class _OfTopic(NamedTuple):
@@ -208,6 +198,7 @@ class _Columns:
         self._topics: dict[str, _OfTopic] = {}
         self._hashes: list[int] = []
         self._places: list[int] = []
+        self._key_bytes = 0
 
     def _of(self, topic: str) -> _OfTopic:
         try:
@@ -216,22 +207,28 @@ class _Columns:
             of_topic = self._topics[topic] = _OfTopic([], [], [], [])
             return of_topic
 
-    def add(self, source: Sequence[Indexed] | bytes, start: int, stop: int) -> None:
-        """Add what a round has from `start` to `stop`."""
+    def add(self, source: Sequence[Indexed] | bytes, start: int, stop: int) -> int:
+        """Add what a round has from `start` on; return where that ended, `stop` at the latest."""
         if isinstance(source, bytes):
             for row in iter_unpack(ROW.format, source[start * ROW.size : stop * ROW.size]):
                 self._hashes.append(row[0])
                 self._places.append(row[1])
-        else:
-            for message in source if stop - start == len(source) else source[start:stop]:
-                unique_keys, unique_places, keys, places = self._of(message.topic)
-                physical_offset = message.physical_offset
-                if message.unique_key:
-                    unique_keys.append(message.unique_key.encode())
-                    unique_places.append(physical_offset)
-                if message.keys:
-                    keys.append(message.keys.encode())
-                    places.append(physical_offset)
+            return stop
+        messages = source if stop - start == len(source) else source[start:stop]
+        for number, message in enumerate(messages, start):
+            unique_key, keys = message.unique_key, message.keys
+            key_bytes = len(unique_key or "") + len(keys or "")
+            if self._key_bytes and self._key_bytes + key_bytes > _CHUNK_KEY_BYTES:
+                return number
+            self._key_bytes += key_bytes
+            of_topic = self._of(message.topic)
+            if unique_key:
+                of_topic.unique_keys.append(unique_key.encode())
+                of_topic.unique_places.append(message.physical_offset)
+            if keys:
+                of_topic.keys.append(keys.encode())
+                of_topic.places.append(message.physical_offset)
+        return stop
 
     def rows(self) -> tuple[list[int], list[int]]:
         """Return hashes and places of all keys: of one message the unique key first."""

@@ -23,8 +23,6 @@ from mailboat.store.index_file import IndexFile, index_file_bytes, index_hash
 # Entries kept in memory before they go to the file: enough to make one call worth it.
 _WRITE_BYTES: Final = 256 * 1024
 _NAME_DIGITS: Final = 17
-# Of all that may wait, only messages made of keys take longer.
-_SEARCH_SLICE_S: Final = 0.03
 
 log = logging.getLogger(__name__)
 
@@ -91,13 +89,14 @@ class IndexService:
             while self._backlog.is_full:
                 self._put(self._backlog.take(self._begin_ms()))
 
-    def build_for_search(self) -> None:
-        """Index what waits, before somebody looks; where that fails there is a gap.
-
-        What takes longer than anybody may hold the others up is left to the background.
-        """
+    def build_for_search(self, slice_s: float | None = None) -> None:
+        """Do as `build`; where that fails there is a gap, and what lies behind is not found."""
         with contextlib.suppress(OSError):
-            self.build(_SEARCH_SLICE_S)
+            self.build(slice_s)
+
+    def has_all_below(self, physical_offset: int) -> bool:
+        """Tell whether nothing below a physical offset waits."""
+        return not self._backlog.count or self._backlog.begin() >= physical_offset
 
     def build(self, slice_s: float | None = None) -> None:
         """Index what waits, oldest first, for so many seconds; by default all of it.

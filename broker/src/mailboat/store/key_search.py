@@ -8,6 +8,7 @@ Source: apache/rocketmq store/DefaultMessageStore.java (queryMessage), which ret
 the same hash as well.
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -17,12 +18,15 @@ from mailboat.model.record import RecordParts
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.file_pool import FilePool
 from mailboat.store.index_service import IndexService
+from mailboat.store.message_inner import BlockingRunner
 from mailboat.store.record_source import find_segment
 from mailboat.store.segment_reader import read_record_at
 
 # The same hash may belong to other keys, and a record may be indexed twice: ask for more.
 _CANDIDATES: Final = 4
 _FILES_A_SEARCH: Final = 8
+# Of all that may wait, only messages made of keys take longer.
+_BUILD_SLICE_S: Final = 0.02
 
 
 class QueryResult(NamedTuple):
@@ -53,9 +57,8 @@ def search_job(
     """Make a call that finds messages; it may run on any thread.
 
     What is damaged or removed meanwhile is left out; it raises OSError where files cannot be read
-    now. Keys that wait to be indexed are indexed first.
+    now. Keys that wait to be indexed are not found.
     """
-    index.build_for_search()
     candidates = index.search(
         query.topic, query.key, _CANDIDATES * query.max_messages, query.begin_ms, query.end_ms
     )
@@ -87,6 +90,45 @@ def search_job(
         return QueryResult(records, *reaches)
 
     return search
+
+
+SearchDone = Callable[[QueryResult | None, BaseException | None], None]
+
+
+class Searches:
+    """Searches that run elsewhere, each as soon as the index has what was visible when it came."""
+
+    def __init__(self, disk: Disk, commit_log: CommitLog, index: IndexService) -> None:
+        """Search one store."""
+        self._disk = disk
+        self._commit_log = commit_log
+        self._index = index
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
+
+    def search(
+        self, run: BlockingRunner, query: KeyQuery, visible_end: int, done: SearchDone
+    ) -> None:
+        """Have a runner search what lies below a physical offset, now or soon."""
+
+        def start() -> None:
+            run(search_job(self._disk, self._commit_log, self._index, query), done)
+
+        if not self._waiting:
+            self._index.build_for_search(_BUILD_SLICE_S)
+        self._waiting.append((visible_end, start))
+        self._start()
+
+    def go_on(self) -> None:
+        """Start those that have waited long enough."""
+        if self._waiting and self._commit_log.failure is not None:
+            # The background of a store that has failed does nothing else.
+            self._index.build_for_search(_BUILD_SLICE_S)
+        self._start()
+
+    def _start(self) -> None:
+        waiting = self._waiting
+        while waiting and self._index.has_all_below(waiting[0][0]):
+            waiting.popleft()[1]()
 
 
 def _matches(view: memoryview, parts: RecordParts, query: KeyQuery) -> bool:

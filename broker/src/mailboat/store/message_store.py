@@ -36,7 +36,7 @@ from mailboat.store.dispatch import ArrivalListener, Dispatch
 from mailboat.store.file_pool import FilePool, open_files_limit
 from mailboat.store.flush import Flusher, FlushJob
 from mailboat.store.index_service import IndexService
-from mailboat.store.key_search import KeyQuery, QueryResult, search_job
+from mailboat.store.key_search import KeyQuery, QueryResult, SearchDone, Searches, search_job
 from mailboat.store.layout import StorePaths, store_paths
 from mailboat.store.lookup import GetResult, GetStatus, Lookup
 from mailboat.store.message_inner import (
@@ -110,13 +110,12 @@ class MessageStore:
         self.index = IndexService(
             disk, pool, self.paths.index, config.max_hash_slot_num, config.max_index_num
         )
+        self._searches = Searches(disk, self.commit_log, self.index)
         self._deleted = DeletedTopics(disk, self.paths.deleted_topics)
         self.is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.dispatch = self._make_dispatch()
         self.lookup = Lookup(
-            self.commit_log,
-            skip_corrupt=config.skip_corrupt,
-            check_crc=config.check_crc_on_recover,
+            self.commit_log, skip_corrupt=config.skip_corrupt, check_crc=config.check_crc_on_recover
         )
         self.retention = Retention(config, disk, [self.paths.commit_log, self.paths.root])
         self.cleaner = self._make_cleaner()
@@ -390,9 +389,11 @@ class MessageStore:
     def background(self) -> None:
         """Do a slice of what goes on beside requests: a few milliseconds."""
         if not self._is_open or self.commit_log.failure is not None:
+            self._searches.go_on()
             return
         self.commit_log.prepare_next()
         is_derived_written = self._write_some_derived()
+        self._searches.go_on()
         # Also where nothing could be written: what goes now may be the only way to get room.
         if self.cleaner.is_due():
             self.clean()
@@ -714,22 +715,17 @@ class MessageStore:
     ) -> QueryResult:
         """Return messages by key, however long it takes; see `mailboat.store.key_search`."""
         query = KeyQuery(topic, key, max_messages, _ANY_BYTES, begin_ms, end_ms)
+        self.index.build_for_search()
         return search_job(self._disk, self.commit_log, self.index, query)()
 
-    def search(
-        self,
-        query: KeyQuery,
-        done: Callable[[QueryResult | None, BaseException | None], None],
-        *,
-        is_own: bool = False,
-    ) -> None:
+    def search(self, query: KeyQuery, done: SearchDone, *, is_own: bool = False) -> None:
         """Find messages by key with the runner for searches, then call `done`.
 
         It gets the result, or an OSError: files cannot be read now. What the broker itself looks
         for (`is_own`) waits for no search that a client wants.
         """
         run = self._runners.reads if is_own else self._runners.searches
-        run(search_job(self._disk, self.commit_log, self.index, query), done)
+        self._searches.search(run, query, self.dispatch.dispatched_offset, done)
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic's queues; its records expire with the CommitLog.

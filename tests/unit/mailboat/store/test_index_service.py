@@ -61,6 +61,20 @@ def test_a_clock_that_was_set_back_makes_the_next_name_at_once(back_s: int) -> N
     assert [file.path for file in again.files] == [file.path for file in index.files]
 
 
+def test_a_clock_that_went_back_within_a_log_keeps_the_times_of_messages() -> None:
+    """RocketMQ's may: each entry has the second of its own message, whatever is built with it."""
+    disk = SimulatedDisk()
+    index = _index(disk)
+    now_ms = disk.wall_ms()
+    times_ms = [now_ms, now_ms + 7_200_000, now_ms + 3_600_000, now_ms + 3_600_500]
+    for number, time_ms in enumerate(times_ms):
+        index.put_record(IndexedRecord("t", f"k{number}", None, number), time_ms)
+    index.build()
+    for number, time_ms in enumerate(times_ms[2:], 2):
+        find = index.search("t", f"k{number}", 9, time_ms - 60_000, time_ms + 60_000)
+        assert find(FilePool(disk, 2)) == [number]
+
+
 def test_summer_time_that_ends_changes_no_name(zone: pytest.MonkeyPatch) -> None:
     """The clock on the wall shows the same hour twice; names are of UTC."""
     zone.setenv("TZ", "Europe/Berlin")
