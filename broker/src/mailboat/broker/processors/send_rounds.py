@@ -10,7 +10,7 @@ whole: then each send is refused, or stored after all, one by one.
 import time
 from collections.abc import Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from mailboat import core
 from mailboat.broker.context import BrokerContext
@@ -23,9 +23,6 @@ from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import ROUND_S
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.message_inner import PreparedRecords
-
-if TYPE_CHECKING:
-    from mailboat_core import Round
 
 Read = tuple[Connection, bytes]
 """What one connection sent: bytes that begin with a frame."""
@@ -127,7 +124,7 @@ class SendRounds:
         self._known.clear()
         self._version = self._topics.data_version.counter
 
-    def _commit(self, reads: list[Read], round_: "Round", now_ms: int) -> bool:
+    def _commit(self, reads: list[Read], round_: "core.native.Round", now_ms: int) -> bool:
         """Store and answer what the core has prepared; tell whether anything has become of it."""
         # The core gives back the very objects that it was told of.
         queues = cast(list[tuple[ConsumeQueue, int, bytes, int]], round_.queues)
@@ -152,10 +149,10 @@ class SendRounds:
         return True
 
 
-def _answer_flushed(reads: list[Read], round_: "Round", ok: bool) -> None:
+def _answer_flushed(reads: list[Read], round_: "core.native.Round", ok: bool) -> None:
     _answer(reads, round_, ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT)
 
 
-def _answer(reads: list[Read], round_: "Round", code: int) -> None:
+def _answer(reads: list[Read], round_: "core.native.Round", code: int) -> None:
     for index, data in round_.answers(code):
         reads[index][0].write(data)
