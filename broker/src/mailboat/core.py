@@ -71,7 +71,7 @@ def find(switch: str, load: Callable[[], ModuleType]) -> Found:
 
     Args:
         switch: the value of MAILBOAT_CORE; empty where it is not set.
-        load: imports the core, or raises ImportError; not called where it is switched off.
+        load: imports the core, or raises what an import may; not called where it is switched off.
     """
     if switch == _OFF:
         return Found(None, f"{SWITCH}={_OFF}", None)
@@ -80,10 +80,13 @@ def find(switch: str, load: Callable[[], ModuleType]) -> Found:
         return Found(None, str(error), error)
     try:
         module = load()
-    except ImportError as exc:
+        version = module.__version__
+    except Exception as exc:
+        # Not only ImportError: a folder that an uninstallation left behind is a module without
+        # anything in it, and a power cut leaves files empty or full of zeros.
         return _missing(switch, _why(exc))
-    if module.__version__ != __version__:
-        return _missing(switch, f"{_DISTRIBUTION} is {module.__version__}, mailboat {__version__}")
+    if version != __version__:
+        return _missing(switch, f"{_DISTRIBUTION} is {version}, mailboat {__version__}")
     return Found(module, "", None)
 
 
@@ -94,7 +97,7 @@ def _missing(switch: str, reason: str) -> Found:
     return Found(None, reason, ConfigError(SWITCH, switch, f"{reason}; {advice} or unset {SWITCH}"))
 
 
-def _why(exc: ImportError) -> str:
+def _why(exc: Exception) -> str:
     if isinstance(exc, ModuleNotFoundError) and exc.name == "mailboat_core":
         return f"{_DISTRIBUTION} is not installed"
     return f"{_DISTRIBUTION} cannot be loaded: {exc}"

@@ -37,6 +37,16 @@ def broken() -> ModuleType:
     raise ImportError("_native.abi3.so: wrong ELF class")
 
 
+def zeros() -> ModuleType:
+    """Import a core whose files a power cut left with their size only."""
+    raise SyntaxError("source code string cannot contain null bytes")
+
+
+def leftover() -> ModuleType:
+    """Import the folder of a core that was uninstalled, which is a module to Python."""
+    return ModuleType("mailboat_core")
+
+
 @pytest.mark.parametrize("switch", ["", "required"])
 def test_a_core_of_our_version_is_used(switch: str) -> None:
     """Installed and equal: nothing else is asked."""
@@ -53,6 +63,11 @@ def test_a_core_of_our_version_is_used(switch: str) -> None:
     [
         (absent, NOT_INSTALLED),
         (broken, "mailboat-core cannot be loaded: _native.abi3.so: wrong ELF class"),
+        (zeros, "mailboat-core cannot be loaded: source code string cannot contain null bytes"),
+        (
+            leftover,
+            "mailboat-core cannot be loaded: module 'mailboat_core' has no attribute '__version__'",
+        ),
         (lambda: module("0.0.9"), f"mailboat-core is 0.0.9, mailboat {__version__}"),
     ],
 )
