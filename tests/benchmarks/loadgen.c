@@ -568,15 +568,24 @@ static void send_due(int64_t now) {
     }
 }
 
+/* Returns when the next message is to be sent, which may be past; `until_ns` if that is later or
+ * needs an answer first, because no slot is free. Not by its time alone: one that has come due since
+ * the last look would wait for an answer although none may be awaited. */
+static int64_t wake_ns(int64_t until_ns) {
+    int64_t slots = (int64_t)option.connections * (int64_t)option.depth;
+    if (is_all_sent() || run.outstanding >= slots) return until_ns;
+    int64_t next = due_ns(run.due + 1);
+    return next < until_ns ? next : until_ns;
+}
+
 /* Serves the connections until the time is up or, with `drain`, until nothing is outstanding. */
 static void serve(int64_t until_ns, bool drain) {
     struct epoll_event events[256];
     for (int64_t now; (now = now_ns()) < until_ns;) {
         bool delivered = !run.timetable_start_ns || run.delivered >= run.acknowledged;
         if (drain && delivered && !run.outstanding && is_all_sent()) return;
-        /* A message that is due and has no free slot waits for an answer, not for the clock. */
-        int64_t next = due_ns(run.due + 1), wake = next > now && next < until_ns ? next : until_ns;
-        struct timespec timeout = {(wake - now) / 1000000000, (wake - now) % 1000000000};
+        int64_t wake = wake_ns(until_ns), pause = wake > now ? wake - now : 0;
+        struct timespec timeout = {pause / 1000000000, pause % 1000000000};
         int count = epoll_pwait2(epoll_fd, events, 256, &timeout, NULL);
         for (int i = 0; i < count; i++) {
             if (events[i].events & EPOLLOUT) flush_out(events[i].data.ptr);

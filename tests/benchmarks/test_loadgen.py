@@ -359,6 +359,16 @@ async def test_timetable_keeps_its_rate_and_times_each_delivery(program: str) ->
     assert report["messages"] < broker.codes[310] == broker.messages
 
 
+async def test_the_timetable_does_not_rest_while_a_message_is_due(program: str) -> None:
+    """What comes due while nothing is awaited is sent then, not with the next answer."""
+    async with fake_broker() as (_broker, port):
+        # Looking through many connections takes long enough for messages to come due meanwhile.
+        options = ["--connections", 900, "--rate", 500, "--warmup", 0, "--seconds", 5]
+        report = await measure(program, "timetable", port, *options)
+    assert report["messages"] == pytest.approx(2500, abs=2)
+    assert report["max_us"] < 1_500_000
+
+
 async def test_a_stall_at_the_end_of_the_timetable_counts_in_full(program: str) -> None:
     """What was due in the window is sent and timed, though the answers come after its end."""
     async with fake_broker() as (broker, port):

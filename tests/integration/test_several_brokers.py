@@ -254,6 +254,21 @@ async def test_a_broker_that_cannot_start_again_is_tried_ever_less_often(run: Ru
     assert await command.end() == 0
 
 
+async def test_a_supervisor_without_descriptors_goes_on_with_those_who_serve(run: Run) -> None:
+    """What is lacking for a start ends nobody; it is tried again."""
+    command = run("--brokers", "2")
+    first, second = (await command.ready())["brokers"].values()
+    supervisor = psutil.Process(command.process.pid)
+    limits = supervisor.rlimit(psutil.RLIMIT_NOFILE)
+    supervisor.rlimit(psutil.RLIMIT_NOFILE, (3, limits[1]))
+    os.kill(second["pid"], signal.SIGKILL)
+    await command.until_said("broker-a-1 cannot be started: [Errno 24] Too many open files")
+    assert is_open(first["broker"])
+    supervisor.rlimit(psutil.RLIMIT_NOFILE, limits)
+    await until(lambda: _said_times(command, f"broker-a-1 serves: broker {second['broker']}", 2))
+    assert await command.end() == 0
+
+
 async def test_a_killed_name_server_comes_back_where_it_was(run: Run) -> None:
     """Brokers and clients know only its address; the brokers register there again."""
     command = run("--brokers", "1")

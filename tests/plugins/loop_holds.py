@@ -67,7 +67,6 @@ ALLOWED_SYNCS: Final = {
     "mailboat/store/commit_log.py:_undo_write": "a failed write is wiped before anything is stored",
     "mailboat/store/index_service.py:_create": "the first index file makes its folder",
     "mailboat/store/message_store.py:delete_topic_steps": "an administrator deletes a topic",
-    "mailboat/store/consume_queue.py:unlink_dropped": "follows the removal of a segment",
     "mailboat/namesrv/kv_config.py:_change": "an administrator sets a key",
 }
 

@@ -12,7 +12,6 @@ CleanConsumeQueueService).
 import logging
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 from mailboat.config import MessageStoreConfig
@@ -21,7 +20,7 @@ from mailboat.store.commit_log import CommitLog
 from mailboat.store.dispatch import Dispatch
 from mailboat.store.index_service import IndexService
 from mailboat.store.message_inner import Runners
-from mailboat.store.queue_table import QueueDrop, QueueTable, RaisedQueue
+from mailboat.store.queue_table import QueueTable, RaisedQueue
 from mailboat.store.retention import REASONS, Pressure, Reason, Reserved, Retention
 from mailboat.store.segment import Segment
 from mailboat.store.segment_times import SegmentTimes
@@ -55,13 +54,6 @@ class _Removed(NamedTuple):
 
     path: str
     size_bytes: int
-
-
-class DroppedFiles(NamedTuple):
-    """Derived files that hold nothing of the log any more and are still on the disk."""
-
-    queues: list[QueueDrop]
-    index_files: list[str]
 
 
 class Cleaner:
@@ -298,30 +290,6 @@ class Cleaner:
         if raised and self.on_removed is not None:
             self.on_removed(raised)
         return not self._queues.is_raising
-
-    @property
-    def has_dropped_files(self) -> bool:
-        """Derived files wait for a checkpoint to be unlinked."""
-        return bool(self._queues.has_dropped or self._index.dropped)
-
-    def dropped_files(self) -> DroppedFiles:
-        """Return the derived files that may be unlinked once a checkpoint without them is saved.
-
-        The sums that a checkpoint saves must be those of the files that a start finds, or all of
-        them are built anew from the log.
-        """
-        return DroppedFiles(self._queues.dropped(), list(self._index.dropped))
-
-    def unlink_derived(self, files: DroppedFiles) -> None:
-        """Remove dropped files; those that stay are tried again after the next checkpoint."""
-        for unlink in (
-            partial(self._index.unlink_dropped, files.index_files),
-            partial(self._queues.unlink_dropped, files.queues),
-        ):
-            try:
-                unlink()
-            except OSError as exc:
-                log.warning("derived files of removed segments are still there: %s", exc)
 
     def _move_on_early(self, safe_offset: int) -> bool:
         """Begin a new segment although the only one is not full, when the old one may go then.

@@ -508,7 +508,7 @@ class ConsumeQueue:
     def raise_min(self, physical_offset: int) -> None:
         """Move `min_offset` to the first unit at or above the CommitLog's start; drop old files.
 
-        Their names stay until `unlink_dropped`.
+        Their names stay until `forget_dropped`.
 
         Raises:
             OSError: a file could not be read; the call may be repeated.
@@ -540,16 +540,27 @@ class ConsumeQueue:
         """Files that are out of the queue and still on the disk."""
         return len(self._dropped)
 
-    def unlink_dropped(self, count: int) -> None:
-        """Remove the oldest dropped files from the disk.
+    @property
+    def dropped_end(self) -> int:
+        """All dropped files begin below it."""
+        return self._dropped[-1] + 1 if self._dropped else 0
+
+    def unlink_dropped(self, end: int) -> int | None:
+        """Unlink the oldest dropped file if it begins below `end`; return where it begins.
+
+        It counts as dropped until `forget_dropped`.
 
         Raises:
-            OSError: some are still there; the call may be repeated.
+            OSError: it is still there; the call may be repeated.
         """
-        for file_start in self._dropped[:count]:
-            self._remove_file(file_start)
-            # In order, so that a crash leaves no hole between files.
-            self._disk.fsync_dir(self.directory)
+        if self.is_removed or not self._dropped or self._dropped[0] >= end:
+            return None
+        self._remove_file(self._dropped[0])
+        return self._dropped[0]
+
+    def forget_dropped(self, file_start: int) -> None:
+        """Note that a file is gone for good."""
+        if file_start in self._dropped:
             self._dropped.remove(file_start)
 
     def remove(self) -> None:

@@ -313,23 +313,16 @@ class IndexService:
     def drop_below(self, physical_offset: int) -> None:
         """Drop files whose every message lies below the CommitLog's start.
 
-        Their names stay until `unlink_dropped`.
+        Their names stay until `forget_dropped`.
         """
         while len(self.files) > 1 and self.files[0].end_physical_offset < physical_offset:
             file = self.files.pop(0)
             file.close()
             self.dropped.append(file.path)
 
-    def unlink_dropped(self, paths: list[str]) -> None:
-        """Remove dropped files from the disk.
-
-        Raises:
-            OSError: some are still there; the call may be repeated.
-        """
-        for path in paths:
-            with contextlib.suppress(FileNotFoundError):
-                self._disk.unlink(path)
-            self.dropped = [dropped for dropped in self.dropped if dropped != path]
+    def forget_dropped(self, paths: list[str]) -> None:
+        """Note that dropped files are gone from the disk."""
+        self.dropped = [dropped for dropped in self.dropped if dropped not in paths]
 
     def close(self) -> None:
         """Close the files; what is only in memory is dropped."""

@@ -28,10 +28,11 @@ from mailboat.store.checkpoint import (
     write_checkpoint,
     write_progress,
 )
-from mailboat.store.cleaner import TRIM_SLICE_S, Cleaner, DroppedFiles
+from mailboat.store.cleaner import TRIM_SLICE_S, Cleaner
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
+from mailboat.store.derived_removal import DerivedRemoval
 from mailboat.store.dispatch import ArrivalListener, Dispatch
 from mailboat.store.file_pool import FilePool, open_files_limit
 from mailboat.store.flush import Flusher, FlushJob
@@ -119,6 +120,7 @@ class MessageStore:
         )
         self.retention = Retention(config, disk, [self.paths.commit_log, self.paths.root])
         self.cleaner = self._make_cleaner()
+        self._removal = DerivedRemoval(disk, self.queues, self.index, self._runners.files)
         self.on_flush_wanted: Callable[[], None] | None = None
         """Called when segments can only go after a flush."""
 
@@ -140,7 +142,6 @@ class MessageStore:
         self._noted: tuple[Progress, Callable[[], bool]] | None = None
         self._queue_syncs: list[QueueSync] = []
         self._index_saves: list[Callable[[], None]] = []
-        self._dropped = DroppedFiles([], [])
         self._synced_progress: Progress | None = None
         self._is_open = False
         self._half_deleted: set[str] = set()
@@ -267,7 +268,7 @@ class MessageStore:
         write_checkpoint(self._disk, self.paths.checkpoint, self._checkpoint_times())
         progress.clean = True
         write_progress(self._disk, self.paths.progress, progress)
-        self.cleaner.unlink_derived(self._dropped)
+        self._removal.finish()
         opening.remove_abort(self._disk, self.paths)
 
     # -- writing --------------------------------------------------------------------------------
@@ -397,6 +398,7 @@ class MessageStore:
         # Also where nothing could be written: what goes now may be the only way to get room.
         if self.cleaner.is_due():
             self.clean()
+        self._removal.go_on()
         # A checkpoint counts on queues that begin where the log does.
         if self.cleaner.trim(TRIM_SLICE_S) and is_derived_written:
             self._checkpoint_slice(self._disk.monotonic())
@@ -434,7 +436,7 @@ class MessageStore:
                 self._sync_derived(noted)
             return
         behind = self.dispatch.dispatched_offset - self._checkpoint_offset
-        is_worth_it = behind > 0 or self.cleaner.has_dropped_files
+        is_worth_it = behind > 0 or self._removal.has_files
         is_time = now_s - self._checkpoint_s >= CHECKPOINT_INTERVAL_S and is_worth_it
         # Where room is wanted, what may go must not wait for what makes its going safe.
         is_large = behind >= CHECKPOINT_BYTES or (
@@ -491,7 +493,7 @@ class MessageStore:
     def _note_derived(self) -> Progress:
         """Return what the derived files add up to once all that is in memory has been written."""
         self._index_saves = self.index.snapshot()
-        self._dropped = self.cleaner.dropped_files()
+        self._removal.note()
         return Progress(
             commit_log_start=self.commit_log.start,
             commit_log_offset=self.dispatch.dispatched_offset,
@@ -518,7 +520,7 @@ class MessageStore:
             return
         self._is_checkpointing = False
         self._checkpoint_offset = progress.commit_log_offset
-        self.cleaner.unlink_derived(self._dropped)
+        self._removal.begin()
 
     def _checkpoint_failed(self, error: BaseException | None) -> bool:
         if error is None:

@@ -4,6 +4,7 @@ Source: apache/rocketmq store/queue/ConsumeQueueStore.java @ rocketmq-all-5.3.3.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
@@ -35,10 +36,22 @@ class QueueSync(NamedTuple):
 
 
 class QueueDrop(NamedTuple):
-    """A queue whose oldest dropped files may be unlinked, so many of them."""
+    """A queue whose dropped files that begin below `end` may be unlinked."""
 
     queue: ConsumeQueue
-    files: int
+    end: int
+
+
+class UnlinkedFile(NamedTuple):
+    """A file of a queue that has no name any more, though perhaps after a crash."""
+
+    drop: QueueDrop
+    file_start: int
+
+    @property
+    def queue(self) -> ConsumeQueue:
+        """The queue."""
+        return self.drop.queue
 
 
 class RaisedQueue(NamedTuple):
@@ -387,25 +400,42 @@ class QueueTable:
 
     def dropped(self) -> list[QueueDrop]:
         """Return the queues with files that `raise_min` dropped and that are still on the disk."""
-        return [QueueDrop(queue, queue.dropped_count) for queue in self._trimmed]
+        return [QueueDrop(queue, queue.dropped_end) for queue in self._trimmed]
 
-    def unlink_dropped(self, drops: list[QueueDrop]) -> None:
-        """Remove dropped files from the disk; queues that were deleted since have none.
+    def unlink_some(self, drops: deque[QueueDrop], most: int, slice_s: float) -> list[UnlinkedFile]:
+        """Unlink the oldest dropped file of a few queues, and take those out of `drops`.
 
-        Raises:
-            OSError: of the first queue that failed, after all others were done; the call may be
-                repeated.
+        The folders of what is returned have to be synced, and `forget_unlinked` to be told then.
+        What could not be unlinked still counts as dropped.
         """
+        ends_at_s = self._disk.monotonic() + slice_s
+        unlinked: list[UnlinkedFile] = []
         first_error: OSError | None = None
-        for queue, files in drops:
+        while drops and len(unlinked) < most:
+            drop = drops.popleft()
             try:
-                queue.unlink_dropped(files)
+                file_start = drop.queue.unlink_dropped(drop.end)
             except OSError as exc:
-                first_error = first_error or exc
-            if not queue.dropped_count:
-                self._trimmed.pop(queue, None)
+                file_start, first_error = None, first_error or exc
+            if file_start is not None:
+                unlinked.append(UnlinkedFile(drop, file_start))
+            if self._disk.monotonic() >= ends_at_s:
+                break
         if first_error is not None:
-            raise first_error
+            log.warning("queue files of removed segments are still there: %s", first_error)
+        return unlinked
+
+    def forget_unlinked(self, files: list[UnlinkedFile]) -> list[QueueDrop]:
+        """Note that files are gone for good; return the queues that have more of them."""
+        left: list[QueueDrop] = []
+        for drop, file_start in files:
+            queue = drop.queue
+            queue.forget_dropped(file_start)
+            if queue.dropped_count:
+                left.append(drop)
+            else:
+                self._trimmed.pop(queue, None)
+        return left
 
     def empty_queues(self) -> list[tuple[str, int, int]]:
         """Return topic, queue id and end of the queues whose every message has expired."""

@@ -57,11 +57,21 @@ class Member:
         self._unread = b""
 
     def start(self, inherited: Iterable[socket.socket]) -> None:
-        """Fork it; `inherited` are the supervisor's sockets, which are not for the process."""
+        """Fork it; `inherited` are the supervisor's sockets, which are not for the process.
+
+        Raises:
+            OSError: the system has no process or descriptor for it now.
+        """
         ours, theirs = socket.socketpair()
         # A signal between the fork and the first line of the child would run our handler there.
         signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, END_SIGNALS)
+            ours.close()
+            theirs.close()
+            raise
         if pid == 0:
             for each in (*inherited, ours):
                 each.close()

@@ -136,7 +136,14 @@ class Supervisor:
         for member, at_s in list(self._start_at_s.items()):
             if at_s <= now_s:
                 del self._start_at_s[member]
-                self._start(member)
+                try:
+                    self._start(member)
+                except OSError as exc:
+                    # The others serve, whatever the system lacks for one more process.
+                    pause_s = self._start_later(member)
+                    logger.error(
+                        "%s cannot be started: %s; next try in %.0f s", member.name, exc, pause_s
+                    )
 
     def _end_all(self, *, in_a_hurry: bool = False) -> None:
         """End the brokers together, then the name server; in a hurry without their drain."""
@@ -211,13 +218,18 @@ class Supervisor:
         if not self._has_served:
             sentence = f"{member.name}: {member.failure or how}"
             raise _StartFailedError(sentence, exit_code if exit_code > 0 else EXIT_RUNTIME)
-        now_s = time.monotonic()
-        if member.ready_at_s is not None and now_s - member.ready_at_s >= STEADY_AFTER_S:
+        served_since_s = member.ready_at_s
+        if served_since_s is not None and time.monotonic() - served_since_s >= STEADY_AFTER_S:
             self._pauses_s.pop(member, None)
+        pause_s = self._start_later(member)
+        logger.error("%s %s; it is started again in %.0f s", member.name, how, pause_s)
+
+    def _start_later(self, member: Member) -> float:
+        """Have a process started after a pause, which is returned; the next one is longer."""
         pause_s = self._pauses_s.get(member, FIRST_PAUSE_S)
         self._pauses_s[member] = min(2 * pause_s, LAST_PAUSE_S)
-        self._start_at_s[member] = now_s + pause_s
-        logger.error("%s %s; it is started again in %.0f s", member.name, how, pause_s)
+        self._start_at_s[member] = time.monotonic() + pause_s
+        return pause_s
 
     def _sockets(self) -> Iterable[socket.socket]:
         yield from self._bell or ()
