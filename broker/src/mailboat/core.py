@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 SWITCH: Final = "MAILBOAT_CORE"
 _OFF: Final = "off"
 _REQUIRED: Final = "required"
+NEEDED: Final = (
+    "SendRounds",
+    "check_records",
+    "choose_places",
+    "decode_records",
+    "decode_rows",
+    "property_values",
+)
+"""What is called of the core."""
+
 _DISTRIBUTION: Final = "mailboat-core"
 
 
@@ -87,6 +97,10 @@ def find(switch: str, load: Callable[[], ModuleType]) -> Found:
         return _missing(switch, _why(exc))
     if version != __version__:
         return _missing(switch, f"{_DISTRIBUTION} is {version}, mailboat {__version__}")
+    lacking = [name for name in NEEDED if not hasattr(module, name)]
+    if lacking:
+        # Two states of a source tree may have one version.
+        return _missing(switch, f"{_DISTRIBUTION} is of another time, it has no {lacking[0]}")
     return Found(module, "", None)
 
 

@@ -53,6 +53,11 @@ pub struct Read<'a> {
     pub peer_host: &'a [u8],
 }
 
+/// No frame is taken once there are so many bytes of keys: an index takes some milliseconds for them.
+const KEYS_BYTES_LIMIT: usize = 8_192 * 12;
+/// Nor once there are so many bytes of records.
+const RECORDS_BYTES_LIMIT: usize = 1024 * 1024;
+
 /// Where and when the records of a round are stored.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
@@ -142,7 +147,10 @@ impl Rounds {
         place: Place,
         ends: &mut dyn QueueEnds,
     ) -> Outcome {
-        if self.plan.messages.len() >= place.message_limit {
+        if self.plan.messages.len() >= place.message_limit
+            || self.plan.keys.len() >= KEYS_BYTES_LIMIT
+            || self.plan.size_bytes >= RECORDS_BYTES_LIMIT
+        {
             return Outcome::Full;
         }
         let plan = &self.plan;

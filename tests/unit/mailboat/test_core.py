@@ -20,10 +20,13 @@ ROOT = Path(__file__).resolve().parents[3]
 NOT_INSTALLED = "mailboat-core is not installed"
 
 
-def module(version: str) -> ModuleType:
-    """Return a core of a version, with nothing in it."""
+def module(version: str, *lacking: str) -> ModuleType:
+    """Return a core of a version, whose functions do nothing."""
     made = ModuleType("mailboat_core")
     made.__version__ = version
+    for name in core.NEEDED:
+        if name not in lacking:
+            setattr(made, name, None)
     return made
 
 
@@ -69,6 +72,10 @@ def test_a_core_of_our_version_is_used(switch: str) -> None:
             "mailboat-core cannot be loaded: module 'mailboat_core' has no attribute '__version__'",
         ),
         (lambda: module("0.0.9"), f"mailboat-core is 0.0.9, mailboat {__version__}"),
+        (
+            lambda: module(__version__, "choose_places"),
+            "mailboat-core is of another time, it has no choose_places",
+        ),
     ],
 )
 def test_without_a_core_that_fits_python_works_and_says_why(load, reason: str) -> None:

@@ -64,7 +64,7 @@ _ANY_BYTES: Final = 1 << 62
 _WRITE_QUEUES_A_SLICE: Final = 256
 _WRITE_SLICE_S: Final = 0.01
 _INDEX_SLICE_S: Final = 0.003
-_CHECKPOINT_INDEX_SLICE_S: Final = 0.02
+_CHECKPOINT_INDEX_SLICE_S: Final = 0.01
 # Errors after which the same call may succeed, and that do not say that written bytes were lost.
 _PASSING_ERRORS: Final = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOENT}
 REJECT_REASONS: Final = ("disk_full", "no_room", "derived_files", "store_failed", "closed")

@@ -29,6 +29,8 @@ Read = tuple[Connection, bytes]
 
 # What one call takes at most: some milliseconds.
 _MESSAGES_A_CALL: Final = 4_096
+# Topics are made known as a whole: very wide ones stay with Python, and few become known at once.
+_QUEUES_A_CALL: Final = 1_024
 
 
 class SendRounds:
@@ -67,11 +69,15 @@ class SendRounds:
 
     def learn(self, topics: Iterable[str]) -> None:
         """Have the core take sends to these topics, as far as their queues are there."""
+        looked_at = 0
         for topic in topics:
             count = self._store.queues.count_of(topic)
             config = self._topics.table.get(topic)
             if self._known.get(topic, 0) == count or config is None or not self._is_plain(config):
                 continue
+            looked_at += config.write_queue_nums
+            if looked_at > _QUEUES_A_CALL:
+                break  # The next send to it comes here again.
             get = self._store.queues.get
             queues = [get(topic, queue_id) for queue_id in range(config.write_queue_nums)]
             self._core.learn(topic, config.write_queue_nums, list(queues))
