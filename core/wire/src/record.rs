@@ -1,28 +1,4 @@
-//! The stored message record: the bytes of the CommitLog.
-//!
-//! ```text
-//! size    field, big-endian
-//! 4       record size, this field included
-//! 4       magic 0xDAA320A7
-//! 4       CRC32 of the body, 31 bits
-//! 4       queue id
-//! 4       flag
-//! 8       queue offset
-//! 8       physical offset
-//! 4       sysFlag
-//! 8       born timestamp, ms
-//! 8 | 20  born host
-//! 8       store timestamp, ms
-//! 8 | 20  store host
-//! 4       reconsume times
-//! 8       prepared transaction offset, 0
-//! 4       body size n
-//! n       body
-//! 1       topic size t
-//! t       topic
-//! 2       properties size p
-//! p       properties; the last 20 bytes may be the checksum of the whole record
-//! ```
+//! The record of a message, written; its byte table is in `stored_record`.
 
 use crate::checksum::{CRC_PROPERTY_BYTES, body_crc, crc_property};
 
@@ -37,11 +13,11 @@ pub const FILLER_BYTES: usize = 8;
 /// Bytes of a ConsumeQueue unit.
 pub const UNIT_BYTES: usize = 20;
 
-const MAGIC_V1: u32 = 0xDAA3_20A7;
+pub(crate) const MAGIC_V1: u32 = 0xDAA3_20A7;
 /// What a client may say of its message: whether and how it is compressed.
 const CLIENT_BITS: i32 = 0x701;
-const BORN_HOST_V6: i32 = 0x10;
-const STORE_HOST_V6: i32 = 0x20;
+pub(crate) const BORN_HOST_V6: i32 = 0x10;
+pub(crate) const STORE_HOST_V6: i32 = 0x20;
 
 /// What a record holds.
 #[derive(Clone, Copy, Debug)]

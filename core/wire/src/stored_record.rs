@@ -29,16 +29,13 @@
 //! The last 20 bytes of the properties may be `__CRC32#` 0x01, ten digits, 0x02: the CRC32 of the
 //! record without these 20 bytes, 31 bits, its digits in reverse order.
 
-use crate::checksum::body_crc;
+use crate::checksum::{CRC_PROPERTY_BYTES, body_crc};
+use crate::record::{BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6};
 
-const MAGIC_V1: u32 = 0xDAA3_20A7;
 const MAGIC_V2: u32 = 0xDAA3_20AB;
 const FIXED_BYTES: usize = 91;
 const COMPRESSED: i32 = 0x1;
-const BORN_HOST_V6: i32 = 0x10;
-const STORE_HOST_V6: i32 = 0x20;
 const CRC_MASK: u32 = 0x7FFF_FFFF;
-const CRC_PROPERTY_BYTES: usize = 20;
 const CRC_PROPERTY_HEAD: &[u8] = b"__CRC32#\x01";
 const CRC_DIGITS: usize = 10;
 const ENTRY_END: u8 = 2;

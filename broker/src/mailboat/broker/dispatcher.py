@@ -164,7 +164,11 @@ class BrokerDispatcher(Dispatcher):
         parts = self._reads.get(connection)
         if parts is not None:
             parts.append(data)  # It may begin within a frame, and comes later in any case.
-        elif self._rounds is None or data[_HEADER_AT:_START_END] not in _SEND_STARTS:
+        elif (
+            self._rounds is None
+            or connection.is_write_paused  # A peer that does not read its answers waits.
+            or data[_HEADER_AT:_START_END] not in _SEND_STARTS
+        ):
             return False
         else:
             if not self._reads:

@@ -354,7 +354,7 @@ class Connection(asyncio.Protocol):
         if gathered is None:
             self._grew(len(data))
             return
-        is_idle = self._postponed is None and not self._is_deferred and not self.is_write_paused
+        is_idle = self._postponed is None and not self._is_deferred
         if is_idle and self._handler.read_received(self, gathered):
             return
         self.read_back(gathered)

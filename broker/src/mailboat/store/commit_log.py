@@ -196,10 +196,10 @@ class CommitLog:
 
     @property
     def room_bytes(self) -> int:
-        """Bytes of records that still fit the last segment; 0 where nothing can be written."""
+        """Bytes from here to the end of the last segment; 0 where nothing can be written."""
         if self.failure is not None or not self.segments:
             return 0
-        return max(self.segments[-1].end - FILLER_BYTES - self.end, 0)
+        return max(self.segments[-1].end - self.end, 0)
 
     @property
     def next_store_timestamp_ms(self) -> int:
