@@ -5,7 +5,6 @@ from typing import Final
 from mailboat_core._native import (
     Round,
     SendRounds,
-    body_crc,
     check_records,
     choose_places,
     decode_records,
@@ -19,7 +18,6 @@ __all__ = [
     "Round",
     "SendRounds",
     "__version__",
-    "body_crc",
     "check_records",
     "choose_places",
     "decode_records",

@@ -1,7 +1,5 @@
 from typing import Any, final
 
-def body_crc(body: bytes) -> int: ...
-
 @final
 class SendRounds:
     def __new__(

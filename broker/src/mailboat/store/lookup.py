@@ -1,9 +1,10 @@
 """Finding messages: by queue offset, properties, physical offset and time.
 
 Every record that leaves the store has been checked against its checksum and against the place it
-was asked for, each time it is read, in the very bytes that leave. A read of several records that
-was checked record by record is remembered by one checksum over all of it: when the same read comes
-again (another consumer group, a replay), its bytes are compared with that. So damage shows however
+was asked for, each time it is read, in the very bytes that leave. Without the compiled core a read
+of several records that was checked record by record is remembered by one checksum over all of it:
+when the same read comes again (another consumer group, a replay), its bytes are compared with that;
+the core checks as fast as that compares. So damage shows however
 it came about and however often the records were read before, also in pages that this process wrote
 itself or that were dropped from memory and read from the disk again.
 

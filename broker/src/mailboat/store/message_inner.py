@@ -61,7 +61,6 @@ class PreparedRecords(NamedTuple):
     """
 
     records: bytes
-    message_count: int
     queues: "Sequence[tuple[ConsumeQueue, int, bytes, int]]"
     """Each queue with how many messages it gets, their units, and where the last record ends."""
 

@@ -139,7 +139,7 @@ class SendRounds:
                 self._forget()
                 return False
         count = round_.message_count
-        prepared = PreparedRecords(round_.records, count, queues, round_.keys, now_ms)
+        prepared = PreparedRecords(round_.records, queues, round_.keys, now_ms)
         # Without what they sent: the records are kept until they are flushed, and no copy of them.
         askers = [connection for connection, _ in reads]
         if not self._store.put_prepared(prepared):
