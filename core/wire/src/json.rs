@@ -3,6 +3,8 @@
 //! It is narrower than JSON: numbers are integers of at most 18 digits, escapes are no surrogates,
 //! texts hold no control characters. What it does not read, somebody else may.
 
+use crate::scan;
+
 const MAX_DIGITS: usize = 18;
 
 /// A value that is no object and no array.
@@ -114,6 +116,7 @@ impl<'a> Cursor<'a> {
         let mut at = 0;
         let mut has_escapes = false;
         loop {
+            at += scan::json_mark(bytes.get(at..)?);
             match *bytes.get(at)? {
                 b'"' => break,
                 b'\\' => {
@@ -128,8 +131,7 @@ impl<'a> Cursor<'a> {
                         _ => return None,
                     }
                 }
-                0..0x20 => return None,
-                _ => at += 1,
+                _ => return None,
             }
         }
         self.rest = bytes.get(at + 1..)?;
@@ -166,7 +168,11 @@ pub fn integer(text: &[u8]) -> Option<i64> {
 pub fn unescape(text: Text<'_>, out: &mut Vec<u8>) -> Option<()> {
     let mut rest = text.raw;
     if text.has_escapes {
-        while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {
+        loop {
+            let at = scan::either(rest, b'\\', b'\\');
+            if at == rest.len() {
+                break;
+            }
             out.extend_from_slice(rest.get(..at)?);
             let plain = match *rest.get(at + 1)? {
                 b'b' => 8,
@@ -197,6 +203,10 @@ pub fn unescape(text: Text<'_>, out: &mut Vec<u8>) -> Option<()> {
 
 /// Reads four hexadecimal digits; none where they stand for half of a pair.
 fn escaped_unit(digits: &[u8]) -> Option<u32> {
+    // What separates properties comes again and again.
+    if let [b'0', b'0', b'0', digit @ b'1'..=b'9', ..] = *digits {
+        return Some(u32::from(digit - b'0'));
+    }
     let mut unit = 0;
     for &digit in digits.first_chunk::<4>()? {
         unit = unit << 4 | char::from(digit).to_digit(16)?;
