@@ -251,14 +251,17 @@ async def test_what_a_round_has_no_room_for_is_of_the_next(
 
 
 async def test_a_peer_that_stops_sending_gets_all_rounds(
-    peer: Peer, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    broker: BrokerController, peer: Peer, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits for the next round is answered before the connection ends."""
     monkeypatch.setattr(send_rounds, "_MESSAGES_A_CALL", 4)
-    peer.writer.write(b"".join(map(send, range(20))))
-    peer.writer.write_eof()
-    assert await peer.answers(20) == [Answer(n, 0, n + 1) for n in range(20)]
-    assert taken == [4] * 5
+    peer.writer.write(send(0))
+    assert await peer.answers(1) == [Answer(0, 0, 1)]
+    connection = list(broker._server._connections)[-1]
+    connection.data_received(b"".join(map(send, range(1, 21))))
+    connection.eof_received()
+    assert await peer.answers(20) == [Answer(n, 0, n + 1) for n in range(1, 21)]
+    assert taken == [1] + [4] * 5
 
 
 async def test_the_end_of_a_segment_is_one_reads_alone(

@@ -328,6 +328,9 @@ def binary_header(
         except ValueError:
             value = literal
         text = "" if value is None else value if isinstance(value, str) else literal
+        is_optional = LONG_NAMES.get(name, name) in ("reconsumeTimes", "maxReconsumeTimes")
+        if random.random() < 0.1 and (is_optional or kind == "fields"):
+            text = ""  # That is how null is written.
         key = json.loads(f'"{name}"').encode()
         data = text.encode("utf-8", "surrogatepass")
         fields += struct.pack(f">h{len(key)}si", len(key), key, len(data)) + data

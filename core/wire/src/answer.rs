@@ -82,8 +82,12 @@ impl Answer<'_> {
         put_sized(out, |out| {
             put_field(b"msgId", out, |out| self.put_ids(out));
             put_field(b"queueId", out, |out| put_number(self.queue_id.into(), out));
-            put_field(b"queueOffset", out, |out| put_number(self.queue_offset, out));
-            put_field(b"MSG_REGION", out, |out| out.extend_from_slice(b"DefaultRegion"));
+            put_field(b"queueOffset", out, |out| {
+                put_number(self.queue_offset, out);
+            });
+            put_field(b"MSG_REGION", out, |out| {
+                out.extend_from_slice(b"DefaultRegion");
+            });
             put_field(b"TRACE_ON", out, |out| out.extend_from_slice(b"true"));
         });
     }

@@ -102,7 +102,14 @@ mod tests {
             broken[place] = byte;
             assert!(Header::read(&broken).is_none(), "{place}");
         }
-        for (place, byte) in [(22, 0x80), (23, 40), (25, 0x80), (30, 0xFF), (36, 3), (37, 0xFF)] {
+        for (place, byte) in [
+            (22, 0x80),
+            (23, 40),
+            (25, 0x80),
+            (30, 0xFF),
+            (36, 3),
+            (37, 0xFF),
+        ] {
             let mut broken = HEADER.to_vec();
             broken[place] = byte;
             let mut header = Header::read(&broken).expect("its head is sound");

@@ -70,6 +70,18 @@ impl<'a> Cursor<'a> {
     /// written, or `Some(None)` behind the closing bracket.
     #[allow(clippy::option_option)]
     pub fn member(&mut self, is_first: bool) -> Option<Option<Text<'a>>> {
+        // Most names are one letter, with no white space around.
+        let quick = match self.rest {
+            [b',', b'"', letter, b'"', b':', ..] if !is_first => Some((2, letter)),
+            [b'"', letter, b'"', b':', ..] if is_first => Some((1, letter)),
+            _ => None,
+        };
+        if let Some((at, b'a'..=b'z')) = quick {
+            let raw = self.rest.get(at..=at)?;
+            self.rest = self.rest.get(at + 3..)?;
+            let has_escapes = false;
+            return Some(Some(Text { raw, has_escapes }));
+        }
         let next = self.peek()?;
         if next == b'}' {
             self.rest = self.rest.get(1..)?;
@@ -78,6 +90,7 @@ impl<'a> Cursor<'a> {
         if !is_first {
             self.pass(b',')?;
         }
+        self.pass(b'"')?;
         let name = self.text()?;
         self.pass(b':')?;
         Some(Some(name))
@@ -86,7 +99,10 @@ impl<'a> Cursor<'a> {
     /// Reads a value that is no object and no array.
     pub fn value(&mut self) -> Option<Value<'a>> {
         match self.peek()? {
-            b'"' => self.text().map(Value::Text),
+            b'"' => {
+                self.rest = self.rest.get(1..)?;
+                self.text().map(Value::Text)
+            }
             b't' => self.word(b"true", Value::Bool(true)),
             b'f' => self.word(b"false", Value::Bool(false)),
             b'n' => self.word(b"null", Value::Null),
@@ -110,8 +126,8 @@ impl<'a> Cursor<'a> {
         integer(digits).map(Value::Number)
     }
 
+    /// Reads a text behind its first quotation mark.
     fn text(&mut self) -> Option<Text<'a>> {
-        self.pass(b'"')?;
         let bytes = self.rest;
         let mut at = 0;
         let mut has_escapes = false;
