@@ -1,5 +1,6 @@
 //! One call for a round of sends (`mailboat_wire::round`), with Python's queues as objects.
 
+use std::iter::zip;
 use std::sync::Arc;
 
 use mailboat_wire::answer::{Answer, put_hex};
@@ -11,17 +12,12 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString};
 
-/// A topic as Python knows it.
-struct Learned {
-    name: Py<PyString>,
-    queues: Vec<Option<Py<PyAny>>>,
-}
-
-/// Takes rounds of sends to topics that it has learned; it keeps nothing of a round.
+/// Takes rounds of sends to queues that it has learned; it keeps nothing of a round.
 #[pyclass(module = "mailboat_core._native")]
 pub struct SendRounds {
     rounds: Rounds,
-    learned: Vec<Learned>,
+    topics: Vec<Py<PyString>>,
+    queues: Vec<Py<PyAny>>,
     store_host: Arc<[u8]>,
 }
 
@@ -54,7 +50,8 @@ impl SendRounds {
                 holds_answers,
                 max_body_bytes: 0,
             }),
-            learned: Vec::new(),
+            topics: Vec::new(),
+            queues: Vec::new(),
             store_host: digits.into(),
         })
     }
@@ -67,30 +64,21 @@ impl SendRounds {
     fn learn(
         &mut self,
         topic: &Bound<'_, PyString>,
-        write_queue_nums: usize,
-        mut queues: Vec<Option<Py<PyAny>>>,
+        queue_id: i32,
+        queue: Py<PyAny>,
     ) -> PyResult<()> {
-        queues.truncate(write_queue_nums);
-        let are_there = queues.iter().map(Option::is_some);
-        let Some(number) = self
-            .rounds
-            .topics
-            .learn(topic.to_str()?.as_bytes(), are_there)
-        else {
+        let name = topic.to_str()?.as_bytes();
+        let Some(numbers) = self.rounds.topics.learn(name, queue_id) else {
             return Ok(());
         };
-        let name = topic.clone().unbind();
-        let topic = Learned { name, queues };
-        match self.learned.get_mut(number) {
-            Some(known) => *known = topic,
-            None => self.learned.push(topic),
+        if numbers.topic == self.topics.len() {
+            self.topics.push(topic.clone().unbind());
+        }
+        match self.queues.get_mut(numbers.queue) {
+            Some(known) => *known = queue,
+            None => self.queues.push(queue),
         }
         Ok(())
-    }
-
-    fn forget(&mut self) {
-        self.rounds.topics.forget();
-        self.learned.clear();
     }
 
     fn take(
@@ -102,9 +90,14 @@ impl SendRounds {
         store_timestamp_ms: i64,
         message_limit: usize,
     ) -> PyResult<Round> {
-        let reads: Vec<(Bound<'_, PyBytes>, Bound<'_, PyBytes>)> = reads.extract()?;
-        let reads: Vec<Read<'_>> = reads
-            .iter()
+        let reads: Vec<(Bound<'_, PyAny>, Bound<'_, PyBytes>)> = reads.extract()?;
+        let mut hosts = Vec::with_capacity(reads.len());
+        for (asker, _) in &reads {
+            let host = asker.getattr(intern!(py, "peer_host"))?;
+            hosts.push(host.cast_into::<PyBytes>()?);
+        }
+        let (askers, data): (Vec<_>, Vec<_>) = reads.into_iter().unzip();
+        let reads: Vec<Read<'_>> = zip(&data, &hosts)
             .map(|(bytes, peer_host)| Read {
                 bytes: bytes.as_bytes(),
                 peer_host: peer_host.as_bytes(),
@@ -118,7 +111,7 @@ impl SendRounds {
         };
         let mut ends = Ends {
             py,
-            learned: &self.learned,
+            queues: &self.queues,
             failure: None,
         };
         self.rounds.plan(&reads, place, &mut ends);
@@ -133,10 +126,11 @@ impl SendRounds {
             records: records.unbind(),
             message_count: plan.message_count(),
             taken: PyList::new(py, &plan.taken)?.unbind(),
-            is_full: plan.is_full,
+            waiting: plan.waiting,
             queues: self.touched_queues(py, plan)?.unbind(),
             topics: self.touched_topics(py, plan)?.unbind(),
             keys: PyBytes::new(py, &plan.keys).unbind(),
+            askers: askers.into_iter().map(Bound::unbind).collect(),
             rows: plan.answers.as_slice().into(),
             physical_offsets: plan.physical_offsets.as_slice().into(),
             store_host: Arc::clone(&self.store_host),
@@ -148,8 +142,7 @@ impl SendRounds {
     fn touched_queues<'py>(&self, py: Python<'py>, plan: &Plan) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for touched in &plan.queues {
-            let topic = self.learned.get(touched.topic);
-            let queue = topic.and_then(|topic| topic.queues.get(touched.queue)?.as_ref());
+            let queue = self.queues.get(touched.queue);
             let units = PyBytes::new_with(py, touched.count * UNIT_BYTES, |out| {
                 plan.fill_units(touched, out).ok_or_else(misfit)
             })?;
@@ -161,7 +154,7 @@ impl SendRounds {
     fn touched_topics<'py>(&self, py: Python<'py>, plan: &Plan) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for touched in &plan.topics {
-            let name = self.learned.get(touched.topic).map(|topic| &topic.name);
+            let name = self.topics.get(touched.topic);
             list.append((name, touched.count, touched.size_bytes))?;
         }
         Ok(list)
@@ -178,13 +171,14 @@ pub struct Round {
     #[pyo3(get)]
     taken: Py<PyList>,
     #[pyo3(get)]
-    is_full: bool,
+    waiting: usize,
     #[pyo3(get)]
     queues: Py<PyList>,
     #[pyo3(get)]
     topics: Py<PyList>,
     #[pyo3(get)]
     keys: Py<PyBytes>,
+    askers: Box<[Py<PyAny>]>,
     rows: Box<[AnswerRow]>,
     physical_offsets: Box<[i64]>,
     store_host: Arc<[u8]>,
@@ -192,25 +186,32 @@ pub struct Round {
 
 #[pymethods]
 impl Round {
-    fn answers<'py>(&self, py: Python<'py>, code: i32) -> PyResult<Bound<'py, PyList>> {
+    fn answers<'py>(
+        &self,
+        py: Python<'py>,
+        code: i32,
+        names_places: bool,
+    ) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         let mut frames = Vec::new();
         for of_read in self.rows.chunk_by(|one, next| one.read == next.read) {
             frames.clear();
             for row in of_read {
-                let range = row.first..row.first + row.count;
+                let range = row.first..row.first + if names_places { row.count } else { 0 };
                 Answer {
                     code,
                     opaque: row.opaque,
+                    is_binary: row.is_binary,
                     queue_id: row.queue_id,
-                    queue_offset: row.queue_offset,
+                    queue_offset: if names_places { row.queue_offset } else { 0 },
                     store_host: &self.store_host,
                     physical_offsets: self.physical_offsets.get(range).ok_or_else(misfit)?,
                 }
                 .write(&mut frames);
             }
             if let Some(row) = of_read.first() {
-                list.append((row.read, PyBytes::new(py, &frames)))?;
+                let asker = self.askers.get(row.read).ok_or_else(misfit)?;
+                list.append((asker, PyBytes::new(py, &frames)))?;
             }
         }
         Ok(list)
@@ -220,18 +221,25 @@ impl Round {
 /// Asks the objects of queues where they end.
 struct Ends<'a, 'py> {
     py: Python<'py>,
-    learned: &'a [Learned],
+    queues: &'a [Py<PyAny>],
     failure: Option<PyErr>,
 }
 
 impl QueueEnds for Ends<'_, '_> {
-    fn next_offset(&mut self, topic: usize, queue: usize) -> Option<i64> {
-        let queue = self.learned.get(topic)?.queues.get(queue)?.as_ref()?;
-        let offset = queue
-            .bind(self.py)
-            .getattr(intern!(self.py, "next_offset"))
-            .and_then(|offset| offset.extract());
-        offset.map_err(|error| self.failure = Some(error)).ok()
+    fn next_offset(&mut self, queue: usize) -> Option<i64> {
+        let queue = self.queues.get(queue)?.bind(self.py);
+        let ask = || {
+            // What is there now under its name is another one.
+            if queue.getattr(intern!(self.py, "is_removed"))?.is_truthy()? {
+                return Ok(None);
+            }
+            let offset = queue.getattr(intern!(self.py, "next_offset"))?;
+            offset.extract().map(Some)
+        };
+        ask().unwrap_or_else(|error: PyErr| {
+            self.failure = Some(error);
+            None
+        })
     }
 }
 

@@ -4,23 +4,35 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from raw_client import RawClient, connected, running_broker
 
 from mailboat.broker.controller import BrokerController
-from mailboat.broker.processors.send_rounds import SendRounds
+from mailboat.broker.processors import send_rounds
+from mailboat.disk import Disk
 from mailboat.model.batch import encode_batch
 from mailboat.model.message import Message
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.frame import SERIALIZE_BINARY
+from mailboat.store import commit_log
+from mailboat.store.dispatch import Dispatch
+from mailboat.store.message_inner import PreparedRecords
 from mailboat.store.segment import Segment
 
 pytestmark = pytest.mark.core
 SEND = {
     "a": "P", "b": "T", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0", "j": "0",
     "k": "false", "m": "false",
+}  # fmt: skip
+
+
+LONG_NAMES = {
+    "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums",
+    "e": "queueId", "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties",
+    "j": "reconsumeTimes", "k": "unitMode", "m": "batch",
 }  # fmt: skip
 
 
@@ -39,19 +51,28 @@ class Peer:
         """Use a connection."""
         self._reader, self.writer = reader, writer
 
+    async def header(self) -> dict[str, Any]:
+        """Return the header of the next answer."""
+        async with asyncio.timeout(30):
+            size = int.from_bytes(await self._reader.readexactly(4))
+            data = await self._reader.readexactly(size)
+        header: dict[str, Any] = json.loads(data[4 : 4 + int.from_bytes(data[1:4])])
+        return header
+
     async def answers(self, count: int) -> list[Answer]:
         """Return the next answers, in the order in which they come."""
         found: list[Answer] = []
-        async with asyncio.timeout(30):
-            while len(found) < count:
-                data = await self._reader.readexactly(
-                    int.from_bytes(await self._reader.readexactly(4))
-                )
-                header = json.loads(data[4 : 4 + int.from_bytes(data[1:4])])
-                fields = header.get("extFields") or {}
-                offset = int(fields.get("queueOffset", fields.get("offset", -1)))
-                found.append(Answer(header["opaque"], header["code"], offset))
+        while len(found) < count:
+            header = await self.header()
+            fields = header.get("extFields") or {}
+            offset = int(fields.get("queueOffset", fields.get("offset", -1)))
+            found.append(Answer(header["opaque"], header["code"], offset))
         return found
+
+
+def full(_disk: Disk, _fd: int, _data: bytes, _position: int) -> None:
+    """Stand for a disk that takes nothing."""
+    raise OSError(28, "No space left on device")
 
 
 @pytest.fixture
@@ -103,15 +124,15 @@ def batch(opaque: int, count: int) -> bytes:
 
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Note how many messages each commit of a round holds."""
+    """Note how many messages each round of the core has stored."""
     counts: list[int] = []
-    commit = SendRounds._commit
+    dispatch = Dispatch.dispatch_prepared
 
-    def noted(self: SendRounds, reads: object, round_: object, now_ms: int) -> bool:
-        counts.append(round_.message_count)  # type: ignore[attr-defined]
-        return commit(self, reads, round_, now_ms)  # type: ignore[arg-type]
+    def noted(self: Dispatch, prepared: PreparedRecords, end: int, now_ms: int) -> None:
+        counts.append(sum(count for _, count, _, _ in prepared.queues))
+        dispatch(self, prepared, end, now_ms)
 
-    monkeypatch.setattr(SendRounds, "_commit", noted)
+    monkeypatch.setattr(Dispatch, "dispatch_prepared", noted)
     return counts
 
 
@@ -120,13 +141,13 @@ async def test_sends_and_batches_of_one_read_are_one_write(
 ) -> None:
     """Ten sends and three batches of ten: forty messages, each answered with its place."""
     writes: list[int] = []
-    write = Segment.write
+    write = commit_log.write_fully
 
-    def counted(self: Segment, data: bytes, position: int) -> None:
+    def counted(disk: Disk, fd: int, data: bytes, position: int) -> None:
         writes.append(len(data))
-        write(self, data, position)
+        write(disk, fd, data, position)
 
-    monkeypatch.setattr(Segment, "write", counted)
+    monkeypatch.setattr(commit_log, "write_fully", counted)
     sends = [send(opaque) for opaque in range(10)]
     peer.writer.write(b"".join(sends + [batch(opaque, 10) for opaque in range(10, 13)]))
     answers = await peer.answers(13)
@@ -187,11 +208,7 @@ async def test_a_round_that_cannot_be_written_is_given_back(
     log = broker.store.commit_log
     end = log.end
     with monkeypatch.context() as patch:
-
-        def full(_self: Segment, _data: bytes, _position: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        patch.setattr(Segment, "write", full)
+        patch.setattr(commit_log, "write_fully", full)
         peer.writer.write(b"".join(map(send, range(3))))
         answers = await peer.answers(3)
     assert {answer.code for answer in answers} == {ResponseCode.SERVICE_NOT_AVAILABLE}
@@ -199,7 +216,94 @@ async def test_a_round_that_cannot_be_written_is_given_back(
     assert broker.stats.put_failed == 3
     peer.writer.write(b"".join(map(send, range(3, 6))))
     assert await peer.answers(3) == [Answer(n, 0, n - 2) for n in range(3, 6)]
-    assert taken == [3, 3]
+    assert taken == [3]
+
+
+@pytest.mark.parametrize("properties", ["", "odd\x01\x02"])
+async def test_what_became_of_an_unknown_write_has_no_place(
+    broker: BrokerController, peer: Peer, monkeypatch: pytest.MonkeyPatch, properties: str
+) -> None:
+    """A write that fails and cannot be undone: the core answers as Python does what it leaves."""
+
+    def broken(_self: Segment, _position: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(commit_log, "write_fully", full)
+    monkeypatch.setattr(Segment, "cut", broken)
+    peer.writer.write(send(1, queue_id=1, properties=properties) + send(2, properties=properties))
+    found = [await peer.header() for _ in range(2)]
+    assert {header["code"] for header in found} == {ResponseCode.FLUSH_DISK_TIMEOUT}
+    plain = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "msgId": "", "queueOffset": "0"}
+    fields = {header["opaque"]: header["extFields"] for header in found}
+    assert fields == {1: plain | {"queueId": "1"}, 2: plain | {"queueId": "0"}}
+    assert broker.stats.put_failed == 2
+
+
+async def test_what_a_round_has_no_room_for_is_of_the_next(
+    peer: Peer, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four messages a call, and no time: all twenty are the core's, and keep their order."""
+    monkeypatch.setattr(send_rounds, "_MESSAGES_A_CALL", 4)
+    monkeypatch.setattr(send_rounds, "ROUND_S", 0.0)
+    peer.writer.write(b"".join(map(send, range(20))))
+    assert await peer.answers(20) == [Answer(n, 0, n + 1) for n in range(20)]
+    assert taken == [4] * 5
+
+
+async def test_a_peer_that_stops_sending_gets_all_rounds(
+    broker: BrokerController, peer: Peer, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for the next round is answered before the connection ends."""
+    monkeypatch.setattr(send_rounds, "_MESSAGES_A_CALL", 4)
+    peer.writer.write(send(0))
+    assert await peer.answers(1) == [Answer(0, 0, 1)]
+    connection = list(broker._server._connections)[-1]
+    connection.data_received(b"".join(map(send, range(1, 21))))
+    connection.eof_received()
+    assert await peer.answers(20) == [Answer(n, 0, n + 1) for n in range(1, 21)]
+    assert taken == [1] + [4] * 5
+
+
+async def test_the_end_of_a_segment_is_one_reads_alone(
+    broker: BrokerController, peer: Peer, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of three connections one has its sends stored behind the roll, the others by the core."""
+    log = broker.store.commit_log
+    monkeypatch.setattr(log.segments[-1], "size_bytes", log.end + 20 - log.segments[-1].start)
+    streams = [await asyncio.open_connection("127.0.0.1", broker.port) for _ in range(2)]
+    peers = [peer, *(Peer(*stream) for stream in streams)]
+    connections = list(broker._server._connections)[-3:]
+    for number, connection in enumerate(connections):
+        connection.data_received(send(number))
+    answers = [await one.answers(1) for one in peers]
+    assert sorted(answers) == [[Answer(n, 0, n + 1)] for n in range(3)]
+    assert taken == [2]
+    for _, writer in streams:
+        writer.close()
+
+
+async def test_a_queue_is_known_by_itself(client: RawClient, peer: Peer, taken: list[int]) -> None:
+    """One queue of a very wide topic is the core's once a message is in it."""
+    await client.make_topic("Wide", 5_000)
+    fields = SEND | {"b": "Wide", "e": "4999", "i": "UNIQ_KEY\x01U\x02"}
+    for number in range(2):
+        peer.writer.write(frame(RequestCode.SEND_MESSAGE_V2, fields, b"x", number))
+        assert await peer.answers(1) == [Answer(number, 0, number)]
+    assert taken == [1]
+
+
+async def test_a_binary_header_is_the_cores(client: RawClient, taken: list[int]) -> None:
+    """It is answered in the same form; the fields are those of the answer in JSON."""
+    for number, code in enumerate([RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE]):
+        names = LONG_NAMES if code == RequestCode.SEND_MESSAGE else {}
+        fields = SEND | {"i": f"UNIQ_KEY\x01U{number}\x02"}
+        fields = {names.get(name, name): value for name, value in fields.items()}
+        command = RemotingCommand.request(code, fields, b"x")
+        command.serialize_type = SERIALIZE_BINARY
+        answer = await client._remoting.request(client.address, command, 20.0)
+        assert (answer.code, answer.serialize_type) == (0, SERIALIZE_BINARY)
+        assert answer.ext_fields["queueOffset"] == str(number + 1)
+    assert taken == [1, 1]
 
 
 async def test_a_peer_that_stops_sending_is_answered(peer: Peer, taken: list[int]) -> None:

@@ -30,7 +30,6 @@ from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.frame import FrameDecoder
 from mailboat.remoting.connection import Connection, ConnectionSet
 from mailboat.remoting.limits import RemotingLimits
-from mailboat.store.dispatch import _Waiting
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.simulated_disk import SimulatedDisk
 from mailboat.testing.store_simulator import small_config
@@ -184,9 +183,10 @@ class WithCore(OneBroker):
         )
         self.core.configure(max_body_bytes=MAX_BODY_BYTES)
         for topic in LEARNED:
-            get = self.store.queues.get_or_add
-            queues = [get(topic, n) if (topic, n) != MISSING_QUEUE else None for n in range(6)]
-            self.core.learn(topic, QUEUES, queues)
+            for queue_id in range(QUEUES):
+                if (topic, queue_id) != MISSING_QUEUE:
+                    queue = self.store.queues.get_or_add(topic, queue_id)
+                    self.core.learn(topic, queue_id, queue)
 
     def round(self, reads: list[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
         """Receive something from connections; return it in the order in which it was handled."""
@@ -199,18 +199,18 @@ class WithCore(OneBroker):
             data if is_open and not is_begun else b""
             for (_, data), is_begun, is_open in zip(reads, begun, open_, strict=True)
         ]
-        hosts = [self.connections[number].peer_host for number, _ in reads]
+        askers = [self.connections[number] for number, _ in reads]
         now_ms = max(self.disk.wall_ms(), log.last_store_timestamp_ms)
         room_bytes = segment.end - log.end
         taken = self.core.take(
-            list(zip(offered, hosts, strict=True)), log.end, room_bytes, now_ms, self.message_limit
+            list(zip(askers, offered, strict=True)), log.end, room_bytes, now_ms, self.message_limit
         )
-        self.is_full = taken.is_full
+        self.is_full = taken.waiting > 0
         if taken.message_count:
             self.commit(taken, now_ms)
-            for index, answer in [] if self.store.is_sync_flush else taken.answers(0):
-                self.connections[reads[index][0]].write(answer)
-            self.held.append((taken, [number for number, _ in reads]))
+            for asker, answer in [] if self.store.is_sync_flush else taken.answers(0, True):
+                asker.write(answer)
+            self.held.append(taken)
         cuts = zip(reads, taken.taken, strict=True)
         rests = [(number, data[cut:]) for (number, data), cut in cuts]
         self.feed(rests)
@@ -220,35 +220,19 @@ class WithCore(OneBroker):
     def commit(self, taken: Any, now_ms: int) -> None:
         """Write a round and make it visible."""
         store, log = self.store, self.store.commit_log
-        segment = log.segments[-1]
-        segment.write(taken.records, log.end - segment.start)
-        log.end += len(taken.records)
-        log.last_store_timestamp_ms = segment.last_store_timestamp_ms = now_ms
+        assert log.write_records(taken.records, now_ms)
         assert taken.message_count == sum(count for _, count, _, _ in taken.queues)
         assert len(taken.records) == sum(size for _, _, size in taken.topics)
-        for queue, count, _, _ in taken.queues:
-            queue.next_offset += count
+        store.dispatch.dispatch_prepared(taken, log.end, now_ms)
         for topic, count, size_bytes in taken.topics:
             self.stats.record_put(topic, count, size_bytes)
-        self.keys.update(struct.iter_unpack("=Iq", taken.keys))
-
-        def publish() -> None:
-            for queue, _, units, end in taken.queues:
-                queue.append_units(units, end)
-                store.queues.mark_dirty(queue)
-
-        if store.is_sync_flush:
-            store.dispatch._waiting.append(_Waiting(log.end, publish))
-        else:
-            publish()
-        store.flusher.note_write()
 
     def end(self, *, is_flushed: bool) -> dict[str, Any]:
         """Answer what waits for the flush as well."""
         if self.store.is_sync_flush:
-            for taken, numbers in self.held:
-                for index, answer in taken.answers(0 if is_flushed else 10):
-                    self.connections[numbers[index]].write(answer)
+            for taken in self.held:
+                for asker, answer in taken.answers(0 if is_flushed else 10, True):
+                    asker.write(answer)
         return super().end(is_flushed=is_flushed)
 
 
@@ -333,6 +317,37 @@ ODD_VALUES = [
 ]  # fmt: skip
 
 
+def binary_header(
+    random: Random, kind: str, code: int, flag: int, opaque: int, members: list[tuple[str, str]]
+) -> bytes:
+    """Return a binary header whose fields have the values of JSON literals."""
+    fields = b""
+    for name, literal in members:
+        try:
+            value = json.loads(literal)
+        except ValueError:
+            value = literal
+        text = "" if value is None else value if isinstance(value, str) else literal
+        is_optional = LONG_NAMES.get(name, name) in ("reconsumeTimes", "maxReconsumeTimes")
+        if random.random() < 0.1 and (is_optional or kind == "fields"):
+            text = ""  # That is how null is written.
+        key = json.loads(f'"{name}"').encode()
+        data = text.encode("utf-8", "surrogatepass")
+        fields += struct.pack(f">h{len(key)}si", len(key), key, len(data)) + data
+    remark = random.choice([b"", b"", b"why", "\u6c34".encode(), b"\xff" * (kind == "header")])
+    remark_bytes, fields_bytes = len(remark), len(fields)
+    if kind == "header":
+        odd = random.choice([-1, 1, 2, 1 << 20])
+        change = random.randrange(5)
+        remark_bytes += odd * (change == 0)
+        fields_bytes += odd * (change == 1)
+        flag = odd if change == 2 else flag
+        code = random.choice([10, 310, 320, 11, 12, -1]) if change == 3 else code
+        fields += b"\0\1" * (change == 4)
+    head = struct.pack(">hbhiii", code, 0, 401, opaque, flag, remark_bytes)
+    return head + remark + struct.pack(">i", fields_bytes) + fields
+
+
 def request(random: Random, kind: str, opaque: int) -> bytes:
     """Return a frame; its kind says how odd it is."""
     is_batch = random.random() < 0.3
@@ -402,10 +417,14 @@ def request(random: Random, kind: str, opaque: int) -> bytes:
             outer.insert(place, (random.choice(names), odd))
     inner = comma.join(f'"{name}"{colon}{value}' for name, value in outer)
     header = ("{" + inner + "}").encode("utf-8", "surrogatepass")
+    is_binary = random.random() < 0.3
+    if is_binary:
+        header = binary_header(random, kind, code, flag, opaque, members)
     if kind == "bytes":
         place = random.randrange(len(header))
         header = header[:place] + bytes([random.randrange(256)]) + header[place + 1 :]
-    prefix = bytearray(struct.pack(">II", 4 + len(header) + len(body), len(header)))
+    length = 4 + len(header) + len(body)
+    prefix = bytearray(struct.pack(">II", length, is_binary << 24 | len(header)))
     if kind == "damage":
         prefix[random.randrange(8)] ^= 1 << random.randrange(8)
     return bytes(prefix) + header + body

@@ -1,10 +1,17 @@
-//! Answers to stored sends: whole frames with a JSON header.
+//! Answers to stored sends: whole frames, in the form that the request had.
+//!
+//! The byte table of the binary header is in `binary`; its fields stand in another order than those
+//! of JSON, which is the alphabet's.
 
 use std::iter::repeat_n;
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
 const PREFIX_BYTES: usize = 8;
 const LENGTH_BYTES: usize = 4;
+/// What a binary header calls the language `PYTHON`.
+const PYTHON: u8 = 3;
+const VERSION: i16 = 479;
+const RESPONSE_FLAG: i32 = 1;
 
 /// What the answer to one stored request says.
 #[derive(Clone, Copy, Debug)]
@@ -13,6 +20,8 @@ pub struct Answer<'a> {
     pub code: i32,
     /// That of the request.
     pub opaque: i32,
+    /// Whether it has a binary header, and not one in JSON.
+    pub is_binary: bool,
     /// The queue that was asked for.
     pub queue_id: i32,
     /// Where the first of the messages stands in it.
@@ -28,25 +37,11 @@ impl Answer<'_> {
     pub fn write(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend(repeat_n(0, PREFIX_BYTES));
-        out.extend_from_slice(b"{\"code\":");
-        put_number(i64::from(self.code), out);
-        out.extend_from_slice(
-            b",\"extFields\":{\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\",\"msgId\":\"",
-        );
-        for (index, physical_offset) in self.physical_offsets.iter().enumerate() {
-            if index > 0 {
-                out.push(b',');
-            }
-            out.extend_from_slice(self.store_host);
-            put_hex(&physical_offset.to_be_bytes(), out);
+        if self.is_binary {
+            self.write_binary(out);
+        } else {
+            self.write_json(out);
         }
-        out.extend_from_slice(b"\",\"queueId\":\"");
-        put_number(i64::from(self.queue_id), out);
-        out.extend_from_slice(b"\",\"queueOffset\":\"");
-        put_number(self.queue_offset, out);
-        out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
-        put_number(i64::from(self.opaque), out);
-        out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}");
         let length = out.len() - start - PREFIX_BYTES;
         if let (Ok(length), Some(prefix)) = (
             u32::try_from(length),
@@ -55,7 +50,75 @@ impl Answer<'_> {
             let (frame_length, header_length) = prefix.split_at_mut(LENGTH_BYTES);
             frame_length.copy_from_slice(&length.saturating_add(4).to_be_bytes());
             header_length.copy_from_slice(&length.to_be_bytes());
+            header_length[0] = u8::from(self.is_binary);
         }
+    }
+
+    fn write_json(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"code\":");
+        put_number(i64::from(self.code), out);
+        out.extend_from_slice(
+            b",\"extFields\":{\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\",\"msgId\":\"",
+        );
+        self.put_ids(out);
+        out.extend_from_slice(b"\",\"queueId\":\"");
+        put_number(i64::from(self.queue_id), out);
+        out.extend_from_slice(b"\",\"queueOffset\":\"");
+        put_number(self.queue_offset, out);
+        out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
+        put_number(i64::from(self.opaque), out);
+        out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}");
+    }
+
+    fn write_binary(&self, out: &mut Vec<u8>) {
+        // A code that does not fit arrives as its low 16 bits.
+        out.extend_from_slice(&self.code.to_be_bytes()[2..]);
+        out.push(PYTHON);
+        out.extend_from_slice(&VERSION.to_be_bytes());
+        out.extend_from_slice(&self.opaque.to_be_bytes());
+        out.extend_from_slice(&RESPONSE_FLAG.to_be_bytes());
+        let no_remark = [0; LENGTH_BYTES];
+        out.extend_from_slice(&no_remark);
+        put_sized(out, |out| {
+            put_field(b"msgId", out, |out| self.put_ids(out));
+            put_field(b"queueId", out, |out| put_number(self.queue_id.into(), out));
+            put_field(b"queueOffset", out, |out| {
+                put_number(self.queue_offset, out);
+            });
+            put_field(b"MSG_REGION", out, |out| {
+                out.extend_from_slice(b"DefaultRegion");
+            });
+            put_field(b"TRACE_ON", out, |out| out.extend_from_slice(b"true"));
+        });
+    }
+
+    fn put_ids(&self, out: &mut Vec<u8>) {
+        for (index, physical_offset) in self.physical_offsets.iter().enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            out.extend_from_slice(self.store_host);
+            put_hex(&physical_offset.to_be_bytes(), out);
+        }
+    }
+}
+
+/// Appends a field of a binary header.
+fn put_field(name: &[u8], out: &mut Vec<u8>, put_value: impl FnOnce(&mut Vec<u8>)) {
+    out.push(0);
+    out.push(u8::try_from(name.len()).unwrap_or_default());
+    out.extend_from_slice(name);
+    put_sized(out, put_value);
+}
+
+/// Appends something behind its size in four bytes.
+fn put_sized(out: &mut Vec<u8>, put: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend_from_slice(&[0; LENGTH_BYTES]);
+    put(out);
+    let size = u32::try_from(out.len() - start - LENGTH_BYTES).unwrap_or_default();
+    if let Some(place) = out.get_mut(start..start + LENGTH_BYTES) {
+        place.copy_from_slice(&size.to_be_bytes());
     }
 }
 
@@ -95,6 +158,7 @@ mod tests {
         let answer = Answer {
             code: 10,
             opaque: -5,
+            is_binary: false,
             queue_id: 3,
             queue_offset: 42,
             store_host: b"7F00000100002A9F",
@@ -110,6 +174,28 @@ mod tests {
         assert_eq!(std::str::from_utf8(&out[8..]), Ok(header));
         let length = u8::try_from(header.len() - 256).expect("below 512");
         assert_eq!(out[..8], [0, 0, 1, length + 4, 0, 0, 1, length]);
+    }
+
+    #[test]
+    fn a_binary_answer_is_one_too() {
+        let mut out = Vec::new();
+        let answer = Answer {
+            code: 10,
+            opaque: -5,
+            is_binary: true,
+            queue_id: 3,
+            queue_offset: 42,
+            store_host: b"7F",
+            physical_offsets: &[],
+        };
+        answer.write(&mut out);
+        let expected = [
+            &b"\0\0\0\x74\x01\0\0\x70\0\x0a\x03\x01\xdf\xff\xff\xff\xfb\0\0\0\x01\0\0\0\0"[..],
+            b"\0\0\0\x5b\0\x05msgId\0\0\0\0\0\x07queueId\0\0\0\x013\0\x0bqueueOffset\0\0\0\x0242",
+            b"\0\x0aMSG_REGION\0\0\0\x0dDefaultRegion\0\x08TRACE_ON\0\0\0\x04true",
+        ]
+        .concat();
+        assert_eq!(out, expected);
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Cuts remoting frames with a JSON header out of what one read brought.
+//! Cuts remoting frames out of what one read brought.
 //!
 //! | byte | size | content |
 //! |---|---|---|
 //! | 0 | 4 | number of bytes that follow this field |
-//! | 4 | 1 | how the header is written: 0 JSON |
+//! | 4 | 1 | how the header is written: 0 JSON, 1 RocketMQ's binary form |
 //! | 5 | 3 | header length |
 //! | 8 | header length | header |
 //! | ... | rest | body |
@@ -14,29 +14,33 @@ const FRAME_MAX_BYTES: usize = 16_777_216;
 const HEADER_MAX_BYTES: usize = 65_536;
 const LENGTH_BYTES: usize = 4;
 const PREFIX_BYTES: usize = 8;
+const BINARY: u8 = 1;
 
 /// One whole frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// The JSON header.
+    /// The header.
     pub header: &'a [u8],
+    /// Whether the header is in the binary form, and not in JSON.
+    pub is_binary: bool,
     /// Where the body begins in the read.
     pub body_at: usize,
     /// Where the frame ends in the read.
     pub end: usize,
 }
 
-/// Returns the frame that begins at `at`; none where it is unfinished, damaged or not in JSON.
+/// Returns the frame that begins at `at`; none where it is unfinished or damaged.
 #[must_use]
 pub fn cut(read: &[u8], at: usize) -> Option<Frame<'_>> {
     let prefix = read.get(at..at.checked_add(PREFIX_BYTES)?)?;
     let (length, header_word) = prefix.split_first_chunk::<4>()?;
     let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
-    // A header word whose first byte is not 0 is larger than any header may be.
-    let header_bytes = usize::try_from(u32::from_be_bytes(header_word.try_into().ok()?)).ok()?;
+    let [form, high, middle, low] = *header_word.first_chunk()?;
+    let header_bytes = usize::try_from(u32::from_be_bytes([0, high, middle, low])).ok()?;
     if length > FRAME_MAX_BYTES - LENGTH_BYTES
         || header_bytes > HEADER_MAX_BYTES
         || header_bytes + LENGTH_BYTES > length
+        || form > BINARY
     {
         return None;
     }
@@ -48,6 +52,7 @@ pub fn cut(read: &[u8], at: usize) -> Option<Frame<'_>> {
     let header = read.get(at + PREFIX_BYTES..body_at)?;
     Some(Frame {
         header,
+        is_binary: form == BINARY,
         body_at,
         end,
     })
@@ -61,11 +66,13 @@ mod tests {
     fn a_frame_has_header_and_body() {
         let read = b"\0\0\0\x09\0\0\0\x02{}abc\0\0\0";
         let frame = cut(read, 0).expect("a whole frame");
-        assert_eq!(frame.header, b"{}");
+        assert_eq!((frame.header, frame.is_binary), (&b"{}"[..], false));
         assert_eq!(&read[frame.body_at..frame.end], b"abc");
         assert_eq!(cut(read, frame.end), None);
         assert_eq!(cut(&read[..12], 0), None);
         assert_eq!(cut(read, usize::MAX), None);
+        let frame = cut(b"\0\0\0\x06\x01\0\0\x02{}", 0).expect("a whole frame");
+        assert_eq!((frame.header, frame.is_binary), (&b"{}"[..], true));
     }
 
     #[test]
@@ -73,7 +80,7 @@ mod tests {
         for damaged in [
             b"\0\0\0\x03\0\0\0\0\0\0",
             b"\0\0\0\x05\0\0\0\x02{}",
-            b"\0\0\0\x06\x01\0\0\x02{}",
+            b"\0\0\0\x06\x02\0\0\x02{}",
             b"\x01\0\0\0\0\0\0\x02{}",
         ] {
             assert_eq!(cut(damaged, 0), None);

@@ -1,8 +1,11 @@
-//! The JSON header of a send: codes 310 and 320 with one-letter names, code 10 with long ones.
+//! The header of a send: codes 310 and 320 with one-letter names, code 10 with long ones, in JSON
+//! or in the binary form.
 //!
 //! Only what everybody reads alike is read: other kinds of values, names that come twice or that
 //! are escaped, both forms of names together, and values out of range are somebody else's.
 
+use crate::binary;
+use crate::frame::Frame;
 use crate::json::{Cursor, Text, Value, integer};
 
 const SEND: i64 = 10;
@@ -45,14 +48,16 @@ const BROKER_NAME_BIT: u32 = 1 << BROKER_NAME;
 pub struct SendHeader<'a> {
     /// Pairs the answer with the request.
     pub opaque: i32,
+    /// Whether it is in the binary form, as its answer will be.
+    pub is_binary: bool,
     /// Whether no answer is wanted.
     pub is_oneway: bool,
     /// Whether the body holds several messages.
     pub is_batch: bool,
     /// The topic.
     pub topic: &'a [u8],
-    /// The queue, never negative.
-    pub queue_id: usize,
+    /// The queue as the client wishes it.
+    pub queue_id: i32,
     /// The message's sysFlag, whatever bits it has.
     pub sys_flag: i32,
     /// When the message was made.
@@ -81,9 +86,28 @@ struct Fields<'a> {
     long_broker_name: Option<Value<'a>>,
 }
 
-/// Reads a header; none for one that is not a plain send.
+/// Reads the header of a frame; none for one that is not a plain send.
 #[must_use]
-pub fn read(header: &[u8]) -> Option<SendHeader<'_>> {
+pub fn read<'a>(frame: &Frame<'a>) -> Option<SendHeader<'a>> {
+    if frame.is_binary {
+        read_binary(frame.header)
+    } else {
+        read_json(frame.header)
+    }
+}
+
+fn read_binary(header: &[u8]) -> Option<SendHeader<'_>> {
+    let mut header = binary::Header::read(header)?;
+    let mut fields = Fields::default();
+    while let Some((name, raw)) = header.field()? {
+        let has_escapes = false;
+        fields.add(name, Value::Text(Text { raw, has_escapes }))?;
+    }
+    let numbers = [header.code.into(), header.flag, header.opaque];
+    fields.into_header(true, numbers.map(i64::from))
+}
+
+fn read_json(header: &[u8]) -> Option<SendHeader<'_>> {
     std::str::from_utf8(header).ok()?;
     let mut cursor = Cursor::new(header);
     cursor.pass(b'{')?;
@@ -121,40 +145,7 @@ pub fn read(header: &[u8]) -> Option<SendHeader<'_>> {
         return None;
     }
     let [code, flag, opaque, _] = numbers;
-    let flag = flag.unwrap_or(0);
-    if flag & !ONEWAY != 0 {
-        return None;
-    }
-    let fields = fields?;
-    let (is_batch, broker_name) = match code? {
-        SEND_SHORT | SEND_BATCH if is_of(fields.short, fields.long & !BROKER_NAME_BIT) => {
-            let is_batch = code? == SEND_BATCH || fields.is_batch;
-            (is_batch, fields.broker_name)
-        }
-        SEND if is_of(fields.long, fields.short) => (fields.is_batch, fields.long_broker_name),
-        _ => return None,
-    };
-    Some(SendHeader {
-        opaque: i32::try_from(opaque.unwrap_or(0)).ok()?,
-        is_oneway: flag & ONEWAY != 0,
-        is_batch,
-        topic: fields.topic,
-        queue_id: usize::try_from(fields.numbers[QUEUE_ID]).ok()?,
-        sys_flag: i32::try_from(fields.numbers[SYS_FLAG]).ok()?,
-        born_timestamp_ms: fields.numbers[BORN_TIMESTAMP],
-        flag: i32::try_from(fields.numbers[FLAG]).ok()?,
-        properties: fields.properties.unwrap_or(Text {
-            raw: b"",
-            has_escapes: false,
-        }),
-        reconsume_times: i32::try_from(fields.numbers[RECONSUME_TIMES]).ok()?,
-        broker_name: name(broker_name)?,
-    })
-}
-
-/// Tells whether all that a form needs was there, and nothing of the other form.
-fn is_of(form: u32, other: u32) -> bool {
-    form & REQUIRED == REQUIRED && other == 0
+    fields?.into_header(false, [code?, flag.unwrap_or(0), opaque.unwrap_or(0)])
 }
 
 fn read_fields<'a>(cursor: &mut Cursor<'a>) -> Option<Fields<'a>> {
@@ -166,35 +157,79 @@ fn read_fields<'a>(cursor: &mut Cursor<'a>) -> Option<Fields<'a>> {
         if name.has_escapes {
             return None;
         }
-        let (index, is_short) = match *name.raw {
+        fields.add(name.raw, cursor.value()?)?;
+    }
+    Some(fields)
+}
+
+impl<'a> Fields<'a> {
+    fn add(&mut self, name: &[u8], value: Value<'a>) -> Option<()> {
+        let (index, is_short) = match *name {
             [letter @ b'a'..=b'n'] => (usize::from(letter - b'a'), true),
             [_] => (LONG_NAMES.len(), true),
             _ => {
-                let place = LONG_NAMES.iter().position(|&long| long == name.raw);
+                let place = LONG_NAMES.iter().position(|&long| long == name);
                 (place.unwrap_or(LONG_NAMES.len()), false)
             }
         };
-        let value = cursor.value()?;
         if index == LONG_NAMES.len() {
-            continue;
+            return Some(());
         }
         let bit = 1 << index;
         let seen = if is_short {
-            &mut fields.short
+            &mut self.short
         } else {
-            &mut fields.long
+            &mut self.long
         };
         if *seen & bit != 0 {
             return None;
         }
         *seen |= bit;
         match (index, is_short) {
-            (BROKER_NAME, true) => fields.broker_name = Some(value),
-            (BROKER_NAME, false) => fields.long_broker_name = Some(value),
-            _ => take_field(&mut fields, index, value)?,
+            (BROKER_NAME, true) => self.broker_name = Some(value),
+            (BROKER_NAME, false) => self.long_broker_name = Some(value),
+            _ => take_field(self, index, value)?,
         }
+        Some(())
     }
-    Some(fields)
+
+    /// Returns the header with these fields, its code, flag and opaque, if it is that of a plain
+    /// send.
+    fn into_header(self, is_binary: bool, numbers: [i64; 3]) -> Option<SendHeader<'a>> {
+        let [code, flag, opaque] = numbers;
+        let (is_batch, broker_name) = match code {
+            SEND_SHORT | SEND_BATCH if is_of(self.short, self.long & !BROKER_NAME_BIT) => {
+                (code == SEND_BATCH || self.is_batch, self.broker_name)
+            }
+            SEND if is_of(self.long, self.short) => (self.is_batch, self.long_broker_name),
+            _ => return None,
+        };
+        if flag & !ONEWAY != 0 {
+            return None;
+        }
+        Some(SendHeader {
+            opaque: i32::try_from(opaque).ok()?,
+            is_binary,
+            is_oneway: flag & ONEWAY != 0,
+            is_batch,
+            topic: self.topic,
+            queue_id: i32::try_from(self.numbers[QUEUE_ID]).ok()?,
+            sys_flag: i32::try_from(self.numbers[SYS_FLAG]).ok()?,
+            born_timestamp_ms: self.numbers[BORN_TIMESTAMP],
+            flag: i32::try_from(self.numbers[FLAG]).ok()?,
+            properties: self.properties.unwrap_or(Text {
+                raw: b"",
+                has_escapes: false,
+            }),
+            reconsume_times: i32::try_from(self.numbers[RECONSUME_TIMES]).ok()?,
+            broker_name: name(broker_name)?,
+        })
+    }
+}
+
+/// Tells whether all that a form needs was there, and nothing of the other form.
+fn is_of(form: u32, other: u32) -> bool {
+    form & REQUIRED == REQUIRED && other == 0
 }
 
 fn take_field<'a>(fields: &mut Fields<'a>, index: usize, value: Value<'a>) -> Option<()> {
@@ -249,7 +284,7 @@ fn boolean(value: Value<'_>) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
-    use super::read;
+    use super::{SendHeader, read_binary, read_json};
 
     const SHORT: &str = r#"{"code":310,"extFields":{"a":"P","b":"T","c":"TBW102","d":"4","e":"2",
         "f":"0","g":"1700000000000","h":"-3","i":"k\u0001v","j":"1","k":"false","l":"16","m":"false",
@@ -260,12 +295,12 @@ mod tests {
 
     #[test]
     fn both_forms_are_read() {
-        let header = read(SHORT.as_bytes()).expect("a send");
+        let header = read_json(SHORT.as_bytes()).expect("a send");
         assert_eq!((header.opaque, header.queue_id, header.flag), (-7, 2, -3));
         assert_eq!((header.topic, header.is_batch), (&b"T"[..], false));
         assert_eq!(header.properties.raw, br"k\u0001v");
         assert_eq!(header.broker_name, Some(&b"broker-a"[..]));
-        let header = read(LONG.as_bytes()).expect("a send");
+        let header = read_json(LONG.as_bytes()).expect("a send");
         assert!(header.is_oneway && header.is_batch);
         assert_eq!(header.born_timestamp_ms, 1_700_000_000_000);
         assert_eq!((header.reconsume_times, header.broker_name), (0, None));
@@ -286,7 +321,6 @@ mod tests {
             ("\"b\":\"T\"", "\"b\":\"T\",\"b\":\"T\""),
             ("\"b\":\"T\"", "\"b\":\"T\",\"topic\":\"T\""),
             ("\"b\":\"T\"", "\"\\u0062\":\"T\""),
-            ("\"e\":\"2\"", "\"e\":\"-1\""),
             ("\"e\":\"2\"", "\"e\":\"02\""),
             ("\"e\":\"2\"", "\"e\":2.0"),
             ("\"h\":\"-3\"", "\"h\":\"2147483648\""),
@@ -296,16 +330,85 @@ mod tests {
         ] {
             let changed = SHORT.replacen(from, to, 1);
             assert_ne!(changed, SHORT);
-            assert_eq!(read(changed.as_bytes()), None, "{to}");
+            assert_eq!(read_json(changed.as_bytes()), None, "{to}");
         }
-        assert_eq!(read(&[SHORT.as_bytes(), b"x"].concat()), None);
-        assert_eq!(read(&SHORT.as_bytes()[..SHORT.len() - 1]), None);
+        assert_eq!(read_json(&[SHORT.as_bytes(), b"x"].concat()), None);
+        assert_eq!(read_json(&SHORT.as_bytes()[..SHORT.len() - 1]), None);
         let mut bytes = SHORT.replace("JAVA", "J__A").into_bytes();
         let at = bytes
             .windows(2)
             .position(|pair| pair == b"__")
             .expect("is there");
         bytes[at] = 0xFF;
-        assert_eq!(read(&bytes), None);
+        assert_eq!(read_json(&bytes), None);
+    }
+
+    fn binary(code: i16, flag: i32, fields: &[(&str, &str)]) -> Vec<u8> {
+        let mut all = Vec::new();
+        for (name, value) in fields {
+            all.extend(i16::try_from(name.len()).expect("short").to_be_bytes());
+            all.extend(name.as_bytes());
+            all.extend(i32::try_from(value.len()).expect("short").to_be_bytes());
+            all.extend(value.as_bytes());
+        }
+        let mut header = [&code.to_be_bytes()[..], &[12, 1, 0xd9]].concat();
+        header.extend(7_i32.to_be_bytes());
+        header.extend(flag.to_be_bytes());
+        header.extend([0; 4]);
+        header.extend(i32::try_from(all.len()).expect("short").to_be_bytes());
+        [header, all].concat()
+    }
+
+    const FIELDS: [(&str, &str); 12] = [
+        ("a", "P"),
+        ("b", "T"),
+        ("c", "TBW102"),
+        ("d", "4"),
+        ("e", "2"),
+        ("f", "0"),
+        ("g", "1700000000000"),
+        ("h", "-3"),
+        ("i", "k\u{1}v"),
+        ("l", ""),
+        ("m", "true"),
+        ("n", "broker-a"),
+    ];
+
+    #[test]
+    fn the_binary_form_says_the_same() {
+        let header = binary(310, 2, &FIELDS);
+        let expected = SendHeader {
+            opaque: 7,
+            is_binary: true,
+            is_oneway: true,
+            is_batch: true,
+            ..read_json(SHORT.as_bytes()).expect("a send")
+        };
+        let found = read_binary(&header).expect("a send");
+        assert_eq!(found.properties.raw, b"k\x01v");
+        let properties = expected.properties;
+        assert_eq!(
+            SendHeader {
+                properties,
+                reconsume_times: 1,
+                ..found
+            },
+            expected
+        );
+        for (code, flag, place, odd) in [
+            (10, 0, 0, ("a", "P")),
+            (311, 0, 0, ("a", "P")),
+            (310, 1, 0, ("a", "P")),
+            (310, 0, 0, ("z", "P")),
+            (310, 0, 0, ("a", "")),
+            (310, 0, 9, ("a", "P")),
+            (310, 0, 9, ("topic", "T")),
+            (310, 0, 4, ("e", "2147483648")),
+            (310, 0, 10, ("m", "TRUE")),
+        ] {
+            let mut fields = FIELDS;
+            fields[place] = odd;
+            assert_eq!(read_binary(&binary(code, flag, &fields)), None, "{odd:?}");
+        }
     }
 }

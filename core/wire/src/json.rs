@@ -3,6 +3,8 @@
 //! It is narrower than JSON: numbers are integers of at most 18 digits, escapes are no surrogates,
 //! texts hold no control characters. What it does not read, somebody else may.
 
+use crate::scan;
+
 const MAX_DIGITS: usize = 18;
 
 /// A value that is no object and no array.
@@ -68,6 +70,18 @@ impl<'a> Cursor<'a> {
     /// written, or `Some(None)` behind the closing bracket.
     #[allow(clippy::option_option)]
     pub fn member(&mut self, is_first: bool) -> Option<Option<Text<'a>>> {
+        // Most names are one letter, with no white space around.
+        let quick = match self.rest {
+            [b',', b'"', letter, b'"', b':', ..] if !is_first => Some((2, letter)),
+            [b'"', letter, b'"', b':', ..] if is_first => Some((1, letter)),
+            _ => None,
+        };
+        if let Some((at, b'a'..=b'z')) = quick {
+            let raw = self.rest.get(at..=at)?;
+            self.rest = self.rest.get(at + 3..)?;
+            let has_escapes = false;
+            return Some(Some(Text { raw, has_escapes }));
+        }
         let next = self.peek()?;
         if next == b'}' {
             self.rest = self.rest.get(1..)?;
@@ -76,6 +90,7 @@ impl<'a> Cursor<'a> {
         if !is_first {
             self.pass(b',')?;
         }
+        self.pass(b'"')?;
         let name = self.text()?;
         self.pass(b':')?;
         Some(Some(name))
@@ -84,7 +99,10 @@ impl<'a> Cursor<'a> {
     /// Reads a value that is no object and no array.
     pub fn value(&mut self) -> Option<Value<'a>> {
         match self.peek()? {
-            b'"' => self.text().map(Value::Text),
+            b'"' => {
+                self.rest = self.rest.get(1..)?;
+                self.text().map(Value::Text)
+            }
             b't' => self.word(b"true", Value::Bool(true)),
             b'f' => self.word(b"false", Value::Bool(false)),
             b'n' => self.word(b"null", Value::Null),
@@ -108,12 +126,13 @@ impl<'a> Cursor<'a> {
         integer(digits).map(Value::Number)
     }
 
+    /// Reads a text behind its first quotation mark.
     fn text(&mut self) -> Option<Text<'a>> {
-        self.pass(b'"')?;
         let bytes = self.rest;
         let mut at = 0;
         let mut has_escapes = false;
         loop {
+            at += scan::json_mark(bytes.get(at..)?);
             match *bytes.get(at)? {
                 b'"' => break,
                 b'\\' => {
@@ -128,8 +147,7 @@ impl<'a> Cursor<'a> {
                         _ => return None,
                     }
                 }
-                0..0x20 => return None,
-                _ => at += 1,
+                _ => return None,
             }
         }
         self.rest = bytes.get(at + 1..)?;
@@ -166,7 +184,11 @@ pub fn integer(text: &[u8]) -> Option<i64> {
 pub fn unescape(text: Text<'_>, out: &mut Vec<u8>) -> Option<()> {
     let mut rest = text.raw;
     if text.has_escapes {
-        while let Some(at) = rest.iter().position(|&byte| byte == b'\\') {
+        loop {
+            let at = scan::either(rest, b'\\', b'\\');
+            if at == rest.len() {
+                break;
+            }
             out.extend_from_slice(rest.get(..at)?);
             let plain = match *rest.get(at + 1)? {
                 b'b' => 8,
@@ -197,6 +219,10 @@ pub fn unescape(text: Text<'_>, out: &mut Vec<u8>) -> Option<()> {
 
 /// Reads four hexadecimal digits; none where they stand for half of a pair.
 fn escaped_unit(digits: &[u8]) -> Option<u32> {
+    // What separates properties comes again and again.
+    if let [b'0', b'0', b'0', digit @ b'1'..=b'9', ..] = *digits {
+        return Some(u32::from(digit - b'0'));
+    }
     let mut unit = 0;
     for &digit in digits.first_chunk::<4>()? {
         unit = unit << 4 | char::from(digit).to_digit(16)?;

@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod batch;
+pub mod binary;
 pub mod checking;
 pub mod checksum;
 pub mod frame;
@@ -14,5 +15,6 @@ pub mod properties;
 pub mod property_text;
 pub mod record;
 pub mod round;
+pub mod scan;
 pub mod stored_record;
 pub mod topics;

@@ -5,9 +5,7 @@ use crate::record::{UNIT_BYTES, unit};
 /// One queue that a round adds to.
 #[derive(Clone, Debug)]
 pub struct TouchedQueue {
-    /// The number of the topic.
-    pub topic: usize,
-    /// The queue.
+    /// The number of the queue.
     pub queue: usize,
     /// Messages added.
     pub count: usize,
@@ -36,6 +34,8 @@ pub struct AnswerRow {
     pub read: usize,
     /// That of the request.
     pub opaque: i32,
+    /// Whether it is in the binary form.
+    pub is_binary: bool,
     /// The queue.
     pub queue_id: i32,
     /// Where the first message stands in it.
@@ -77,8 +77,9 @@ pub(crate) struct MessageRow {
 pub struct Plan {
     /// For each read how many of its bytes are taken.
     pub taken: Vec<usize>,
-    /// Whether there was no room for a frame, or the limit of messages was reached before it.
-    pub is_full: bool,
+    /// How many reads, the last ones, have to wait: from the one on with a frame for which there was
+    /// no room, or before which a limit was reached.
+    pub waiting: usize,
     /// Bytes of all records.
     pub size_bytes: usize,
     /// Queues in the order of first touch.
@@ -108,7 +109,7 @@ impl Plan {
 
     pub(crate) fn begin(&mut self) {
         self.taken.clear();
-        self.is_full = false;
+        self.waiting = 0;
         self.size_bytes = 0;
         self.queues.clear();
         self.topics.clear();

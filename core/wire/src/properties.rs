@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use crate::scan;
+
 /// Most properties of a batch together that this core takes; somewhat more are refused.
 pub const MAX_PROPERTIES: usize = 40_000;
 
@@ -62,7 +64,7 @@ pub fn read(text: &[u8]) -> Option<Properties> {
 
 /// Returns how many bytes stand before a separator, none where the other one comes first.
 fn end_of(text: &[u8], separator: u8) -> Option<usize> {
-    let at = text.iter().position(|&byte| matches!(byte, 1 | 2))?;
+    let at = scan::either(text, 1, 2);
     (*text.get(at)? == separator).then_some(at)
 }
 

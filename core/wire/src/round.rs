@@ -13,7 +13,7 @@ use crate::json::unescape;
 use crate::plan::{AnswerRow, MessageRow, Plan, SendRow, TouchedQueue, TouchedTopic};
 use crate::properties;
 use crate::record::{FILLER_BYTES, FIXED_BYTES, HOST_BYTES, HOST_V6_BYTES, Record};
-use crate::topics::Topics;
+use crate::topics::{Numbers, Topics};
 
 /// Bytes of a row of the index: the hash (u32) and the physical offset (i64), native order.
 pub const KEY_ROW_BYTES: usize = 12;
@@ -24,6 +24,9 @@ const MAX_STORED_PROPERTIES_BYTES: usize = 32_767 - 21;
 const SURELY_LEGAL_BYTES: usize = 8_192;
 /// Keys of one message; more take longer than the sends of everybody else should.
 const MAX_KEYS_OF_A_MESSAGE: usize = 64;
+
+/// Messages of a batch whose ids surely fit the binary header of an answer.
+const MAX_BINARY_IDS: usize = 1_000;
 
 /// What stays the same for all rounds.
 #[derive(Clone, Debug)]
@@ -73,8 +76,8 @@ pub struct Place {
 
 /// Knows where queues end.
 pub trait QueueEnds {
-    /// Returns the queue offset of the next message of a queue of a topic, by their numbers.
-    fn next_offset(&mut self, topic: usize, queue: usize) -> Option<i64>;
+    /// Returns the queue offset of the next message of a queue, by its number.
+    fn next_offset(&mut self, queue: usize) -> Option<i64>;
 }
 
 enum Outcome {
@@ -85,8 +88,7 @@ enum Outcome {
 
 /// What a frame is about, found out before its messages are looked at.
 struct Target {
-    topic: usize,
-    queue: usize,
+    numbers: Numbers,
     key_seed: u32,
     /// Bytes of each record beside its body and its own properties.
     fixed_bytes: usize,
@@ -124,14 +126,14 @@ impl Rounds {
         self.plan.begin();
         for (index, read) in reads.iter().enumerate() {
             let mut at = 0;
-            while !self.plan.is_full {
+            while self.plan.waiting == 0 {
                 let Some(frame) = frame::cut(read.bytes, at) else {
                     break;
                 };
                 match self.take_frame(index, read, &frame, place, ends) {
                     Outcome::Taken => at = frame.end,
                     Outcome::Left => break,
-                    Outcome::Full => self.plan.is_full = true,
+                    Outcome::Full => self.plan.waiting = reads.len() - index,
                 }
             }
             self.plan.taken.push(at);
@@ -156,7 +158,7 @@ impl Rounds {
         let plan = &self.plan;
         let first = plan.messages.len();
         let marks = (plan.texts.len(), plan.keys.len(), plan.size_bytes);
-        let Some(header) = header::read(frame.header) else {
+        let Some(header) = header::read(frame) else {
             return Outcome::Left;
         };
         let Some(target) = self.target(&header, read, frame) else {
@@ -205,17 +207,17 @@ impl Rounds {
         }
         let number = self.topics.find(header.topic)?;
         let topic = self.topics.get(number)?;
-        if !topic.queues.get(header.queue_id)?.is_there {
-            return None;
-        }
+        let queue = topic.queue(header.queue_id)?;
         let crc_bytes = if settings.append_crc {
             CRC_PROPERTY_BYTES
         } else {
             0
         };
         Some(Target {
-            topic: number,
-            queue: header.queue_id,
+            numbers: Numbers {
+                topic: number,
+                queue,
+            },
             key_seed: topic.key_seed,
             fixed_bytes: FIXED_BYTES
                 + hosts[0]
@@ -275,6 +277,9 @@ impl Rounds {
             if self.plan.messages.len() - first > batch::MAX_MESSAGES {
                 return None;
             }
+        }
+        if header.is_binary && self.plan.messages.len() - first > MAX_BINARY_IDS {
+            return None;
         }
         if self.plan.further_keys >= batch::MAX_FURTHER_KEYS
             || self.plan.properties >= properties::MAX_PROPERTIES
@@ -372,9 +377,10 @@ impl Rounds {
         ends: &mut dyn QueueEnds,
     ) -> Option<()> {
         let Rounds { topics, plan, .. } = self;
-        let topic = topics.get_mut(target.topic)?;
-        let queue = topic.queues.get_mut(target.queue)?;
-        let queue_id = i32::try_from(target.queue).ok()?;
+        let numbers = target.numbers;
+        let topic = topics.all.get_mut(numbers.topic)?;
+        let queue = topics.queues.get_mut(numbers.queue)?;
+        let queue_id = header.queue_id;
         let count = plan.messages.len().checked_sub(first)?;
         let added = i64::try_from(count).ok()?;
         let end = place
@@ -384,7 +390,7 @@ impl Rounds {
         let queue_offset = if is_touched {
             plan.queues.get(queue.place)?.next_offset
         } else {
-            ends.next_offset(target.topic, target.queue)?
+            ends.next_offset(numbers.queue)?
         };
         let next_offset = queue_offset.checked_add(added)?;
         if queue_offset < 0 || count == 0 {
@@ -395,8 +401,7 @@ impl Rounds {
             queue.round = plan.round;
             queue.place = plan.queues.len();
             plan.queues.push(TouchedQueue {
-                topic: target.topic,
-                queue: target.queue,
+                queue: numbers.queue,
                 count: 0,
                 end,
                 next_offset,
@@ -421,7 +426,7 @@ impl Rounds {
             topic.round = plan.round;
             topic.place = plan.topics.len();
             plan.topics.push(TouchedTopic {
-                topic: target.topic,
+                topic: numbers.topic,
                 count: 0,
                 size_bytes: 0,
             });
@@ -440,6 +445,7 @@ impl Rounds {
             plan.answers.push(AnswerRow {
                 read,
                 opaque,
+                is_binary: header.is_binary,
                 queue_id,
                 queue_offset,
                 first,
@@ -448,7 +454,7 @@ impl Rounds {
         }
         plan.sends.push(SendRow {
             read,
-            topic: target.topic,
+            topic: numbers.topic,
             queue_id,
             sys_flag: header.sys_flag,
             born_timestamp_ms: header.born_timestamp_ms,

@@ -1,4 +1,4 @@
-//! The topics that sends may go to, as they were learned.
+//! The queues that sends may go to, as they were learned.
 
 use std::collections::HashMap;
 
@@ -6,11 +6,9 @@ use crate::hash::hash_text;
 
 const MAX_TOPIC_BYTES: usize = 127;
 
-/// One queue of a topic.
+/// One queue.
 #[derive(Clone, Debug)]
 pub struct Queue {
-    /// Whether the queue is there; messages for one that is not are left.
-    pub is_there: bool,
     /// The round that touched it last.
     pub round: u64,
     /// Its place among the queues of that round.
@@ -24,26 +22,56 @@ pub struct Topic {
     pub name: Vec<u8>,
     /// The hash of the name and `#`, from which those of keys go on.
     pub key_seed: u32,
-    /// The queues that take messages.
-    pub queues: Vec<Queue>,
     /// The round that touched it last.
     pub round: u64,
     /// Its place among the topics of that round.
     pub place: usize,
+    by_id: HashMap<i32, usize>,
 }
 
-/// All topics.
+impl Topic {
+    /// Returns the number of one of its queues.
+    #[must_use]
+    pub fn queue(&self, queue_id: i32) -> Option<usize> {
+        self.by_id.get(&queue_id).copied()
+    }
+}
+
+/// The numbers of a topic and of one of its queues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// That of the topic.
+    pub topic: usize,
+    /// That of the queue, among those of all topics.
+    pub queue: usize,
+}
+
+/// All topics and queues, by their numbers.
 #[derive(Debug, Default)]
 pub struct Topics {
+    pub(crate) all: Vec<Topic>,
+    pub(crate) queues: Vec<Queue>,
     by_name: HashMap<Vec<u8>, usize>,
-    all: Vec<Topic>,
     last: usize,
 }
 
 impl Topics {
-    /// Adds a topic or replaces one of its name, and returns its number; none where the name is
-    /// one that not every send may go to.
-    pub fn learn(&mut self, name: &[u8], queues: impl Iterator<Item = bool>) -> Option<usize> {
+    /// Adds a queue where it is not known, and returns its numbers, which are the next ones then;
+    /// none where the name of the topic is one that not every send may go to.
+    pub fn learn(&mut self, name: &[u8], queue_id: i32) -> Option<Numbers> {
+        let topic = match self.by_name.get(name) {
+            Some(&known) => known,
+            None => self.add(name)?,
+        };
+        let by_id = &mut self.all.get_mut(topic)?.by_id;
+        let queue = *by_id.entry(queue_id).or_insert(self.queues.len());
+        if queue == self.queues.len() {
+            self.queues.push(Queue { round: 0, place: 0 });
+        }
+        Some(Numbers { topic, queue })
+    }
+
+    fn add(&mut self, name: &[u8]) -> Option<usize> {
         let is_legal = |byte: &u8| byte.is_ascii_alphanumeric() || b"%|_-".contains(byte);
         if name.is_empty()
             || name.len() > MAX_TOPIC_BYTES
@@ -52,32 +80,16 @@ impl Topics {
         {
             return None;
         }
-        let topic = Topic {
+        let number = self.all.len();
+        self.all.push(Topic {
             name: name.to_vec(),
             key_seed: hash_text(hash_text(0, name)?, b"#")?,
-            queues: queues
-                .map(|is_there| Queue {
-                    is_there,
-                    round: 0,
-                    place: 0,
-                })
-                .collect(),
             round: 0,
             place: 0,
-        };
-        let number = *self.by_name.entry(name.to_vec()).or_insert(self.all.len());
-        match self.all.get_mut(number) {
-            Some(known) => *known = topic,
-            None => self.all.push(topic),
-        }
+            by_id: HashMap::new(),
+        });
+        self.by_name.insert(name.to_vec(), number);
         Some(number)
-    }
-
-    /// Forgets all topics.
-    pub fn forget(&mut self) {
-        self.by_name.clear();
-        self.all.clear();
-        self.last = 0;
     }
 
     /// Returns the number of a topic.
@@ -99,27 +111,25 @@ impl Topics {
     pub fn get(&self, number: usize) -> Option<&Topic> {
         self.all.get(number)
     }
-
-    /// Returns a topic by its number, to note what a round does with it.
-    pub fn get_mut(&mut self, number: usize) -> Option<&mut Topic> {
-        self.all.get_mut(number)
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::Topics;
+    use super::{Numbers, Topics};
 
     #[test]
-    fn topics_are_found_until_they_are_forgotten() {
+    fn queues_have_numbers_of_their_own() {
         let mut topics = Topics::default();
-        assert_eq!(topics.learn(b"a", [true, false].into_iter()), Some(0));
-        assert_eq!(topics.learn(b"b", [true].into_iter()), Some(1));
-        assert_eq!(topics.learn(b"a", [true].into_iter()), Some(0));
+        let numbers = |topic, queue| Some(Numbers { topic, queue });
+        assert_eq!(topics.learn(b"a", 5), numbers(0, 0));
+        assert_eq!(topics.learn(b"b", 5), numbers(1, 1));
+        assert_eq!(topics.learn(b"a", 1_000_000), numbers(0, 2));
+        assert_eq!(topics.learn(b"a", 5), numbers(0, 0));
         assert_eq!((topics.find(b"b"), topics.find(b"a")), (Some(1), Some(0)));
-        assert_eq!(topics.get(0).map(|topic| topic.queues.len()), Some(1));
-        topics.forget();
-        assert_eq!(topics.find(b"a"), None);
+        assert_eq!(topics.find(b"c"), None);
+        let topic = topics.get(0).expect("is there");
+        assert_eq!(topic.queue(1_000_000), Some(2));
+        assert_eq!((topic.queue(4), topic.queue(-1)), (None, None));
     }
 
     #[test]
@@ -132,7 +142,7 @@ mod tests {
             "\u{e9}".as_bytes(),
             &[b'a'; 128],
         ] {
-            assert_eq!(topics.learn(name, [true].into_iter()), None);
+            assert_eq!(topics.learn(name, 0), None);
         }
     }
 }

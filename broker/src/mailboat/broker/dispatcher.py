@@ -16,7 +16,7 @@ from mailboat.errors import BrokerError, RemoteProtocolError
 from mailboat.model.batch import count_messages
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand, decode_command
-from mailboat.protocol.frame import SERIALIZE_JSON, Frame
+from mailboat.protocol.frame import SERIALIZE_BINARY, SERIALIZE_JSON, Frame
 from mailboat.protocol.send_header import (
     CODE_BY_START,
     START_BYTES,
@@ -48,6 +48,14 @@ _SEND_STARTS: Final = frozenset(start for start, kind in _KIND_BY_START.items() 
 # Where these starts lie in a frame.
 _HEADER_AT: Final = 8
 _START_END: Final = _HEADER_AT + START_BYTES
+# A binary header starts with its code; the byte of the frame that says so stands before its length.
+_CODE_END: Final = _HEADER_AT + 2
+_BINARY_SEND_STARTS: Final = frozenset(
+    code.to_bytes(2, "big") for code, kind in _KINDS.items() if kind == _SEND
+)
+_FORM_AT: Final = 4
+_FORM_END: Final = 5
+_BINARY: Final = bytes([SERIALIZE_BINARY])
 _RESPONSE_BIT: Final = 1
 # As a plain number: an enumeration takes longer to compare.
 _BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -89,12 +97,23 @@ class SendProcessor(Protocol):
 class SendRounds(Protocol):
     """Stores the sends in whole reads."""
 
-    def store(self, reads: list[tuple[Connection, bytes]]) -> list[tuple[Connection, bytes]]:
-        """Store and answer what it can of some reads; return what is left of each."""
+    reads: dict[Connection, bytes]
+    """What is kept for the end of this round of the loop."""
+
+    def begin(
+        self,
+        store_others: Callable[[], None],
+        arrivals: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        """Take note of what stores sends that came before, and of what wakes pulls."""
         ...
 
-    def learn(self, topics: Iterable[str]) -> None:
-        """Take note of topics that messages were stored in another way."""
+    def store(self) -> None:
+        """Store and answer what it can of the reads; read back what is left of each."""
+        ...
+
+    def learn(self, places: Iterable[tuple[str, int]]) -> None:
+        """Take note of topics and queue ids that messages were stored to in another way."""
         ...
 
 
@@ -124,7 +143,6 @@ class BrokerDispatcher(Dispatcher):
         self._gathered: list[Send] = []
         self._gathered_bytes = 0
         self._gathered_work = 0
-        self._reads: dict[Connection, list[bytes]] = {}
         self._reads_bytes = 0
 
     def use(
@@ -144,6 +162,8 @@ class BrokerDispatcher(Dispatcher):
         self._send = send
         self._pull = pull
         self._rounds = rounds
+        if rounds is not None:
+            rounds.begin(self._store_gathered, pull.arrivals)
         self._require_own_name = require_own_name
 
     def process(self, connection: Connection, command: RemotingCommand) -> bytes | None:
@@ -161,53 +181,39 @@ class BrokerDispatcher(Dispatcher):
 
     def read_received(self, connection: Connection, data: bytes) -> bool:
         """Keep a read that begins with a send for the end of this round of the loop."""
-        parts = self._reads.get(connection)
-        if parts is not None:
-            parts.append(data)  # It may begin within a frame, and comes later in any case.
-        elif (
-            self._rounds is None
-            or connection.is_write_paused  # A peer that does not read its answers waits.
-            or data[_HEADER_AT:_START_END] not in _SEND_STARTS
+        rounds = self._rounds
+        if rounds is None:
+            return False
+        reads = rounds.reads
+        before = reads.get(connection)
+        if before is not None:
+            # Where one read was as large as reads get, the next one waits for no round of the loop.
+            reads[connection] = before + data
+            rounds.store()
+            return True
+        if connection.is_write_paused:
+            return False  # A peer that does not read its answers waits.
+        if data[_HEADER_AT:_START_END] not in _SEND_STARTS and (
+            data[_FORM_AT:_FORM_END] != _BINARY
+            or data[_HEADER_AT:_CODE_END] not in _BINARY_SEND_STARTS
         ):
             return False
-        else:
-            if not self._reads:
-                assert self._loop is not None
-                self._loop.call_soon(self._take_reads)
-            self._reads[connection] = [data]
+        if not reads:
+            assert self._loop is not None
+            self._loop.call_soon(rounds.store)
+            self._reads_bytes = 0
+        reads[connection] = data
         self._reads_bytes += len(data)
-        # Where one read was as large as reads get, the next ones wait for no round of the loop.
-        if parts is not None or self._reads_bytes >= _MAX_GATHERED_BYTES:
-            self._take_reads()
+        if self._reads_bytes >= _MAX_GATHERED_BYTES:
+            rounds.store()
         return True
 
     def reads_ended(self, connection: Connection) -> None:
         """Answer what was read before the peer stopped sending, or sent what cannot be read."""
-        if connection in self._reads:
-            self._take_reads()
+        while self._rounds is not None and connection in self._rounds.reads:
+            self._rounds.store()
         # What is left of reads has been gathered for later, when no answer reaches the peer.
         self._store_gathered()
-
-    def _take_reads(self) -> None:
-        reads, self._reads = self._reads, {}
-        self._reads_bytes = 0
-        if not reads:
-            return
-        self._store_gathered()
-        assert self._rounds is not None
-        assert self._pull is not None
-        joined = [
-            (connection, parts[0] if len(parts) == 1 else b"".join(parts))
-            for connection, parts in reads.items()
-        ]
-        # Pulls that wait for these messages are answered here, not a round of the loop later.
-        end_s = time.monotonic() + ROUND_S
-        with self._pull.arrivals():
-            left = self._rounds.store(joined)
-        for connection, data in left:
-            if time.monotonic() > end_s and not connection.is_closed:
-                connection.defer([])  # It comes back in the loop's next round.
-            connection.read_back(data)
 
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
         """Handle every frame of one read; each run of like requests is answered with one write.
@@ -313,11 +319,13 @@ class BrokerDispatcher(Dispatcher):
             with self._pull.arrivals():
                 self._send.send(sends)
             if self._rounds is not None:
-                self._rounds.learn({request.fields.topic for _, request, _ in sends})
+                fields = [request.fields for _, request, _ in sends]
+                self._rounds.learn({(of_one.topic, of_one.queue_id) for of_one in fields})
 
     async def drain(self, timeout_s: float) -> None:
         """Store what has gathered, then wait as `Dispatcher.drain` does."""
-        self._take_reads()
+        while self._rounds is not None and self._rounds.reads:
+            self._rounds.store()
         self._store_gathered()
         await super().drain(timeout_s)
 

@@ -10,11 +10,12 @@ Source: apache/rocketmq store/CommitLog.java @ rocketmq-all-5.3.3.
 import logging
 import threading
 from bisect import bisect_right
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from mailboat.config import MessageStoreConfig
-from mailboat.disk import Disk
+from mailboat.disk import Disk, write_fully
 from mailboat.disk.descriptors import reason_of
 from mailboat.model.record import BLANK_MAGIC, FILLER, FILLER_BYTES
 from mailboat.store.consume_queue import ConsumeQueue
@@ -72,6 +73,9 @@ class CommitLog:
         self.no_room: str | None = None
         self.last_write_failure: str | None = None
         """Why the last write that failed did; those after it may have succeeded."""
+
+        self.on_write: Callable[[], None] | None = None
+        """Called after each write of records."""
 
     def configure(self, config: MessageStoreConfig) -> None:
         """Follow other settings."""
@@ -214,12 +218,14 @@ class CommitLog:
         """
         segment = self.segments[-1]
         try:
-            segment.write(records, self.end - segment.start)
+            write_fully(self._disk, segment.keep_open(), records, self.end - segment.start)
         except OSError as exc:
             self._undo_write(segment, exc)
             return False
         self.end += len(records)
         self.last_store_timestamp_ms = segment.last_store_timestamp_ms = store_timestamp_ms
+        if self.on_write is not None:
+            self.on_write()
         return True
 
     def _unwritten_status(self) -> int:

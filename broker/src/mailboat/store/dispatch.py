@@ -9,7 +9,7 @@ Source: apache/rocketmq store/DefaultMessageStore.java (ReputMessageService, Com
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import starmap
 from operator import attrgetter
@@ -86,12 +86,38 @@ class Dispatch:
         else:
             self._publish(messages, queues, end, store_timestamp_ms)
 
-    def dispatch_prepared(self, prepared: PreparedRecords, end: int) -> None:
-        """Take over freshly written records, as `dispatch_put` does messages."""
-        if self._wait_for_flush:
-            self._waiting.append(_Waiting(end, partial(self._publish_prepared, prepared, end)))
-        else:
-            self._publish_prepared(prepared, end)
+    def dispatch_prepared(
+        self,
+        prepared: PreparedRecords,
+        end: int,
+        store_timestamp_ms: int,
+        *,
+        is_released: bool = False,
+    ) -> None:
+        """Give out the queue offsets of freshly written records, and take them over as messages.
+
+        `is_released` are those that were held back before.
+        """
+        if not is_released:
+            for queue, count, _, _ in prepared.queues:
+                queue.next_offset += count
+            if self._wait_for_flush:
+                publish = partial(
+                    self.dispatch_prepared, prepared, end, store_timestamp_ms, is_released=True
+                )
+                self._waiting.append(_Waiting(end, publish))
+                return
+        touched: list[ConsumeQueue] = []
+        keys = prepared.keys
+        for queue, _, units, physical_end in prepared.queues:
+            if queue.is_removed:
+                keys = _without(keys, units)
+            else:
+                queue.append_units(units, physical_end)
+                touched.append(queue)
+        if keys and self._index_enabled:
+            self._index.put_rows(keys, end - len(prepared.records), store_timestamp_ms)
+        self._published(touched, end, store_timestamp_ms)
 
     def release(self, flushed_offset: int) -> None:
         """Make messages below a flushed physical offset visible."""
@@ -122,29 +148,16 @@ class Dispatch:
             self._index.put_messages(messages, store_timestamp_ms)
         self._published(touched, end, store_timestamp_ms)
 
-    def _publish_prepared(self, prepared: PreparedRecords, end: int) -> None:
-        touched: dict[ConsumeQueue, None] = {}
-        keys = prepared.keys
-        for queue, _, units, physical_end in prepared.queues:
-            if queue.is_removed:
-                keys = _without(keys, units)
-            else:
-                queue.append_units(units, physical_end)
-                touched[queue] = None
-        if keys and self._index_enabled:
-            first = end - len(prepared.records)
-            self._index.put_rows(keys, first, prepared.store_timestamp_ms)
-        self._published(touched, end, prepared.store_timestamp_ms)
-
     def _published(
-        self, touched: dict[ConsumeQueue, None], end: int, store_timestamp_ms: int
+        self, touched: Collection[ConsumeQueue], end: int, store_timestamp_ms: int
     ) -> None:
         for queue in touched:
-            self._queues.mark_dirty(queue)
+            if not queue.is_dirty:
+                self._queues.mark_dirty(queue)
         self.dispatched_offset = end
         self.last_store_timestamp_ms = store_timestamp_ms
         if self.on_arrival is not None:
-            self.on_arrival(touched.keys())
+            self.on_arrival(touched)
 
     # -- from the CommitLog ---------------------------------------------------------------------
 

@@ -53,21 +53,27 @@ class MessageInner(msgspec.Struct, gc=False):
     size_bytes: int = 0
 
 
-class PreparedRecords(NamedTuple):
+class PreparedRecords(Protocol):
     """Messages as the compiled core prepares them: nothing of them has happened yet.
 
     They belong right behind the log's end, into its last segment, and the queue offsets in them are
     the next ones of their queues.
     """
 
-    records: bytes
-    queues: "Sequence[tuple[ConsumeQueue, int, bytes, int]]"
-    """Each queue with how many messages it gets, their units, and where the last record ends."""
+    @property
+    def records(self) -> bytes:
+        """The records, back to back."""
+        ...
 
-    keys: bytes
-    """Rows for the index, as `IndexService.put_rows` takes them."""
+    @property
+    def queues(self) -> "Sequence[tuple[ConsumeQueue, int, bytes, int]]":
+        """Each queue with how many messages it gets, their units, and where the last one ends."""
+        ...
 
-    store_timestamp_ms: int
+    @property
+    def keys(self) -> bytes:
+        """Rows for the index, as `IndexService.put_rows` takes them."""
+        ...
 
 
 def refuse(messages: list[MessageInner]) -> None:

@@ -43,7 +43,6 @@ from mailboat.store.lookup import GetResult, GetStatus, Lookup
 from mailboat.store.message_inner import (
     BlockingRunner,
     MessageInner,
-    PreparedRecords,
     PutStatus,
     Runners,
     refuse,
@@ -105,6 +104,7 @@ class MessageStore:
         self.commit_log = CommitLog(
             config, disk, pool, self.paths.commit_log, store_host, self._runners.reservations
         )
+        self.commit_log.on_write = self._note_write
         self.queues = QueueTable(
             disk, pool, self.paths.consume_queue, config.mapped_file_size_consume_queue
         )
@@ -333,23 +333,8 @@ class MessageStore:
         else:
             self._count_rejected(sum(message.status in _REJECTED for message in batch))
 
-    def put_prepared(self, prepared: PreparedRecords) -> bool:
-        """Store messages that are prepared for the log's end; tell whether they are in it.
-
-        If not, nothing of them has happened, unless the log has failed: then nobody knows.
-        """
-        log_ = self.commit_log
-        if not log_.write_records(prepared.records, prepared.store_timestamp_ms):
-            return False
-        for queue, count, _, _ in prepared.queues:
-            queue.next_offset += count
-        self._note_write()
-        self.dispatch.dispatch_prepared(prepared, log_.end)
-        return True
-
     def _note_put(self, batch: list[MessageInner], queues: list[ConsumeQueue]) -> None:
         log_ = self.commit_log
-        self._note_write()
         self.dispatch.dispatch_put(batch, queues, log_.end, log_.last_store_timestamp_ms)
 
     def _note_write(self) -> None:

@@ -4,13 +4,16 @@ The core makes records, ConsumeQueue units, index rows and answers of the plain 
 they are written, made visible, counted and answered. Whatever is unusual the core leaves in the
 read, and the rest of that read takes the way of `mailboat.broker.processors.send`, which is also
 the only one where there is no core. A round whose records could not be written is given back as a
-whole: then each send is refused, or stored after all, one by one.
+whole: then each send is refused, or stored after all, one by one. What a round had no room for
+comes first in the next one.
 """
 
+import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Final, cast
+from typing import Final
 
 from mailboat import core
 from mailboat.broker.context import BrokerContext
@@ -22,15 +25,15 @@ from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import ROUND_S
 from mailboat.store.consume_queue import ConsumeQueue
-from mailboat.store.message_inner import PreparedRecords
 
 Read = tuple[Connection, bytes]
 """What one connection sent: bytes that begin with a frame."""
 
+Place = tuple[str, int]
+"""A topic and a queue id."""
+
 # What one call takes at most: some milliseconds.
 _MESSAGES_A_CALL: Final = 4_096
-# Topics are made known as a whole: very wide ones stay with Python, and few become known at once.
-_QUEUES_A_CALL: Final = 1_024
 
 
 class SendRounds:
@@ -46,9 +49,26 @@ class SendRounds:
         self._flush = flush
         self._is_sync = broker.store.is_sync_flush
         self._core = self._make()
-        # How many queues of a topic the core knows; all is forgotten when any topic changes.
-        self._known: dict[str, int] = {}
+        # The queues that the core knows; all are forgotten when any topic changes.
+        self._known: dict[Place, ConsumeQueue] = {}
         self._version = -1
+        self.reads: dict[Connection, bytes] = {}
+        """What is stored at the end of this round of the loop, by `store`."""
+
+    def begin(
+        self,
+        store_others: Callable[[], None],
+        arrivals: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        """Get ready on the running event loop.
+
+        Args:
+            store_others: stores the sends that came before the reads in another way.
+            arrivals: what wakes pulls, once for all messages that are stored inside.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._store_others = store_others
+        self._arrivals = arrivals
 
     def _make(self) -> "core.native.SendRounds":
         settings = self._broker.settings
@@ -67,21 +87,24 @@ class SendRounds:
         """Follow other settings."""
         self._core.configure(max_body_bytes=config.max_message_size)
 
-    def learn(self, topics: Iterable[str]) -> None:
-        """Have the core take sends to these topics, as far as their queues are there."""
-        looked_at = 0
-        for topic in topics:
-            count = self._store.queues.count_of(topic)
-            config = self._topics.table.get(topic)
-            if self._known.get(topic, 0) == count or config is None or not self._is_plain(config):
+    def learn(self, places: Iterable[Place]) -> None:
+        """Have the core take sends to these queues, as far as they are there."""
+        known, by_place = self._known, self._store.queues.by_key
+        for place in places:
+            queue = by_place.get(place)
+            if queue is None or known.get(place) is queue:
                 continue
-            looked_at += config.write_queue_nums
-            if looked_at > _QUEUES_A_CALL:
-                break  # The next send to it comes here again.
-            get = self._store.queues.get
-            queues = [get(topic, queue_id) for queue_id in range(config.write_queue_nums)]
-            self._core.learn(topic, config.write_queue_nums, list(queues))
-            self._known[topic] = count
+            topic, queue_id = place
+            config = self._topics.table.get(topic)
+            if (
+                config is not None
+                and queue_id < config.write_queue_nums
+                and self._is_plain(config)
+                # Whose oldest messages went is seen to by whoever asks for it.
+                and self._store.queues.get(topic, queue_id) is queue
+            ):
+                self._core.learn(topic, queue_id, queue)
+                known[place] = queue
 
     def _is_plain(self, config: TopicConfig) -> bool:
         """Tell whether sends to a topic need no check but that of the queue."""
@@ -94,35 +117,71 @@ class SendRounds:
             and config.topic_filter_type == "SINGLE_TAG"
         )
 
-    def store(self, reads: list[Read]) -> list[Read]:
-        """Store and answer what is plain in some reads; return what is left of each."""
+    def store(self) -> None:
+        """Store and answer what is plain in the reads that are kept, and hand on what is left."""
+        reads = list(self.reads.items())
+        self.reads.clear()
+        if not reads:
+            return
+        end_s = time.monotonic() + ROUND_S
+        self._store_others()
+        log = self._store.commit_log
         if self._store.refusal() is not None:
-            return reads
+            self._hand_on(reads, end_s)
+            return
         if self._version != self._topics.data_version.counter:
             self._forget()
-        log = self._store.commit_log
-        end_s = time.monotonic() + ROUND_S
-        while reads:
-            now_ms = log.next_store_timestamp_ms
-            round_ = self._core.take(
-                [(data, connection.peer_host) for connection, data in reads],
-                log.end,
-                log.room_bytes,
-                now_ms,
-                _MESSAGES_A_CALL,
-            )
-            if not round_.message_count or not self._commit(reads, round_, now_ms):
-                break
-            left: list[Read] = []
-            for (connection, data), taken in zip(reads, round_.taken, strict=True):
-                if taken:
-                    connection.frames_taken()
-                if taken < len(data):
-                    left.append((connection, data[taken:] if taken else data))
-            reads = left
-            if not round_.is_full or time.monotonic() > end_s:
-                break
-        return reads
+        now_ms = log.next_store_timestamp_ms
+        round_ = self._core.take(reads, log.end, log.room_bytes, now_ms, _MESSAGES_A_CALL)
+        count = round_.message_count
+        if not count:
+            pass
+        elif log.write_records(round_.records, now_ms):
+            # Pulls that wait for these messages are answered here, not a round of the loop later.
+            with self._arrivals():
+                self._store.dispatch.dispatch_prepared(round_, log.end, now_ms)
+                for topic, messages, size_bytes in round_.topics:
+                    self._stats.record_put(topic, messages, size_bytes)
+                if self._is_sync:
+                    self._flush.wait(log.end, partial(_answer_flushed, round_))
+                else:
+                    for connection, answers in round_.answers(ResponseCode.SUCCESS, True):
+                        connection.write(answers)
+        elif log.failure is None:
+            self._hand_on(reads, end_s)
+            return
+        else:
+            self._stats.record_put_failed(count)
+            _answer(round_, ResponseCode.FLUSH_DISK_TIMEOUT, names_places=False)
+        left: list[Read] = []
+        for (connection, data), taken in zip(reads, round_.taken, strict=True):
+            if taken:
+                connection.frames_taken()
+            if taken < len(data):
+                left.append((connection, data[taken:] if taken else data))
+        if left:
+            # A first one that there is no room for is not the core's: somebody has to make some.
+            waiting = round_.waiting if count else max(round_.waiting - 1, 0)
+            self._hand_on(left[: len(left) - waiting], end_s)
+            self._keep(left[len(left) - waiting :])
+
+    def _hand_on(self, left: list[Read], end_s: float) -> None:
+        """Have reads cut into frames, in the loop's next round once a time has passed."""
+        for connection, data in left:
+            if time.monotonic() > end_s and not connection.is_closed:
+                connection.defer([])
+            connection.read_back(data)
+
+    def _keep(self, waiting: list[Read]) -> None:
+        """Offer reads again in the loop's next round; nothing more is read meanwhile."""
+        for connection, data in waiting:
+            if connection.is_write_paused or connection.is_closed:
+                connection.read_back(data)  # A peer that does not read its answers waits.
+            else:
+                connection.defer([])
+                self.reads[connection] = data
+        if self.reads:
+            self._loop.call_soon(self.store)
 
     def _forget(self) -> None:
         # Made anew: the first topics come after the port, and with it the address, is known.
@@ -130,37 +189,12 @@ class SendRounds:
         self._known.clear()
         self._version = self._topics.data_version.counter
 
-    def _commit(self, reads: list[Read], round_: "core.native.Round", now_ms: int) -> bool:
-        """Store and answer what the core has prepared; tell whether anything has become of it."""
-        # The core gives back the very objects that it was told of.
-        queues = cast(list[tuple[ConsumeQueue, int, bytes, int]], round_.queues)
-        for queue, _, _, _ in queues:
-            if queue.is_removed:
-                self._forget()
-                return False
-        count = round_.message_count
-        prepared = PreparedRecords(round_.records, queues, round_.keys, now_ms)
-        # Without what they sent: the records are kept until they are flushed, and no copy of them.
-        askers = [connection for connection, _ in reads]
-        if not self._store.put_prepared(prepared):
-            if self._store.commit_log.failure is None:
-                return False
-            self._stats.record_put_failed(count)
-            _answer(askers, round_, ResponseCode.FLUSH_DISK_TIMEOUT)
-            return True
-        for topic, messages, size_bytes in round_.topics:
-            self._stats.record_put(topic, messages, size_bytes)
-        if self._is_sync:
-            self._flush.wait(self._store.commit_log.end, partial(_answer_flushed, askers, round_))
-        else:
-            _answer(askers, round_, ResponseCode.SUCCESS)
-        return True
+
+def _answer_flushed(round_: "core.native.Round", ok: bool) -> None:
+    code = ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT
+    _answer(round_, code, names_places=True)
 
 
-def _answer_flushed(askers: list[Connection], round_: "core.native.Round", ok: bool) -> None:
-    _answer(askers, round_, ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT)
-
-
-def _answer(askers: list[Connection], round_: "core.native.Round", code: int) -> None:
-    for index, data in round_.answers(code):
-        askers[index].write(data)
+def _answer(round_: "core.native.Round", code: int, *, names_places: bool) -> None:
+    for connection, answers in round_.answers(code, names_places):
+        connection.write(answers)
