@@ -11,6 +11,7 @@ class SendRounds:
         append_crc: bool,
         with_keys: bool,
         holds_answers: bool,
+        delays_ms: list[int],
     ) -> SendRounds: ...
     def configure(self, *, max_body_bytes: int) -> None: ...
     def learn(self, topic: str, write_queue_nums: int, queues: list[object | None]) -> None: ...
@@ -21,7 +22,18 @@ class SendRounds:
         physical_offset: int,
         room_bytes: int,
         store_timestamp_ms: int,
+        delay_from_ms: int,
+        takes_halves: bool,
         message_limit: int,
+    ) -> Round: ...
+    def restore(
+        self,
+        records: bytes,
+        places: bytes,
+        are_halves: bool,
+        physical_offset: int,
+        room_bytes: int,
+        store_timestamp_ms: int,
     ) -> Round: ...
 
 @final

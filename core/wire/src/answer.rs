@@ -3,6 +3,7 @@
 use std::iter::repeat_n;
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
+const BROKER: &[u8] = b"\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\"";
 const PREFIX_BYTES: usize = 8;
 const LENGTH_BYTES: usize = 4;
 
@@ -21,6 +22,8 @@ pub struct Answer<'a> {
     pub store_host: &'a [u8],
     /// Where they lie in the CommitLog.
     pub physical_offsets: &'a [i64],
+    /// That of a half message, which needs no escape in JSON; empty for all others.
+    pub transaction_id: &'a [u8],
 }
 
 impl Answer<'_> {
@@ -30,9 +33,13 @@ impl Answer<'_> {
         out.extend(repeat_n(0, PREFIX_BYTES));
         out.extend_from_slice(b"{\"code\":");
         put_number(i64::from(self.code), out);
-        out.extend_from_slice(
-            b",\"extFields\":{\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\",\"msgId\":\"",
-        );
+        let is_half = !self.transaction_id.is_empty();
+        out.extend_from_slice(b",\"extFields\":{");
+        if !is_half {
+            out.extend_from_slice(BROKER);
+            out.push(b',');
+        }
+        out.extend_from_slice(b"\"msgId\":\"");
         for (index, physical_offset) in self.physical_offsets.iter().enumerate() {
             if index > 0 {
                 out.push(b',');
@@ -44,6 +51,12 @@ impl Answer<'_> {
         put_number(i64::from(self.queue_id), out);
         out.extend_from_slice(b"\",\"queueOffset\":\"");
         put_number(self.queue_offset, out);
+        if is_half {
+            out.extend_from_slice(b"\",");
+            out.extend_from_slice(BROKER);
+            out.extend_from_slice(b",\"transactionId\":\"");
+            out.extend_from_slice(self.transaction_id);
+        }
         out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
         put_number(i64::from(self.opaque), out);
         out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}");
@@ -67,7 +80,7 @@ pub fn put_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn put_number(number: i64, out: &mut Vec<u8>) {
+pub(crate) fn put_number(number: i64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut at = digits.len();
     let mut rest = number.unsigned_abs();
@@ -99,6 +112,7 @@ mod tests {
             queue_offset: 42,
             store_host: b"7F00000100002A9F",
             physical_offsets: &[0x1F, 0x100],
+            transaction_id: b"",
         };
         answer.write(&mut out);
         let header = concat!(
@@ -110,6 +124,28 @@ mod tests {
         assert_eq!(std::str::from_utf8(&out[8..]), Ok(header));
         let length = u8::try_from(header.len() - 256).expect("below 512");
         assert_eq!(out[..8], [0, 0, 1, length + 4, 0, 0, 1, length]);
+    }
+
+    #[test]
+    fn the_answer_to_a_half_message_names_its_transaction() {
+        let mut out = Vec::new();
+        let answer = Answer {
+            code: 0,
+            opaque: 1,
+            queue_id: 3,
+            queue_offset: 42,
+            store_host: b"7F00000100002A9F",
+            physical_offsets: &[0x1F],
+            transaction_id: b"U-1",
+        };
+        answer.write(&mut out);
+        let header = concat!(
+            r#"{"code":0,"extFields":{"msgId":"7F00000100002A9F000000000000001F","#,
+            r#""queueId":"3","queueOffset":"42","MSG_REGION":"DefaultRegion","TRACE_ON":"true","#,
+            r#""transactionId":"U-1"},"flag":1,"language":"PYTHON","opaque":1,"#,
+            r#""serializeTypeCurrentRPC":"JSON","version":479}"#
+        );
+        assert_eq!(std::str::from_utf8(&out[8..]), Ok(header));
     }
 
     #[test]

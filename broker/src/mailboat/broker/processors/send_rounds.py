@@ -16,7 +16,8 @@ from mailboat import core
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.flush_service import FlushService
 from mailboat.config import MessageStoreConfig
-from mailboat.model.names import SEND_FORBIDDEN_TOPICS
+from mailboat.model.delay_level import level_of
+from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.connection import Connection
@@ -27,10 +28,14 @@ from mailboat.store.message_inner import PreparedRecords
 Read = tuple[Connection, bytes]
 """What one connection sent: bytes that begin with a frame."""
 
+_Queues = list[tuple[ConsumeQueue, int, bytes, int]]
+
 # What one call takes at most: some milliseconds.
 _MESSAGES_A_CALL: Final = 4_096
 # Topics are made known as a whole: very wide ones stay with Python, and few become known at once.
 _QUEUES_A_CALL: Final = 1_024
+# Where sends are parked: no send names them, and the core has to know where their queues end.
+_PARKING_TOPICS: Final = (SCHEDULE_TOPIC, HALF_TOPIC)
 
 
 class SendRounds:
@@ -59,6 +64,7 @@ class SendRounds:
             append_crc=settings.store.enabled_append_prop_crc,
             with_keys=settings.store.message_index_enable,
             holds_answers=self._is_sync,
+            delays_ms=self._broker.schedule.levels.delays_ms,
         )
         made.configure(max_body_bytes=settings.store.max_message_size)
         return made
@@ -70,29 +76,28 @@ class SendRounds:
     def learn(self, topics: Iterable[str]) -> None:
         """Have the core take sends to these topics, as far as their queues are there."""
         looked_at = 0
-        for topic in topics:
+        for topic in (*topics, *_PARKING_TOPICS):
             count = self._store.queues.count_of(topic)
             config = self._topics.table.get(topic)
-            if self._known.get(topic, 0) == count or config is None or not self._is_plain(config):
+            if self._known.get(topic) == count or config is None or not self._is_plain(config):
                 continue
-            looked_at += config.write_queue_nums
+            width = config.write_queue_nums
+            if topic == SCHEDULE_TOPIC:
+                width = self._broker.schedule.levels.last  # As many as are used, whoever says what.
+            looked_at += width
             if looked_at > _QUEUES_A_CALL:
                 break  # The next send to it comes here again.
             get = self._store.queues.get
-            queues = [get(topic, queue_id) for queue_id in range(config.write_queue_nums)]
-            self._core.learn(topic, config.write_queue_nums, list(queues))
+            queues = [get(topic, queue_id) for queue_id in range(width)]
+            self._core.learn(topic, width, list(queues))
             self._known[topic] = count
 
     def _is_plain(self, config: TopicConfig) -> bool:
         """Tell whether sends to a topic need no check but that of the queue."""
         topic = config.topic_name
         may_write = self._broker.settings.broker.broker_permission & Perm.WRITE or not config.order
-        return (
-            bool(may_write)
-            and topic[0] != "%"
-            and topic not in SEND_FORBIDDEN_TOPICS
-            and config.topic_filter_type == "SINGLE_TAG"
-        )
+        is_forbidden = topic in SEND_FORBIDDEN_TOPICS and topic not in _PARKING_TOPICS
+        return bool(may_write) and not is_forbidden and config.topic_filter_type == "SINGLE_TAG"
 
     def store(self, reads: list[Read]) -> list[Read]:
         """Store and answer what is plain in some reads; return what is left of each."""
@@ -101,18 +106,26 @@ class SendRounds:
         if self._version != self._topics.data_version.counter:
             self._forget()
         log = self._store.commit_log
+        schedule = self._broker.schedule
+        takes_halves = not self._broker.settings.broker.reject_transaction_message
         end_s = time.monotonic() + ROUND_S
         while reads:
             now_ms = log.next_store_timestamp_ms
+            delay_from_ms = schedule.delay_from_ms
             round_ = self._core.take(
                 [(data, connection.peer_host) for connection, data in reads],
                 log.end,
                 log.room_bytes,
                 now_ms,
+                delay_from_ms,
+                takes_halves,
                 _MESSAGES_A_CALL,
             )
             if not round_.message_count or not self._commit(reads, round_, now_ms):
                 break
+            for queue, _, _, _ in cast(_Queues, round_.queues):
+                if queue.topic == SCHEDULE_TOPIC:
+                    schedule.expect(level_of(queue.queue_id), delay_from_ms)
             left: list[Read] = []
             for (connection, data), taken in zip(reads, round_.taken, strict=True):
                 if taken:
@@ -130,26 +143,44 @@ class SendRounds:
         self._known.clear()
         self._version = self._topics.data_version.counter
 
-    def _commit(self, reads: list[Read], round_: "core.native.Round", now_ms: int) -> bool:
-        """Store and answer what the core has prepared; tell whether anything has become of it."""
+    def restore(self, records: bytes, places: bytes, *, are_halves: bool) -> int:
+        """Store messages where they belong: `mailboat.broker.stored_message.Restorer`."""
+        if self._store.refusal() is not None:
+            return 0
+        if self._version != self._topics.data_version.counter:
+            self._forget()
+        log = self._store.commit_log
+        now_ms = log.next_store_timestamp_ms
+        round_ = self._core.restore(records, places, are_halves, log.end, log.room_bytes, now_ms)
+        if not round_.message_count or not self._write(round_, now_ms):
+            return 0
+        return round_.message_count
+
+    def _write(self, round_: "core.native.Round", now_ms: int) -> bool:
+        """Store what the core has prepared; tell whether that succeeded."""
         # The core gives back the very objects that it was told of.
-        queues = cast(list[tuple[ConsumeQueue, int, bytes, int]], round_.queues)
+        queues = cast(_Queues, round_.queues)
         for queue, _, _, _ in queues:
             if queue.is_removed:
                 self._forget()
                 return False
-        count = round_.message_count
         prepared = PreparedRecords(round_.records, queues, round_.keys, now_ms)
-        # Without what they sent: the records are kept until they are flushed, and no copy of them.
-        askers = [connection for connection, _ in reads]
         if not self._store.put_prepared(prepared):
-            if self._store.commit_log.failure is None:
-                return False
-            self._stats.record_put_failed(count)
-            _answer(askers, round_, ResponseCode.FLUSH_DISK_TIMEOUT)
-            return True
+            return False
         for topic, messages, size_bytes in round_.topics:
             self._stats.record_put(topic, messages, size_bytes)
+        return True
+
+    def _commit(self, reads: list[Read], round_: "core.native.Round", now_ms: int) -> bool:
+        """Store and answer what the core has prepared; tell whether anything has become of it."""
+        # Without what they sent: the records are kept until they are flushed, and no copy of them.
+        askers = [connection for connection, _ in reads]
+        if not self._write(round_, now_ms):
+            if self._store.commit_log.failure is None:
+                return False
+            self._stats.record_put_failed(round_.message_count)
+            _answer(askers, round_, ResponseCode.FLUSH_DISK_TIMEOUT)
+            return True
         if self._is_sync:
             self._flush.wait(self._store.commit_log.end, partial(_answer_flushed, askers, round_))
         else:
