@@ -4,9 +4,13 @@ use std::iter::zip;
 use std::sync::Arc;
 
 use mailboat_wire::answer::{Answer, put_hex};
+use mailboat_wire::checking;
+use mailboat_wire::places;
 use mailboat_wire::plan::{AnswerRow, Plan};
 use mailboat_wire::record::{HOST_BYTES, HOST_V6_BYTES, UNIT_BYTES};
+use mailboat_wire::restored::Waited;
 use mailboat_wire::round::{Place, QueueEnds, Read, Rounds, Settings};
+use mailboat_wire::stored_record::StoredRecord;
 use pyo3::exceptions::{PyAssertionError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -24,7 +28,8 @@ pub struct SendRounds {
 #[pymethods]
 impl SendRounds {
     #[new]
-    #[pyo3(signature = (*, store_host, broker_name, suffix, append_crc, with_keys, holds_answers))]
+    #[pyo3(signature = (*, store_host, broker_name, suffix, append_crc, with_keys, holds_answers, delays_ms))]
+    #[allow(clippy::fn_params_excessive_bools)]
     fn new(
         store_host: Vec<u8>,
         broker_name: &str,
@@ -32,6 +37,7 @@ impl SendRounds {
         append_crc: bool,
         with_keys: bool,
         holds_answers: bool,
+        delays_ms: Vec<i64>,
     ) -> PyResult<Self> {
         if store_host.len() != HOST_BYTES && store_host.len() != HOST_V6_BYTES {
             let size = store_host.len();
@@ -49,6 +55,7 @@ impl SendRounds {
                 with_keys,
                 holds_answers,
                 max_body_bytes: 0,
+                delays_ms,
             }),
             topics: Vec::new(),
             queues: Vec::new(),
@@ -81,6 +88,7 @@ impl SendRounds {
         Ok(())
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn take(
         &mut self,
         py: Python<'_>,
@@ -88,6 +96,8 @@ impl SendRounds {
         physical_offset: i64,
         room_bytes: usize,
         store_timestamp_ms: i64,
+        delay_from_ms: i64,
+        takes_halves: bool,
         message_limit: usize,
     ) -> PyResult<Round> {
         let reads: Vec<(Bound<'_, PyAny>, Bound<'_, PyBytes>)> = reads.extract()?;
@@ -107,6 +117,8 @@ impl SendRounds {
             physical_offset,
             room_bytes,
             store_timestamp_ms,
+            delay_from_ms,
+            takes_halves,
             message_limit,
         };
         let mut ends = Ends {
@@ -118,9 +130,70 @@ impl SendRounds {
         if let Some(error) = ends.failure {
             return Err(error);
         }
+        self.round(py, &reads, place, askers)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn restore(
+        &mut self,
+        py: Python<'_>,
+        records: &[u8],
+        places: &[u8],
+        are_halves: bool,
+        physical_offset: i64,
+        room_bytes: usize,
+        store_timestamp_ms: i64,
+    ) -> PyResult<Round> {
+        let good = checking::first_bad(records, places::unpack(places), true);
+        let mut reads = Vec::new();
+        let mut rest = records;
+        while reads.len() < good.unwrap_or(usize::MAX)
+            && let Some(record) = StoredRecord::read(rest)
+        {
+            rest = rest.get(record.bytes.len()..).unwrap_or_default();
+            reads.push(Read {
+                bytes: record.bytes,
+                peer_host: record.born_host,
+            });
+        }
+        let place = Place {
+            physical_offset,
+            room_bytes,
+            store_timestamp_ms,
+            delay_from_ms: 0,
+            takes_halves: false,
+            message_limit: 0,
+        };
+        let waited = if are_halves {
+            Waited::Half
+        } else {
+            Waited::Delayed
+        };
+        let mut ends = Ends {
+            py,
+            queues: &self.queues,
+            failure: None,
+        };
+        self.rounds.plan_restored(&reads, waited, place, &mut ends);
+        if let Some(error) = ends.failure {
+            return Err(error);
+        }
+        self.round(py, &reads, place, Vec::new())
+    }
+}
+
+impl SendRounds {
+    /// Fills and returns what was planned last; `askers` are those of the reads, where any wait.
+    fn round(
+        &self,
+        py: Python<'_>,
+        reads: &[Read<'_>],
+        place: Place,
+        askers: Vec<Bound<'_, PyAny>>,
+    ) -> PyResult<Round> {
         let plan = self.rounds.last();
         let records = PyBytes::new_with(py, plan.size_bytes, |out| {
-            self.rounds.fill(&reads, place, out).ok_or_else(misfit)
+            self.rounds.fill(reads, place, out).ok_or_else(misfit)
         })?;
         Ok(Round {
             records: records.unbind(),
@@ -133,12 +206,11 @@ impl SendRounds {
             askers: askers.into_iter().map(Bound::unbind).collect(),
             rows: plan.answers.as_slice().into(),
             physical_offsets: plan.physical_offsets.as_slice().into(),
+            transaction_ids: plan.transaction_ids.as_slice().into(),
             store_host: Arc::clone(&self.store_host),
         })
     }
-}
 
-impl SendRounds {
     fn touched_queues<'py>(&self, py: Python<'py>, plan: &Plan) -> PyResult<Bound<'py, PyList>> {
         let list = PyList::empty(py);
         for touched in &plan.queues {
@@ -181,6 +253,7 @@ pub struct Round {
     askers: Box<[Py<PyAny>]>,
     rows: Box<[AnswerRow]>,
     physical_offsets: Box<[i64]>,
+    transaction_ids: Box<[u8]>,
     store_host: Arc<[u8]>,
 }
 
@@ -198,6 +271,7 @@ impl Round {
             frames.clear();
             for row in of_read {
                 let range = row.first..row.first + if names_places { row.count } else { 0 };
+                let (id_at, id_end) = row.transaction_id;
                 Answer {
                     code,
                     opaque: row.opaque,
@@ -206,6 +280,7 @@ impl Round {
                     queue_offset: if names_places { row.queue_offset } else { 0 },
                     store_host: &self.store_host,
                     physical_offsets: self.physical_offsets.get(range).ok_or_else(misfit)?,
+                    transaction_id: self.transaction_ids.get(id_at..id_end).ok_or_else(misfit)?,
                 }
                 .write(&mut frames);
             }

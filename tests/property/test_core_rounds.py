@@ -4,7 +4,7 @@ import asyncio
 import json
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from random import Random
 from types import SimpleNamespace
@@ -16,20 +16,32 @@ from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from mailboat.broker import dispatcher as dispatcher_module
+from mailboat.broker import schedule as schedule_module
 from mailboat.broker.dispatcher import BrokerDispatcher
 from mailboat.broker.processors import send as send_module
 from mailboat.broker.processors import send_rules
 from mailboat.broker.processors.send import SendMessageProcessor
+from mailboat.broker.schedule import ScheduleMessageService
 from mailboat.broker.stats import BrokerStats
+from mailboat.broker.transactions.records import (
+    committed_message,
+    half_message,
+    real_queue_id,
+    stored_checks,
+)
 from mailboat.config import Settings
 from mailboat.disk import read_file
 from mailboat.errors import BrokerError
 from mailboat.model.hosts import encode_host
+from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC
+from mailboat.model.record import decode_record
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.frame import FrameDecoder
 from mailboat.remoting.connection import Connection, ConnectionSet
 from mailboat.remoting.limits import RemotingLimits
+from mailboat.store.consume_queue import UNIT
+from mailboat.store.dispatch import _Waiting
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.simulated_disk import SimulatedDisk
 from mailboat.testing.store_simulator import small_config
@@ -42,6 +54,7 @@ TOPICS = (*LEARNED, "unlearned")
 MISSING_QUEUE = ("orders", 3)
 PEERS = [("10.0.0.1", 5000), ("2001:db8::7", 40000), ("192.168.7.9", 65535)]
 MAX_BODY_BYTES = 2500
+ALL_LEVELS_MS = 2 * 3_600_000 + 1_000
 
 
 class NotedTransport(asyncio.Transport):
@@ -100,6 +113,12 @@ class OneBroker:
             zip(rows.hashes, rows.physical_offsets, strict=True)
         )
         self.stats = BrokerStats(clock=lambda: 0.0, local_day=lambda: 1)
+        self.ahead_ms = 0
+        self.schedule = ScheduleMessageService(
+            self.store, config, self.disk, self.stats, lambda *_: None,
+            clock_ms=lambda: self.disk.wall_ms() + self.ahead_ms,
+        )  # fmt: skip
+        self.schedule.open()
         context: Any = SimpleNamespace(
             store=self.store,
             topics=SimpleNamespace(
@@ -111,6 +130,8 @@ class OneBroker:
             ),
             settings=Settings(store=config),
             stats=self.stats,
+            schedule=self.schedule,
+            transactions=SimpleNamespace(prepare=half_message),
         )
         self.waiting: list[Callable[[bool], None]] = []
         flush: Any = SimpleNamespace(
@@ -136,14 +157,48 @@ class OneBroker:
                 self.connections[number].data_received(data)
         self.dispatcher._store_gathered()
 
-    def end(self, *, is_flushed: bool) -> dict[str, Any]:
-        """Answer what waits and close; return what is stored, counted and answered."""
+    def flush(self) -> None:
+        """Flush what is written."""
         job = self.store.begin_flush()
         if job is not None:
             job.run()
             self.store.finish_flush(job, None)
+
+    def halves(self) -> list[tuple[bytes, bytes]]:
+        """Return all half messages, each with its unit, which has a queue offset for its code."""
+        queue = self.store.queues.get(HALF_TOPIC, 0)
+        found = []
+        for number in range(0 if queue is None else queue.max_offset):
+            assert queue is not None
+            unit = queue.unit(number)
+            assert unit is not None
+            record = self.store.lookup.record_at(unit[0])
+            assert record is not None
+            found.append((record, UNIT.pack(*unit[:2], number)))
+        return found
+
+    def commit_halves(self) -> None:
+        """Store the messages of all half messages."""
+        for record, _ in self.halves():
+            self.commit_half(record)
+
+    def commit_half(self, record: bytes) -> None:
+        """Store the message of a half message."""
+        half = decode_record(record)[0]
+        message = committed_message(half, real_queue_id(half), stored_checks(half))
+        self.store.put_messages([message])
+        self.stats.record_put(message.topic, 1, message.size_bytes)
+
+    def end(self, *, is_flushed: bool) -> dict[str, Any]:
+        """Answer what waits and close; return what is stored, counted and answered."""
+        self.flush()
         for done in self.waiting:
             done(is_flushed)
+        self.ahead_ms = ALL_LEVELS_MS
+        while self.schedule.deliver_slice():
+            continue
+        self.commit_halves()
+        self.flush()
         self.store.close()
         kinds = ("/store/commitlog/", "/store/consumequeue/")
         files = [p for p in self.disk.walk() if not self.disk.is_dir(p) and p.startswith(kinds)]
@@ -151,6 +206,11 @@ class OneBroker:
             connection.connection_lost(None)
         return {
             "files": {path: read_file(self.disk, path) for path in files},
+            "delayed": (
+                self.schedule.delivered,
+                self.schedule.skipped,
+                self.schedule.delay_offsets,
+            ),
             "put": (self.stats.put_messages, self.stats.put_bytes, self.stats.put_failed),
             "keys": self.keys,
             "answers": [frames(transport.written) for transport in self.transports],
@@ -180,13 +240,20 @@ class WithCore(OneBroker):
             append_crc=append_crc,
             with_keys=True,
             holds_answers=self.store.is_sync_flush,
+            delays_ms=self.schedule.levels.delays_ms,
         )
+        self.schedule.restorer = self
+        self.restored = 0
         self.core.configure(max_body_bytes=MAX_BODY_BYTES)
         for topic in LEARNED:
             for queue_id in range(QUEUES):
                 if (topic, queue_id) != MISSING_QUEUE:
                     queue = self.store.queues.get_or_add(topic, queue_id)
                     self.core.learn(topic, queue_id, queue)
+        for topic, count in ((SCHEDULE_TOPIC, self.schedule.levels.last), (HALF_TOPIC, 1)):
+            for queue_id in range(count):
+                queue = self.store.queues.get_or_add(topic, queue_id)
+                self.core.learn(topic, queue_id, queue)
 
     def round(self, reads: list[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
         """Receive something from connections; return it in the order in which it was handled."""
@@ -203,19 +270,48 @@ class WithCore(OneBroker):
         now_ms = max(self.disk.wall_ms(), log.last_store_timestamp_ms)
         room_bytes = segment.end - log.end
         taken = self.core.take(
-            list(zip(askers, offered, strict=True)), log.end, room_bytes, now_ms, self.message_limit
-        )
+            list(zip(askers, offered, strict=True)), log.end, room_bytes, now_ms,
+            self.schedule.delay_from_ms, True, self.message_limit,
+        )  # fmt: skip
         self.is_full = taken.waiting > 0
         if taken.message_count:
             self.commit(taken, now_ms)
             for asker, answer in [] if self.store.is_sync_flush else taken.answers(0, True):
                 asker.write(answer)
             self.held.append(taken)
+            for queue, _, _, _ in taken.queues:
+                if queue.topic == SCHEDULE_TOPIC:
+                    self.schedule.expect(queue.queue_id + 1, self.schedule.delay_from_ms)
         cuts = zip(reads, taken.taken, strict=True)
         rests = [(number, data[cut:]) for (number, data), cut in cuts]
         self.feed(rests)
         cuts = zip(reads, taken.taken, strict=True)
         return [[(number, data[:cut]) for (number, data), cut in cuts], rests]
+
+    def restore(self, records: bytes, places: bytes, *, are_halves: bool) -> int:
+        """Store messages where they belong."""
+        log = self.store.commit_log
+        now_ms = log.next_store_timestamp_ms
+        taken = self.core.restore(
+            records, places, are_halves, log.end, log.segments[-1].end - log.end, now_ms
+        )
+        if taken.message_count:
+            self.commit(taken, now_ms)
+        self.restored += taken.message_count
+        return taken.message_count
+
+    def learn(self, places: Iterable[tuple[str, int]]) -> None:
+        """Know no more than before."""
+
+    def commit_halves(self) -> None:
+        """Have the core do what it can."""
+        halves = self.halves()
+        while halves:
+            records, places = map(b"".join, zip(*halves, strict=True))
+            count = self.restore(records, places, are_halves=True)
+            if not count:
+                self.commit_half(halves[0][0])
+            halves = halves[count or 1 :]
 
     def commit(self, taken: Any, now_ms: int) -> None:
         """Write a round and make it visible."""
@@ -262,7 +358,22 @@ ODD_PROPERTIES = [
 ]  # fmt: skip
 
 
-def properties(random: Random, *, is_odd: bool) -> str:
+DELAYED = [[f"DELAY\x01{level}\x02"] for level in (1, 1, 2, 3, 18)]
+HALF = ["PGROUP\x01pg\x02", "TRAN_MSG\x01true\x02"]
+PARKED = [*DELAYED, HALF, HALF]
+ODD_PARKED = [
+    *[[f"DELAY\x01{level}\x02"] for level in ("0", "19", "-1", "01", "99999999999")],
+    ["DELAY\x01x\x02"], ["DELAY\x011\x02"] * 2, ["TRAN_MSG\x01true\x02"],
+    ["PGROUP\x01pg\x02", "TRAN_MSG\x01TRUE\x02"], [*HALF, "DELAY\x011\x02"], HALF * 2,
+    ["DELAY\x012\x02", "REAL_TOPIC\x01x\x02"], [*HALF, "REAL_QID\x011\x02"],
+    [*HALF, "__transactionId__\x01id\x02"], ["DELAY\x011\x02", "color\x01green\x02"],
+    ["DELAY\x012\x02", "TRANSACTION_CHECK_TIMES\x013\x02"],
+    [*HALF, "TRANSACTION_CHECK_TIMES\x013\x02"],
+    ["DELAY\x011\x02", *[f"p{n}\x01v\x02" for n in range(40)]],
+]  # fmt: skip
+
+
+def properties(random: Random, *, is_odd: bool, parked: Sequence[str] = ()) -> str:
     """Return a properties text."""
     names = random.sample(list(VALUES), random.randint(0, len(VALUES)))
     if "UNIQ_KEY" not in names:
@@ -276,6 +387,9 @@ def properties(random: Random, *, is_odd: bool) -> str:
         entries = [entry for entry in entries if not entry.startswith("UNIQ_KEY")]
     elif random.random() < 0.15:
         entries.insert(random.randint(0, len(entries)), "also\x01WAIT\x02")
+    if parked:
+        for entry in parked:
+            entries.insert(random.randint(0, len(entries)), entry)
     text = "".join(entries)
     return text[:-1] if random.random() < 0.3 else text
 
@@ -360,6 +474,10 @@ def request(random: Random, kind: str, opaque: int) -> bytes:
     body = bytes([opaque & 0xFF]) * size
     if is_batch:
         body = batch(random, is_odd=kind == "properties")
+    elif kind in ("parked", "odd parked"):
+        text = properties(
+            random, is_odd=False, parked=random.choice(PARKED if kind == "parked" else ODD_PARKED)
+        )
     number = (lambda n: str(n)) if random.random() < 0.2 else (lambda n: f'"{n}"')
     fields = {
         "a": '"PG"', "b": json.dumps(random.choice(LEARNED)), "c": '"TBW102"', "d": number(8),
@@ -431,7 +549,9 @@ def request(random: Random, kind: str, opaque: int) -> bytes:
 
 
 ODD_KINDS = ["properties", "fields", "header", "queue", "body", "bytes"]
-_kind = st.sampled_from(["plain"] * 14 + ODD_KINDS * 2 + ["damage"])
+_kind = st.sampled_from(
+    ["plain"] * 12 + ["parked"] * 6 + ["odd parked"] * 2 + ODD_KINDS * 2 + ["damage"]
+)
 _round = st.lists(
     st.tuples(
         st.integers(0, len(PEERS) - 1),
@@ -468,6 +588,7 @@ def neither_time_nor_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no request wait for the next round of the loop, and let any queue be the first."""
     monkeypatch.setattr(send_rules.random, "randrange", lambda _: 0)
     monkeypatch.setattr(dispatcher_module, "ROUND_S", 1e6)
+    monkeypatch.setattr(schedule_module, "_SLICE_S", 1e6)
 
 
 @SETTINGS
@@ -501,6 +622,31 @@ def test_rounds_store_and_answer_what_python_does(
         found = core.end(is_flushed=is_flushed)
         for what, value in expected.items():
             assert found[what] == value, what
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("is_v6", [False, True])
+def test_ordinary_parked_sends_are_taken_and_restored(is_v6: bool) -> None:
+    """None of them is left to Python, neither when it is sent nor when its time has come."""
+
+    async def run() -> None:
+        host = encode_host("2001:db8::1" if is_v6 else "10.0.0.2", 10911)
+        core = WithCore(host, "ASYNC_FLUSH", append_crc=True, message_limit=512)
+        for number, parked in enumerate(PARKED):
+            text = "".join(
+                ["UNIQ_KEY\x01U\x02WAIT\x01true\x02KEYS\x01a b\x02TAGS\x01t\x02", *parked]
+            )
+            fields = {
+                "a": "P", "b": "orders", "c": "TBW102", "d": "4", "e": "1", "f": "4", "g": "1",
+                "h": "0", "i": text,
+            }  # fmt: skip
+            data = json.dumps({"code": 310, "extFields": fields, "opaque": number}).encode()
+            frame = struct.pack(">II", 4 + len(data) + 9, len(data)) + data + b"some body"
+            _, [(_, rest)] = core.round([(number % 3, frame)])
+            assert rest == b""
+        core.end(is_flushed=True)
+        assert core.restored == len(PARKED)
 
     asyncio.run(run())
 

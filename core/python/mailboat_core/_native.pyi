@@ -11,6 +11,7 @@ class SendRounds:
         append_crc: bool,
         with_keys: bool,
         holds_answers: bool,
+        delays_ms: list[int],
     ) -> SendRounds: ...
     def configure(self, *, max_body_bytes: int) -> None: ...
     def learn(self, topic: str, queue_id: int, queue: Any) -> None: ...
@@ -20,7 +21,18 @@ class SendRounds:
         physical_offset: int,
         room_bytes: int,
         store_timestamp_ms: int,
+        delay_from_ms: int,
+        takes_halves: bool,
         message_limit: int,
+    ) -> Round: ...
+    def restore(
+        self,
+        records: bytes,
+        places: bytes,
+        are_halves: bool,
+        physical_offset: int,
+        room_bytes: int,
+        store_timestamp_ms: int,
     ) -> Round: ...
 
 @final

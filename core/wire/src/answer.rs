@@ -6,6 +6,7 @@
 use std::iter::repeat_n;
 
 const HEX: &[u8; 16] = b"0123456789ABCDEF";
+const BROKER: &[u8] = b"\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\"";
 const PREFIX_BYTES: usize = 8;
 const LENGTH_BYTES: usize = 4;
 /// What a binary header calls the language `PYTHON`.
@@ -30,6 +31,8 @@ pub struct Answer<'a> {
     pub store_host: &'a [u8],
     /// Where they lie in the CommitLog.
     pub physical_offsets: &'a [i64],
+    /// That of a half message, which needs no escape in JSON; empty for all others.
+    pub transaction_id: &'a [u8],
 }
 
 impl Answer<'_> {
@@ -57,14 +60,24 @@ impl Answer<'_> {
     fn write_json(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"code\":");
         put_number(i64::from(self.code), out);
-        out.extend_from_slice(
-            b",\"extFields\":{\"MSG_REGION\":\"DefaultRegion\",\"TRACE_ON\":\"true\",\"msgId\":\"",
-        );
+        let is_half = !self.transaction_id.is_empty();
+        out.extend_from_slice(b",\"extFields\":{");
+        if !is_half {
+            out.extend_from_slice(BROKER);
+            out.push(b',');
+        }
+        out.extend_from_slice(b"\"msgId\":\"");
         self.put_ids(out);
         out.extend_from_slice(b"\",\"queueId\":\"");
         put_number(i64::from(self.queue_id), out);
         out.extend_from_slice(b"\",\"queueOffset\":\"");
         put_number(self.queue_offset, out);
+        if is_half {
+            out.extend_from_slice(b"\",");
+            out.extend_from_slice(BROKER);
+            out.extend_from_slice(b",\"transactionId\":\"");
+            out.extend_from_slice(self.transaction_id);
+        }
         out.extend_from_slice(b"\"},\"flag\":1,\"language\":\"PYTHON\",\"opaque\":");
         put_number(i64::from(self.opaque), out);
         out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":479}");
@@ -130,7 +143,7 @@ pub fn put_hex(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-fn put_number(number: i64, out: &mut Vec<u8>) {
+pub(crate) fn put_number(number: i64, out: &mut Vec<u8>) {
     let mut digits = [0; 20];
     let mut at = digits.len();
     let mut rest = number.unsigned_abs();
@@ -163,6 +176,7 @@ mod tests {
             queue_offset: 42,
             store_host: b"7F00000100002A9F",
             physical_offsets: &[0x1F, 0x100],
+            transaction_id: b"",
         };
         answer.write(&mut out);
         let header = concat!(
@@ -187,6 +201,7 @@ mod tests {
             queue_offset: 42,
             store_host: b"7F",
             physical_offsets: &[],
+            transaction_id: b"",
         };
         answer.write(&mut out);
         let expected = [
@@ -196,6 +211,29 @@ mod tests {
         ]
         .concat();
         assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn the_answer_to_a_half_message_names_its_transaction() {
+        let mut out = Vec::new();
+        let answer = Answer {
+            code: 0,
+            opaque: 1,
+            is_binary: false,
+            queue_id: 3,
+            queue_offset: 42,
+            store_host: b"7F00000100002A9F",
+            physical_offsets: &[0x1F],
+            transaction_id: b"U-1",
+        };
+        answer.write(&mut out);
+        let header = concat!(
+            r#"{"code":0,"extFields":{"msgId":"7F00000100002A9F000000000000001F","#,
+            r#""queueId":"3","queueOffset":"42","MSG_REGION":"DefaultRegion","TRACE_ON":"true","#,
+            r#""transactionId":"U-1"},"flag":1,"language":"PYTHON","opaque":1,"#,
+            r#""serializeTypeCurrentRPC":"JSON","version":479}"#
+        );
+        assert_eq!(std::str::from_utf8(&out[8..]), Ok(header));
     }
 
     #[test]

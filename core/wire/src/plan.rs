@@ -44,6 +44,8 @@ pub struct AnswerRow {
     pub first: usize,
     /// How many messages there are.
     pub count: usize,
+    /// Where the id of a half message stands among those of the round, and behind it.
+    pub transaction_id: (usize, usize),
 }
 
 /// A taken request.
@@ -55,6 +57,9 @@ pub(crate) struct SendRow {
     pub(crate) sys_flag: i32,
     pub(crate) born_timestamp_ms: i64,
     pub(crate) reconsume_times: i32,
+    pub(crate) prepared_transaction_offset: i64,
+    /// Whether the broker's own properties are still to be added.
+    pub(crate) has_suffix: bool,
 }
 
 /// A taken message; its body lies in the read, its properties in `Plan::texts`.
@@ -92,6 +97,8 @@ pub struct Plan {
     pub answers: Vec<AnswerRow>,
     /// Where the records begin in the CommitLog.
     pub physical_offsets: Vec<i64>,
+    /// Ids of half messages, one behind the other.
+    pub transaction_ids: Vec<u8>,
     pub(crate) sends: Vec<SendRow>,
     pub(crate) messages: Vec<MessageRow>,
     pub(crate) texts: Vec<u8>,
@@ -100,7 +107,36 @@ pub struct Plan {
     pub(crate) round: u64,
 }
 
+/// Where a plan stood before a frame was looked at.
+pub(crate) struct Marks {
+    messages: usize,
+    texts: usize,
+    keys: usize,
+    transaction_ids: usize,
+    size_bytes: usize,
+}
+
 impl Plan {
+    pub(crate) fn marks(&self) -> Marks {
+        Marks {
+            messages: self.messages.len(),
+            texts: self.texts.len(),
+            keys: self.keys.len(),
+            transaction_ids: self.transaction_ids.len(),
+            size_bytes: self.size_bytes,
+        }
+    }
+
+    /// Forgets the messages of a frame that is not taken.
+    pub(crate) fn give_back(&mut self, marks: &Marks) {
+        self.messages.truncate(marks.messages);
+        self.physical_offsets.truncate(marks.messages);
+        self.texts.truncate(marks.texts);
+        self.keys.truncate(marks.keys);
+        self.transaction_ids.truncate(marks.transaction_ids);
+        self.size_bytes = marks.size_bytes;
+    }
+
     /// Messages taken.
     #[must_use]
     pub fn message_count(&self) -> usize {
@@ -116,6 +152,7 @@ impl Plan {
         self.keys.clear();
         self.answers.clear();
         self.physical_offsets.clear();
+        self.transaction_ids.clear();
         self.sends.clear();
         self.messages.clear();
         self.texts.clear();

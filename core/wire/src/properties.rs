@@ -20,6 +20,10 @@ pub struct Properties {
     pub wait: Option<Range<usize>>,
     /// Whether WAIT is `false`.
     pub waits_not: bool,
+    /// The value of DELAY, not empty where it is there.
+    pub delay: Option<Range<usize>>,
+    /// The value of `TRAN_MSG`, not empty where it is there.
+    pub half: Option<Range<usize>>,
     /// How many there are.
     pub count: usize,
 }
@@ -30,6 +34,16 @@ pub struct Properties {
 /// for something rare, and where there is no `UNIQ_KEY`.
 #[must_use]
 pub fn read(text: &[u8]) -> Option<Properties> {
+    scan(text, false)
+}
+
+/// Reads the text of a stored message as `read` does; what the broker sets may be in it.
+#[must_use]
+pub fn read_stored(text: &[u8]) -> Option<Properties> {
+    scan(text, true)
+}
+
+fn scan(text: &[u8], is_stored: bool) -> Option<Properties> {
     let mut found = Properties::default();
     let mut at = 0;
     while at < text.len() {
@@ -52,8 +66,10 @@ pub fn read(text: &[u8]) -> Option<Properties> {
                 };
                 found.wait = Some(at..end + 1);
             }
-            b"UNIQ_KEY" | b"KEYS" | b"TAGS" | b"WAIT" => return None,
-            _ if is_rare(name) => return None,
+            b"DELAY" if found.delay.is_none() => found.delay = Some(value),
+            b"TRAN_MSG" if found.half.is_none() => found.half = Some(value),
+            b"UNIQ_KEY" | b"KEYS" | b"TAGS" | b"WAIT" | b"DELAY" | b"TRAN_MSG" => return None,
+            _ if !is_stored && is_rare(name) => return None,
             _ => {}
         }
         found.count += 1;
@@ -68,7 +84,7 @@ fn end_of(text: &[u8], separator: u8) -> Option<usize> {
     (*text.get(at)? == separator).then_some(at)
 }
 
-/// Properties that only the broker sets, that it does not know, or that park a message.
+/// Properties that only the broker sets, or that it does not know.
 fn is_rare(name: &[u8]) -> bool {
     matches!(
         name,
@@ -82,8 +98,6 @@ fn is_rare(name: &[u8]) -> bool {
             | b"TIMER_DELAY_SEC"
             | b"TIMER_DELAY_MS"
             | b"TIMER_DELIVER_MS"
-            | b"DELAY"
-            | b"TRAN_MSG"
     )
 }
 
@@ -118,8 +132,8 @@ mod tests {
             "WAIT\x01maybe\x02",
             "WAIT\x01true\x02WAIT\x01true\x02",
             "KEYS\x01k\x02KEYS\x01k\x02",
-            "DELAY\x011\x02",
-            "TRAN_MSG\x01true\x02",
+            "DELAY\x011\x02DELAY\x011\x02",
+            "TRAN_MSG\x01true\x02TRAN_MSG\x01true\x02",
             "CLUSTER\x01c\x02",
         ] {
             let text = if odd.is_empty() || odd == "a\x01b\x02" {

@@ -2,6 +2,8 @@
 
 const NAME_END: u8 = 1;
 const ENTRY_END: u8 = 2;
+/// More names are not compared with each other.
+const MOST_DISTINCT: usize = 32;
 
 /// Returns names and values in order, without entries that have no separator, name or value.
 ///
@@ -22,9 +24,28 @@ pub fn value_of<'a>(text: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     (!value.is_empty()).then_some(value)
 }
 
+/// Returns names and values in order; none where an entry is broken, a name comes again, the last
+/// separator is missing, or there are more entries than a few.
+#[must_use]
+pub fn distinct_entries(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
+    let text = text.strip_suffix(&[ENTRY_END])?;
+    let mut found: Vec<(&[u8], &[u8])> = Vec::with_capacity(MOST_DISTINCT);
+    for entry in text.split(|byte| *byte == ENTRY_END) {
+        let size = entry.iter().position(|byte| *byte == NAME_END)?;
+        let (name, value) = (entry.get(..size)?, entry.get(size + 1..)?);
+        let is_good = !name.is_empty() && !value.is_empty() && !value.contains(&NAME_END);
+        let is_known = found.iter().any(|&(known, _)| known == name);
+        if !is_good || is_known || found.len() >= MOST_DISTINCT {
+            return None;
+        }
+        found.push((name, value));
+    }
+    Some(found)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{entries, value_of};
+    use super::{distinct_entries, entries, value_of};
 
     #[test]
     fn the_first_entry_of_a_name_has_its_value() {
@@ -40,5 +61,26 @@ mod tests {
         let found: Vec<_> = entries(text).collect();
         assert_eq!(found, [(&b"a"[..], &b"b"[..]), (&b"f"[..], &b"g\x01h"[..])]);
         assert_eq!(entries(b"").count(), 0);
+    }
+
+    #[test]
+    fn distinct_entries_are_whole_and_few() {
+        let found = distinct_entries(b"a\x01b\x02c\x01d\x02");
+        assert_eq!(found, Some(vec![(&b"a"[..], &b"b"[..]), (b"c", b"d")]));
+        for odd in [
+            &b""[..],
+            b"a\x01b",
+            b"a\x02",
+            b"\x01b\x02",
+            b"a\x01\x02",
+            b"a\x01b\x01c\x02",
+            b"a\x01b\x02a\x01c\x02",
+            b"a\x01b\x02\x02",
+        ] {
+            assert_eq!(distinct_entries(odd), None, "{odd:?}");
+        }
+        let many: Vec<String> = (0..33).map(|n| format!("{n}\x01v\x02")).collect();
+        let many = many.concat();
+        assert_eq!(distinct_entries(many.as_bytes()), None);
     }
 }

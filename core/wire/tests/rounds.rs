@@ -1,13 +1,18 @@
 //! Whole rounds: what is taken, in which order it is stored, and that no bytes make it panic.
 
+use mailboat_wire::parked::{DELAYED_TOPIC, HALF_TOPIC};
 use mailboat_wire::plan::Plan;
+use mailboat_wire::restored::Waited;
 use mailboat_wire::round::{Place, QueueEnds, Read, Rounds, Settings};
+use mailboat_wire::stored_record::StoredRecord;
 
 const PEER: &[u8] = b"\x0a\0\0\x01\0\0\x04\xd2";
 const PLACE: Place = Place {
     physical_offset: 1_000,
     room_bytes: 100_000,
     store_timestamp_ms: 1_700_000_000_000,
+    delay_from_ms: 0,
+    takes_halves: true,
     message_limit: 100,
 };
 
@@ -27,6 +32,7 @@ fn rounds() -> Rounds {
         append_crc: true,
         with_keys: true,
         holds_answers: false,
+        delays_ms: vec![1000],
         max_body_bytes: 4_096,
     });
     // The numbers of the queues are not their ids.
@@ -238,6 +244,89 @@ fn a_batch_is_taken_whole_or_not_at_all() {
         (0, 0, 0)
     );
     assert_eq!(touched(plan), []);
+}
+
+/// A send to queue 1 of T with further properties.
+fn parked(properties: &str) -> Vec<u8> {
+    let text = format!("UNIQ_KEY\\u0001U\\u0002{properties}");
+    let frame_of = String::from_utf8(send(310, 1, 0, b"")).expect("text");
+    let header = &frame_of[frame_of.find('{').expect("a header")..];
+    let own = r"KEYS\u0001k l\u0002WAIT\u0001true\u0002UNIQ_KEY\u0001U";
+    frame(&header.replace(own, &text), b"body")
+}
+
+const DELAYED: &str = r"DELAY\u00011\u0002";
+const HALF: &str = r"PGROUP\u0001P\u0002TRAN_MSG\u0001true\u0002";
+
+#[test]
+fn what_waits_goes_where_it_waits_and_back() {
+    for (properties, waited) in [(DELAYED, Waited::Delayed), (HALF, Waited::Half)] {
+        let mut rounds = rounds();
+        let bytes = parked(properties).repeat(2);
+        let reads = [read(&bytes)];
+        assert_eq!(rounds.plan(&reads, PLACE, &mut AllEndAt(5)).taken, [0]);
+        let learned = [DELAYED_TOPIC, HALF_TOPIC].map(|topic| rounds.topics.learn(topic, 0));
+        let parked = learned[usize::from(waited == Waited::Half)].expect("learned");
+        let refusing = Place {
+            takes_halves: false,
+            ..PLACE
+        };
+        let plan = rounds.plan(&reads, refusing, &mut AllEndAt(5));
+        let taken = if waited == Waited::Half { 0 } else { 2 };
+        assert_eq!(plan.message_count(), taken);
+        let plan = rounds.plan(&reads, PLACE, &mut AllEndAt(5));
+        assert_eq!((plan.message_count(), touched(plan)), (2, vec![(parked.queue, 2)]));
+        // The answer names the queue that was asked for.
+        assert_eq!(plan.answers[0].queue_id, 1);
+        let stored = filled(&rounds, &reads, PLACE);
+        let record = StoredRecord::read(&stored).expect("a record");
+        let records = [read(record.bytes), read(&stored[record.bytes.len()..])];
+        let plan = rounds.plan_restored(&records, waited, PLACE, &mut AllEndAt(9));
+        assert_eq!((plan.message_count(), touched(plan)), (2, vec![(1, 2)]));
+        assert!(plan.answers.is_empty());
+        let restored = filled(&rounds, &records, PLACE);
+        let restored = StoredRecord::read(&restored).expect("a record");
+        assert_eq!((restored.topic, restored.body), (&b"T"[..], record.body));
+        assert_eq!((restored.queue_id, restored.queue_offset), (1, 9));
+        let is_half = waited == Waited::Half;
+        let expected = if is_half { (8, 1_000) } else { (0, 0) };
+        let transaction = (restored.sys_flag, restored.prepared_transaction_offset);
+        assert_eq!(transaction, expected);
+        let other = if is_half {
+            Waited::Delayed
+        } else {
+            Waited::Half
+        };
+        let plan = rounds.plan_restored(&records, other, PLACE, &mut AllEndAt(9));
+        assert_eq!(plan.message_count(), 0);
+        let small = Place {
+            room_bytes: record.bytes.len(),
+            ..PLACE
+        };
+        let plan = rounds.plan_restored(&records, waited, small, &mut AllEndAt(9));
+        assert_eq!(plan.message_count(), 1);
+    }
+}
+
+#[test]
+fn no_send_names_a_topic_of_the_broker() {
+    let mut rounds = rounds();
+    for topic in [
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "%RETRY%g",
+    ] {
+        rounds.topics.learn(topic.as_bytes(), 0);
+        rounds.topics.learn(topic.as_bytes(), 1);
+        let ordinary = String::from_utf8(send(310, 1, 0, b"")).expect("text");
+        let header = &ordinary[ordinary.find('{').expect("a header")..];
+        let bytes = frame(
+            &header.replace("\"b\":\"T\"", &format!("\"b\":\"{topic}\"")),
+            b"x",
+        );
+        let plan = rounds.plan(&[read(&bytes)], PLACE, &mut AllEndAt(5));
+        assert_eq!(plan.taken, [0], "{topic}");
+    }
 }
 
 #[test]

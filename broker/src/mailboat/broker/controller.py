@@ -342,6 +342,7 @@ class BrokerController:
             partial(require_own_name, self),
             self._send_processor.rounds,
         )
+        self.schedule.restorer = self.transactions.restorer = self._send_processor.rounds
         self.dispatcher.on_writing_resumed.append(self.pull_holds.writing_resumed)
         self.dispatcher.on_connection_closed += [
             self.consumers.connection_closed,

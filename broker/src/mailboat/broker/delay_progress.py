@@ -163,8 +163,8 @@ class DelayProgress:
 
     def advance(self, moved: DelayRange, next_offset: int) -> None:
         """Take note that everything of a range before an offset is delivered."""
+        self._moved(next_offset - moved.next_offset)
         moved.next_offset = next_offset
-        self._moved()
         if moved.end is not None and next_offset >= moved.end:
             self._ranges[moved.level].remove(moved)
 
@@ -211,9 +211,10 @@ class DelayProgress:
             for begin, end in durable.mailboat_ranges.get(level) or [growing]:
                 yield ParkedRange(level, begin, end)
 
-    def _moved(self) -> None:
-        self._moves += 1
-        if self._moves % _VERSION_STEP == 0:
+    def _moved(self, count: int) -> None:
+        steps = self._moves // _VERSION_STEP
+        self._moves += count
+        if self._moves // _VERSION_STEP != steps:
             self.data_version.advance(self._disk.wall_ms())
 
     # -- the file -------------------------------------------------------------------------------

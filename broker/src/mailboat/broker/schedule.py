@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 from mailboat.broker.delay_progress import DelayProgress, DelayRange, FlushWait, QueueBounds
 from mailboat.broker.stats import BrokerStats
-from mailboat.broker.stored_message import inner_of, park
+from mailboat.broker.stored_message import Restorer, inner_of, park
 from mailboat.broker.supervisor import STALL_AFTER_S, TaskProgress
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk, UnreadableError
@@ -38,6 +38,7 @@ from mailboat.model.record import to_message
 from mailboat.store.consume_queue import BLANK_SIZE, UNIT
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
+from mailboat.store.record_source import LogSource
 from mailboat.store.segment_reader import read_record_at
 
 _log = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ _SLICE_S: Final = 0.003
 _SLICE_MIN: Final = 32  # A put costs as much as some messages.
 _SLICE_BYTES: Final = 4 * 1024 * 1024
 _UNITS_A_READ: Final = 512
+_RESTORED_BYTES: Final = 1024 * 1024
 _UNFLUSHED_RETRY_MS: Final = 20
 _REFUSED_RETRY_MS: Final = 250
 _ASIDE_RETRY_MS: Final = 10_000
@@ -109,6 +111,10 @@ class ScheduleMessageService:
         self._start_ms = 0
         self._known_ends: dict[int, int] = {}
         self._is_refused = False
+        self._source = LogSource(store.commit_log)
+        self.restorer: Restorer | None = None
+        """Delivers many messages at a time, None where there is no compiled core."""
+
         self.delivered = 0
         """Messages that were stored where they belong."""
 
@@ -150,9 +156,18 @@ class ScheduleMessageService:
             )
             message.tags_code = after_ms
 
-    def _deliver_ms(self, delay_ms: int) -> int:
+    @property
+    def delay_from_ms(self) -> int:
+        """When the delay of a message begins that is parked now, epoch milliseconds."""
         # The clock counts whole milliseconds that have passed: this one is not over yet.
-        return self._now_ms() + 1 + delay_ms
+        return self._now_ms() + 1
+
+    def expect(self, level: int, delay_from_ms: int) -> None:
+        """Wake for a message of a level that was parked with its delay beginning at a time."""
+        self._expect(self.progress.growing(level), delay_from_ms + self.levels.delay_ms(level))
+
+    def _deliver_ms(self, delay_ms: int) -> int:
+        return self.delay_from_ms + delay_ms
 
     def _expect(self, source: DelayRange, at_ms: int) -> None:
         if source.wake_ms is None or at_ms < source.wake_ms:
@@ -245,6 +260,9 @@ class ScheduleMessageService:
         batch = _Batch(is_single=self._is_refused)
         # Where more is due than can be done, the longest overdue comes first, whatever its level.
         for _, source in sorted(self._awake(now_ms), key=lambda pair: pair[0]):
+            # What is taken one by one is stored at the end, and nothing overtakes it.
+            if self.restorer is not None and not (self._is_refused or batch.is_full or batch.due):
+                batch.is_full = self._restore_due(source, now_ms, self.restorer)
             if not batch.is_full:
                 self._take_due(source, now_ms, batch)
         if batch.due:
@@ -255,6 +273,37 @@ class ScheduleMessageService:
         for source in self.progress:
             if source.wake_ms is not None and source.wake_ms <= now_ms:
                 yield source.wake_ms, source
+
+    def _restore_due(self, source: DelayRange, now_ms: int, restorer: Restorer) -> bool:
+        """Have the core deliver what is due and ordinary; tell whether more may be of that kind."""
+        queue = self._store.queues.get(SCHEDULE_TOPIC, queue_id_of(source.level))
+        at = source.next_offset
+        if queue is None or source.is_aside or at < self._known_ends.get(source.level, 0):
+            return False
+        end = queue.max_offset if source.end is None else source.end
+        offsets: list[int] = []
+        sizes: list[int] = []
+        total = 0
+        try:
+            units = queue.read_units(at, min(_UNITS_A_READ, end - at))
+            for physical_offset, size, deliver_ms in UNIT.iter_unpack(units):
+                total += size
+                is_large = total > _RESTORED_BYTES and len(sizes) > 0
+                if deliver_ms > now_ms or size == BLANK_SIZE or is_large:
+                    break
+                offsets.append(physical_offset)
+                sizes.append(size)
+            records = self._source.copy(offsets, sizes, sum(sizes)) if sizes else None
+        except OSError:
+            return False  # Whoever looks at each tells about it.
+        if records is None:
+            return False
+        places = b"".join(map(UNIT.pack, offsets, sizes, range(at, at + len(sizes))))
+        count = restorer.restore(records, places, are_halves=False)
+        if count:
+            self.delivered += count
+            self.progress.advance(source, at + count)
+        return count == len(sizes)
 
     def _take_due(self, source: DelayRange, now_ms: int, batch: "_Batch") -> None:
         """Add what is due of one range, and note when to look at it again."""
@@ -414,6 +463,8 @@ class ScheduleMessageService:
             counts[copy.topic] += 1
         for topic, count in counts.items():
             self._stats.record_put(topic, count, sizes[topic])
+        if self.restorer is not None:
+            self.restorer.learn({(copy.topic, copy.queue_id) for copy in stored})
 
     # -- for others -----------------------------------------------------------------------------
 

@@ -8,13 +8,36 @@ Source: apache/rocketmq broker/schedule/ScheduleMessageService.java (messageTime
 broker/transaction/queue/TransactionalMessageBridge.java (parseHalfMessageInner).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
 from mailboat.model.message import MessageExt
 from mailboat.model.properties import PropertyName
 from mailboat.model.sys_flag import ANY_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED
 from mailboat.model.tags import tags_code
 from mailboat.store.message_inner import MessageInner
+
+
+class Restorer(Protocol):
+    """Stores many messages of a broker's topic where they belong, with the compiled core."""
+
+    def restore(self, records: bytes, places: bytes, *, are_halves: bool) -> int:
+        """Make messages of records as `inner_of` does, and store them with one write.
+
+        Args:
+            records: of delayed messages that are due or of half messages whose transactions are
+                committed, back to back.
+            places: their ConsumeQueue units, with queue offsets in place of tagsCodes.
+            are_halves: which of the two they are.
+
+        Returns:
+            How many of the first are stored. The next one is odd, or has no room.
+        """
+        ...
+
+    def learn(self, places: Iterable[tuple[str, int]]) -> None:
+        """Take note of topics and queue ids that messages were stored to in another way."""
+        ...
 
 
 def stored_form(properties: Mapping[str, str]) -> bytes:

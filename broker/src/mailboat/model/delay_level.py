@@ -36,6 +36,11 @@ class DelayLevels:
         self._delays_ms = [int(time[:-1]) * _UNIT_MS[time[-1]] for time in text.split(" ")]
 
     @property
+    def delays_ms(self) -> list[int]:
+        """The delays from level 1 on."""
+        return list(self._delays_ms)
+
+    @property
     def last(self) -> int:
         """The highest level."""
         return len(self._delays_ms)

@@ -175,10 +175,10 @@ class Dispatcher:
             except Exception as error:
                 answer = answer_error(command, error)
             else:
-                if inspect.isawaitable(result):
-                    answer = self._start(connection, command, result)
-                else:
+                if result is None or isinstance(result, RemotingCommand):
                     answer = result
+                else:
+                    answer = self._start(connection, command, result)
         return encode_answer(command, answer)
 
     async def drain(self, timeout_s: float) -> None:

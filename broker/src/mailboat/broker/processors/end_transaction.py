@@ -39,16 +39,16 @@ class EndTransactionProcessor:
         self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand | None:
         """Commit or roll back a half message; a producer that does not know yet is asked later."""
+        state = required_int32(command, "commitOrRollback")
         request = EndRequest(
             connection,
             command,
             required_str(command, "producerGroup"),
             required_int(command, "tranStateTableOffset"),
             required_int(command, "commitLogOffset"),
-            required_int32(command, "commitOrRollback") == TRANSACTION_COMMIT,
+            state == TRANSACTION_COMMIT,
             optional_bool(command, "fromTransactionCheck"),
         )
-        state = required_int32(command, "commitOrRollback")
         if state == TRANSACTION_NONE:
             return command.response(ResponseCode.SUCCESS)
         if state not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):

@@ -19,7 +19,8 @@ from mailboat import core
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.flush_service import FlushService
 from mailboat.config import MessageStoreConfig
-from mailboat.model.names import SEND_FORBIDDEN_TOPICS
+from mailboat.model.delay_level import level_of
+from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.connection import Connection
@@ -34,6 +35,8 @@ Place = tuple[str, int]
 
 # What one call takes at most: some milliseconds.
 _MESSAGES_A_CALL: Final = 4_096
+# Where sends are parked; no send names them.
+_PARKING_TOPICS: Final = (SCHEDULE_TOPIC, HALF_TOPIC)
 
 
 class SendRounds:
@@ -48,6 +51,10 @@ class SendRounds:
         self._stats = broker.stats
         self._flush = flush
         self._is_sync = broker.store.is_sync_flush
+        self._schedule = broker.schedule
+        delayed = [(SCHEDULE_TOPIC, queue_id) for queue_id in range(self._schedule.levels.last)]
+        # The core has to know where they end that messages are parked in.
+        self._parking: tuple[Place, ...] = (*delayed, (HALF_TOPIC, 0))
         self._core = self._make()
         # The queues that the core knows; all are forgotten when any topic changes.
         self._known: dict[Place, ConsumeQueue] = {}
@@ -79,6 +86,7 @@ class SendRounds:
             append_crc=settings.store.enabled_append_prop_crc,
             with_keys=settings.store.message_index_enable,
             holds_answers=self._is_sync,
+            delays_ms=self._schedule.levels.delays_ms,
         )
         made.configure(max_body_bytes=settings.store.max_message_size)
         return made
@@ -90,7 +98,7 @@ class SendRounds:
     def learn(self, places: Iterable[Place]) -> None:
         """Have the core take sends to these queues, as far as they are there."""
         known, by_place = self._known, self._store.queues.by_key
-        for place in places:
+        for place in (*places, *self._parking):
             queue = by_place.get(place)
             if queue is None or known.get(place) is queue:
                 continue
@@ -98,7 +106,7 @@ class SendRounds:
             config = self._topics.table.get(topic)
             if (
                 config is not None
-                and queue_id < config.write_queue_nums
+                and (queue_id < config.write_queue_nums or topic in _PARKING_TOPICS)
                 and self._is_plain(config)
                 # Whose oldest messages went is seen to by whoever asks for it.
                 and self._store.queues.get(topic, queue_id) is queue
@@ -110,12 +118,8 @@ class SendRounds:
         """Tell whether sends to a topic need no check but that of the queue."""
         topic = config.topic_name
         may_write = self._broker.settings.broker.broker_permission & Perm.WRITE or not config.order
-        return (
-            bool(may_write)
-            and topic[0] != "%"
-            and topic not in SEND_FORBIDDEN_TOPICS
-            and config.topic_filter_type == "SINGLE_TAG"
-        )
+        is_forbidden = topic in SEND_FORBIDDEN_TOPICS and topic not in _PARKING_TOPICS
+        return bool(may_write) and not is_forbidden and config.topic_filter_type == "SINGLE_TAG"
 
     def store(self) -> None:
         """Store and answer what is plain in the reads that are kept, and hand on what is left."""
@@ -131,22 +135,26 @@ class SendRounds:
             return
         if self._version != self._topics.data_version.counter:
             self._forget()
-        now_ms = log.next_store_timestamp_ms
-        round_ = self._core.take(reads, log.end, log.room_bytes, now_ms, _MESSAGES_A_CALL)
+        now_ms, delay_from_ms = log.next_store_timestamp_ms, self._schedule.delay_from_ms
+        takes_halves = not self._broker.settings.broker.reject_transaction_message
+        round_ = self._core.take(
+            reads, log.end, log.room_bytes, now_ms, delay_from_ms, takes_halves, _MESSAGES_A_CALL
+        )
         count = round_.message_count
         if not count:
             pass
         elif log.write_records(round_.records, now_ms):
             # Pulls that wait for these messages are answered here, not a round of the loop later.
             with self._arrivals():
-                self._store.dispatch.dispatch_prepared(round_, log.end, now_ms)
-                for topic, messages, size_bytes in round_.topics:
-                    self._stats.record_put(topic, messages, size_bytes)
+                self._publish(round_, now_ms)
                 if self._is_sync:
                     self._flush.wait(log.end, partial(_answer_flushed, round_))
                 else:
                     for connection, answers in round_.answers(ResponseCode.SUCCESS, True):
                         connection.write(answers)
+            for queue, _, _, _ in round_.queues:
+                if queue.topic == SCHEDULE_TOPIC:
+                    self._schedule.expect(level_of(queue.queue_id), delay_from_ms)
         elif log.failure is None:
             self._hand_on(reads, end_s)
             return
@@ -164,6 +172,26 @@ class SendRounds:
             waiting = round_.waiting if count else max(round_.waiting - 1, 0)
             self._hand_on(left[: len(left) - waiting], end_s)
             self._keep(left[len(left) - waiting :])
+
+    def restore(self, records: bytes, places: bytes, *, are_halves: bool) -> int:
+        """Store messages where they belong: `mailboat.broker.stored_message.Restorer`."""
+        if self._store.refusal() is not None:
+            return 0
+        if self._version != self._topics.data_version.counter:
+            self._forget()
+        log = self._store.commit_log
+        now_ms = log.next_store_timestamp_ms
+        round_ = self._core.restore(records, places, are_halves, log.end, log.room_bytes, now_ms)
+        if not round_.message_count or not log.write_records(round_.records, now_ms):
+            return 0
+        self._publish(round_, now_ms)
+        return round_.message_count
+
+    def _publish(self, round_: "core.native.Round", now_ms: int) -> None:
+        """Make visible and count what was written."""
+        self._store.dispatch.dispatch_prepared(round_, self._store.commit_log.end, now_ms)
+        for topic, messages, size_bytes in round_.topics:
+            self._stats.record_put(topic, messages, size_bytes)
 
     def _hand_on(self, left: list[Read], end_s: float) -> None:
         """Have reads cut into frames, in the loop's next round once a time has passed."""

@@ -16,13 +16,14 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Final, NamedTuple
 
 from mailboat.broker.flush_service import FlushService
-from mailboat.broker.transactions.ledger import HalfLedger
+from mailboat.broker.stored_message import Restorer
+from mailboat.broker.transactions.ledger import HalfLedger, HalfRecord
 from mailboat.broker.transactions.parts import TransactionCounters, TransactionsBroker
 from mailboat.broker.transactions.records import (
     IMMUNITY,
@@ -48,7 +49,7 @@ WAITING_MAX: Final = 10_000
 """Ends that wait, mostly while the store is looked through after a start; further ones are answered
 SYSTEM_BUSY, and their producers asked later."""
 
-_TOGETHER_MAX: Final = 32
+_TOGETHER_MAX: Final = 64
 # A large message takes ten milliseconds to read, and as long to store.
 _READ_S: Final = 0.005
 _STORED_BYTES: Final = 1024 * 1024
@@ -73,7 +74,18 @@ class _End:
 
     half: MessageExt
     is_commit: bool
-    message: MessageInner | None
+    queue_id: int = 0
+    """Queue of the real topic that a commit goes to."""
+
+    checks: int = 0
+    """How often somebody was asked about it."""
+
+    record: HalfRecord | None = None
+    """What the core can make the message of, None where Python has to."""
+
+    message: MessageInner | None = None
+    """The message, where Python has made it."""
+
     requests: list[EndRequest] = field(default_factory=list)
 
 
@@ -96,6 +108,8 @@ class TransactionEnds:
         # Requests that wait for a search.
         self._looked_for = 0
         self._remembered: dict[int, bool] = {}
+        self.restorer: Restorer | None = None
+        """Stores many messages at a time, None where there is no compiled core."""
 
     def take(self, request: EndRequest) -> None:
         """Store an end with the others of this round, and answer then.
@@ -121,13 +135,20 @@ class TransactionEnds:
             return
         ends: dict[int, _End] = {}
         end_s = time.monotonic() + _READ_S
+        records: dict[int, HalfRecord] = {}
+        if self.restorer is not None:
+            together = islice(self._gathered, _TOGETHER_MAX)
+            records = self._ledger.read(
+                [(request.queue_offset, request.physical_offset) for request in together]
+            )
+        stored_bytes = 0
         for _ in range(min(len(self._gathered), _TOGETHER_MAX)):
             request = self._gathered.popleft()
             try:
-                self._add(request, ends)
+                stored_bytes += self._add(request, ends, records.get(request.physical_offset))
             except (MailboatError, OSError) as error:
                 self._answer(request, error)
-            if time.monotonic() > end_s or _stored_bytes(ends) > _STORED_BYTES:
+            if time.monotonic() > end_s or stored_bytes > _STORED_BYTES:
                 break
         if self._gathered:
             asyncio.get_running_loop().call_soon(self.store_gathered)
@@ -136,26 +157,31 @@ class TransactionEnds:
 
     # -- what a request says --------------------------------------------------------------------
 
-    def _add(self, request: EndRequest, ends: dict[int, _End]) -> None:
-        """Add a request to the ends of this round, or answer it where it changes nothing."""
-        half = self._half(request)
+    def _add(self, request: EndRequest, ends: dict[int, _End], record: HalfRecord | None) -> int:
+        """Add a request to the ends of this round, or answer it where it changes nothing.
+
+        Returns:
+            How many bytes it stores.
+        """
+        half = self._ledger.at(request.physical_offset) if record is None else record.message
+        half = self._checked_half(request, half)
         offset = half.queue_offset
         known = ends.get(offset)
         if known is not None:
             if known.is_commit != request.is_commit:
                 raise _ended_otherwise(half)
             known.requests.append(request)
-            return
+            return 0
         ledger = self._ledger
         ledger.window.extend(offset + 1)
         if not ledger.window.is_open(offset):
             by_commit = self._ended_by_commit(half, request)
             if by_commit is None:
-                return
+                return 0
             if by_commit != request.is_commit:
                 raise _ended_otherwise(half)
             self._answer(request)
-            return
+            return 0
         was_cut_off = ledger.was_cut_off(half, partial(self._take_again, request))
         if was_cut_off is None:
             self._looked_for += 1
@@ -166,12 +192,18 @@ class TransactionEnds:
             self._answer(request)
         else:
             self._refuse_late(request, half)
-            message = self._real_message(half) if request.is_commit else None
-            ends[offset] = _End(half, request.is_commit, message, [request])
+            end = _End(half, request.is_commit, requests=[request])
+            if request.is_commit:
+                end.queue_id = self._real_queue_id(half)
+                end.checks = stored_checks(half) + ledger.window.checks(offset)
+                is_plain = not end.checks and end.queue_id == real_queue_id(half)
+                end.record = record if is_plain else None
+            ends[offset] = end
+            return len(half.body) if request.is_commit else 0
+        return 0
 
-    def _half(self, request: EndRequest) -> MessageExt:
+    def _checked_half(self, request: EndRequest, half: MessageExt | None) -> MessageExt:
         """Return the half message that a request names; the sentences begin with RocketMQ's."""
-        half = self._ledger.at(request.physical_offset)
         if half is None:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,
@@ -223,7 +255,7 @@ class TransactionEnds:
                 f"the end comes after the {IMMUNITY} of its message; the producer will be asked",
             )
 
-    def _real_message(self, half: MessageExt) -> MessageInner:
+    def _real_queue_id(self, half: MessageExt) -> int:
         topic, queue_id = real_topic(half), real_queue_id(half)
         config = self._broker.topics.select(topic)
         if config is None:
@@ -235,15 +267,12 @@ class TransactionEnds:
         if queue_id >= config.read_queue_nums > 0:
             # The topic has fewer queues now: nobody reads the one that was asked for.
             queue_id %= config.read_queue_nums
-        checks = stored_checks(half) + self._ledger.window.checks(half.queue_offset)
-        return committed_message(half, queue_id, checks)
+        return queue_id
 
     # -- storing --------------------------------------------------------------------------------
 
     def _store(self, ends: list[_End]) -> None:
-        messages = [end.message for end in ends if end.message is not None]
-        if messages:
-            self._broker.store.put_messages(messages)
+        self._store_messages([end for end in ends if end.is_commit])
         stored: list[_End] = []
         for end in ends:
             if end.message is None or end.message.status == PutStatus.PUT_OK:
@@ -261,15 +290,45 @@ class TransactionEnds:
         self._ended(done, op_stored)
         self._acknowledge(done)
 
+    def _store_messages(self, commits: list[_End]) -> None:
+        """Store the messages of commits: those that begin them and are ordinary with the core."""
+        restorer = self.restorer
+        records: list[HalfRecord] = []
+        for end in commits:
+            if end.record is None:
+                break
+            records.append(end.record)
+        count = 0
+        is_unknown = False
+        store = self._broker.store
+        if records and restorer is not None and store.refusal() is None:
+            data = b"".join([record.record for record in records])
+            places = b"".join([record.place for record in records])
+            count = restorer.restore(data, places, are_halves=True)
+            is_unknown = store.commit_log.failure is not None
+        messages: list[MessageInner] = []
+        for end in commits[count:]:
+            end.message = committed_message(end.half, end.queue_id, end.checks)
+            messages.append(end.message)
+        if is_unknown:
+            for message in messages[: len(records)]:
+                message.status = PutStatus.FLUSH_DISK_TIMEOUT
+            messages = messages[len(records) :]
+        if messages:
+            store.put_messages(messages)
+            if restorer is not None:
+                restorer.learn({(message.topic, message.queue_id) for message in messages})
+
     def _ended(self, ends: list[_End], op_stored: set[int]) -> None:
         """Note what has ended; a commit that has no op record yet gets one later."""
         self._ledger.close_written([end.half.queue_offset for end in ends], op_stored)
         for end in ends:
             self._remembered[end.half.queue_offset] = end.is_commit
-            if end.message is None:
+            if not end.is_commit:
                 self._counters.rolled_back += 1
-            else:
-                self._counters.committed += 1
+                continue
+            self._counters.committed += 1
+            if end.message is not None:
                 self._broker.stats.record_put(end.message.topic, 1, end.message.size_bytes)
         while len(self._remembered) > _REMEMBERED:
             del self._remembered[next(iter(self._remembered))]
@@ -326,11 +385,6 @@ class TransactionEnds:
         data = encode_answer(command, answer)
         if data is not None:
             request.connection.write(data)
-
-
-def _stored_bytes(ends: Mapping[int, _End]) -> int:
-    """Return how many bytes of bodies these ends store."""
-    return sum(len(end.message.body) for end in ends.values() if end.message is not None)
 
 
 def _ended_otherwise(half: MessageExt) -> BrokerError:

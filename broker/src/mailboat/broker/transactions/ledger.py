@@ -10,7 +10,7 @@ TransactionalMessageBridge.java @ rocketmq-all-5.3.3.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from mailboat.broker.transactions.half_window import ArrivalTimes, HalfWindow, OpProgress
@@ -23,18 +23,23 @@ from mailboat.broker.transactions.records import (
 )
 from mailboat.disk import Disk
 from mailboat.errors import CorruptRecordError
+from mailboat.model import compiled
 from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC
 from mailboat.model.record import decode_record, iterate_records
 from mailboat.model.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from mailboat.store.consume_queue import UNIT
 from mailboat.store.key_search import KeyQuery, QueryResult
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import PutStatus
+from mailboat.store.record_source import LogSource
 
 _log = logging.getLogger(__name__)
 
 _OPS_A_READ: Final = 16
 _READ_BYTES: Final = 256 * 1024
+# Queue offsets between the half messages that are read together.
+_READ_TOGETHER: Final = 1_024
 # Messages with one unique key: more than a producer's retries can make.
 _SAME_KEY_MAX: Final = 64
 _SAME_KEY_BYTES: Final = 16 * 1024 * 1024
@@ -55,6 +60,15 @@ def _is_commit_of(record: bytes, physical_offset: int) -> bool:
     message = decode_record(record, verify=False)[0]
     is_commit = message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
     return is_commit and message.prepared_transaction_offset == physical_offset
+
+
+class HalfRecord(NamedTuple):
+    """A half message with what it was made of: its bytes, and its ConsumeQueue unit with the queue
+    offset for the tagsCode."""
+
+    message: MessageExt
+    record: bytes
+    place: bytes
 
 
 class HalfLedger:
@@ -143,6 +157,51 @@ class HalfLedger:
             return decode_record(record, verify=False)[0]
         except CorruptRecordError:
             return None
+
+    def read(self, places: Sequence[tuple[int, int]]) -> dict[int, HalfRecord]:
+        """Return half messages by physical offset, those of some that one read finds in good order.
+
+        Args:
+            places: queue offset and physical offset of each, as somebody says they are.
+        """
+        store = self._broker.store
+        queue = store.queues.get(HALF_TOPIC, 0)
+        if compiled.decode_records is None or queue is None:
+            return {}
+        wanted = {
+            queue_offset: physical_offset
+            for queue_offset, physical_offset in places
+            if queue.min_offset <= queue_offset < queue.max_offset
+        }
+        first, last = min(wanted, default=0), max(wanted, default=0)
+        if not wanted or last - first > _READ_TOGETHER:
+            return {}
+        chosen: list[tuple[int, int, int]] = []
+        total = 0
+        try:
+            units = UNIT.iter_unpack(queue.read_units(first, last + 1 - first))
+            for queue_offset, (physical_offset, size, _) in enumerate(units, first):
+                if wanted.get(queue_offset) == physical_offset and total + size <= _READ_BYTES:
+                    chosen.append((physical_offset, size, queue_offset))
+                    total += size
+            if not chosen:
+                return {}
+            offsets, sizes, _ = zip(*chosen, strict=True)
+            body = LogSource(store.commit_log).copy(offsets, sizes, total)
+        except OSError:
+            return {}  # Whoever reads each of them tells about it.
+        rows = [] if body is None else compiled.decode_records(body)[0]
+        found: dict[int, HalfRecord] = {}
+        at = 0
+        for place, row in zip(chosen, rows, strict=False):
+            message = MessageExt(*row)
+            size = place[1]
+            if (message.physical_offset, message.store_size_bytes, message.queue_offset) != place:
+                break
+            assert body is not None
+            found[place[0]] = HalfRecord(message, body[at : at + size], UNIT.pack(*place))
+            at += size
+        return found
 
     def half(self, queue_offset: int) -> MessageExt | None:
         """Return a half message by its queue offset, None when it can no longer be read."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from mailboat.broker.flush_service import FlushService
+from mailboat.broker.stored_message import Restorer
 from mailboat.broker.supervisor import TaskProgress
 from mailboat.broker.transactions.checks import CheckRounds
 from mailboat.broker.transactions.ends import EndRequest, TransactionEnds
@@ -37,6 +38,15 @@ class TransactionalMessageService:
 
         self._ends = TransactionEnds(broker, flush, self._ledger, self.counters)
         self._checks = CheckRounds(broker, self._ledger, self.counters)
+
+    @property
+    def restorer(self) -> Restorer | None:
+        """What stores many committed messages at a time, None where there is no compiled core."""
+        return self._ends.restorer
+
+    @restorer.setter
+    def restorer(self, restorer: Restorer | None) -> None:
+        self._ends.restorer = restorer
 
     @property
     def open_halves(self) -> int:
