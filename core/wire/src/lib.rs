@@ -14,5 +14,6 @@ pub mod properties;
 pub mod property_text;
 pub mod record;
 pub mod round;
+pub mod scan;
 pub mod stored_record;
 pub mod topics;

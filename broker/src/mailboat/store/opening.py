@@ -135,7 +135,7 @@ def recover(
         check_crc=config.check_crc_on_recover,
         is_page_cache_intact=is_intact,
     )
-    report = scanner.scan(start, dispatch.dispatch_record)
+    report = scanner.scan(start, dispatch.dispatch_record, dispatch.on_block)
     quarantine(disk, paths.quarantine, commit_log, report.damaged)
     queues.restore_ends()
     if report.damaged:
