@@ -66,6 +66,11 @@ class _Log(NamedTuple):
     deleted: dict[str, int]
     unreadable: list[tuple[int, int]]
 
+    def __repr__(self) -> str:
+        """Tell enough to see what is drawn: the bytes would fill pages."""
+        sizes = [len(segment.rstrip(b"\0")) for segment in self.segments]
+        return f"_Log({sizes}, {self.mark}, {self.is_intact}, {self.deleted}, {self.unreadable})"
+
 
 class _Fields(NamedTuple):
     """What a record says beside its place in the log."""
@@ -157,7 +162,9 @@ def _logs(draw: st.DrawFn) -> _Log:
         record = _record(fields, here + (kind == "moved"))
         if kind == "damaged":
             at = draw(st.integers(0, len(record) - 1))
-            record = record[:at] + bytes([record[at] ^ draw(st.integers(1, 255))]) + record[at + 1 :]
+            record = (
+                record[:at] + bytes([record[at] ^ draw(st.integers(1, 255))]) + record[at + 1 :]
+            )
         elif kind == "short":
             record = record[: draw(st.integers(0, len(record)))]
         segment += bytes(len(record)) if kind == "zeros" else record

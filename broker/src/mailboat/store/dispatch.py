@@ -173,9 +173,7 @@ class Dispatch:
         """Does what `dispatch_record` does for many records at once; None without the core."""
         return None if compiled.scan_records is None else self._dispatch_block
 
-    def _dispatch_block(
-        self, data: bytes, at: int, physical_offset: int, check_crc: bool
-    ) -> Taken:
+    def _dispatch_block(self, data: bytes, at: int, physical_offset: int, check_crc: bool) -> Taken:
         assert compiled.scan_records is not None
         with_keys = self._index_enabled and self._index.gap is None
         most_rows = index_backlog.BACKLOG_MESSAGES if with_keys else 0

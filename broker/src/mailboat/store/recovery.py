@@ -265,30 +265,37 @@ class Scanner:
 
     def _search(self, segment: Segment, position: int) -> int | None:
         """Return the physical offset of the next good record at or behind a position."""
-        reader, begin = SegmentReader(segment), position
+        reader = SegmentReader(segment)
         checked_bytes = 0
-        while (position := segment.next_data(position)) < segment.size_bytes:
-            chunk = segment.read_around_damage(
-                position, min(_SEARCH_BYTES, segment.size_bytes - position)
-            )
+        for chunk_at, chunk in _chunks_behind(segment, position):
             at = chunk.find(_MAGIC_PREFIX)
             while at >= 0:
-                start = position + at - _MAGIC_AT
+                start = chunk_at + at - _MAGIC_AT
                 at = chunk.find(_MAGIC_PREFIX, at + 1)
-                if start < begin or start + FIXED_BYTES > segment.size_bytes:
+                if start < position or start + FIXED_BYTES > segment.size_bytes:
                     continue
                 candidate = _candidate(reader, start)
                 if candidate is None or candidate.physical_offset != segment.start + start:
                     continue
-                allowed = _CHECKED_AT_LEAST_BYTES + _CHECKED_TIMES * (start - begin)
+                allowed = _CHECKED_AT_LEAST_BYTES + _CHECKED_TIMES * (start - position)
                 if checked_bytes + candidate.size_bytes > allowed:
                     continue
                 if _is_record(reader, start):
                     return segment.start + start
                 checked_bytes += candidate.size_bytes
-            # A magic may lie across the end of what was looked at.
-            position += max(len(chunk) - len(_MAGIC_PREFIX) + 1, 1)
         return None
+
+
+def _chunks_behind(segment: Segment, position: int) -> Iterator[tuple[int, bytes]]:
+    """Yield what may have been written from a position on, each chunk with its own.
+
+    A magic that lies across the end of one chunk is whole in it all the same.
+    """
+    overlap = len(_MAGIC_PREFIX) - 1
+    for begin, end in segment.data_ranges(position):
+        for start in range(begin, end, _SEARCH_BYTES):
+            size = min(_SEARCH_BYTES + overlap, end - start)
+            yield start, segment.read_around_damage(start, size)
 
 
 def _note(report: RecoveryReport, segment: Segment, position: int, taken: Taken) -> None:
