@@ -1,6 +1,7 @@
 //! Python's door to `mailboat-wire`: converts arguments and results, decides nothing.
 
 mod reads;
+mod scans;
 mod sends;
 
 use pyo3::prelude::*;
@@ -12,6 +13,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reads::decode_records, module)?)?;
     module.add_function(wrap_pyfunction!(reads::decode_rows, module)?)?;
     module.add_function(wrap_pyfunction!(reads::property_values, module)?)?;
+    module.add_function(wrap_pyfunction!(scans::scan_records, module)?)?;
     module.add_class::<sends::SendRounds>()?;
     module.add_class::<sends::Round>()
 }

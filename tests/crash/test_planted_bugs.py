@@ -137,6 +137,7 @@ def _mark_before_sync(patch: pytest.MonkeyPatch) -> None:
 
 def _rebuild_nothing(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Dispatch, "dispatch_record", lambda self, buffer, parts: None)
+    patch.setattr(Dispatch, "on_block", None)
 
 
 def _name_before_size(patch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ NEEDED: Final = (
     "decode_records",
     "decode_rows",
     "property_values",
+    "scan_records",
 )
 """What is called of the core."""
 

@@ -10,6 +10,7 @@ from mailboat_core._native import (
     decode_records,
     decode_rows,
     property_values,
+    scan_records,
 )
 
 __version__: Final = "0.1.0"
@@ -23,4 +24,5 @@ __all__ = [
     "decode_records",
     "decode_rows",
     "property_values",
+    "scan_records",
 ]

@@ -66,3 +66,13 @@ def decode_rows(
     body: bytes, at: int, end: int, tags: frozenset[bytes]
 ) -> tuple[list[bytes], list[bytes], list[tuple[Any, ...]], tuple[int, int, int], int]: ...
 def property_values(texts: list[bytes], name: bytes) -> list[bytes | None]: ...
+def scan_records(
+    data: bytes, at: int, physical_offset: int, check_crc: bool, most_rows: int
+) -> tuple[
+    int,
+    int,
+    int,
+    int,
+    list[tuple[str, int, int, int, bytes, int]],
+    list[tuple[bytes, int, int]],
+]: ...

@@ -3,7 +3,7 @@
 //! It is narrower than JSON: numbers are integers of at most 18 digits, escapes are no surrogates,
 //! texts hold no control characters. What it does not read, somebody else may.
 
-use crate::scan;
+use crate::marks;
 
 const MAX_DIGITS: usize = 18;
 
@@ -132,7 +132,7 @@ impl<'a> Cursor<'a> {
         let mut at = 0;
         let mut has_escapes = false;
         loop {
-            at += scan::json_mark(bytes.get(at..)?);
+            at += marks::json_mark(bytes.get(at..)?);
             match *bytes.get(at)? {
                 b'"' => break,
                 b'\\' => {
@@ -185,7 +185,7 @@ pub fn unescape(text: Text<'_>, out: &mut Vec<u8>) -> Option<()> {
     let mut rest = text.raw;
     if text.has_escapes {
         loop {
-            let at = scan::either(rest, b'\\', b'\\');
+            let at = marks::either(rest, b'\\', b'\\');
             if at == rest.len() {
                 break;
             }

@@ -9,6 +9,7 @@ pub mod frame;
 pub mod hash;
 pub mod header;
 pub mod json;
+pub mod marks;
 pub mod parked;
 pub mod places;
 pub mod plan;

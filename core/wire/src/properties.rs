@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::scan;
+use crate::marks;
 
 /// Most properties of a batch together that this core takes; somewhat more are refused.
 pub const MAX_PROPERTIES: usize = 40_000;
@@ -80,7 +80,7 @@ fn scan(text: &[u8], is_stored: bool) -> Option<Properties> {
 
 /// Returns how many bytes stand before a separator, none where the other one comes first.
 fn end_of(text: &[u8], separator: u8) -> Option<usize> {
-    let at = scan::either(text, 1, 2);
+    let at = marks::either(text, 1, 2);
     (*text.get(at)? == separator).then_some(at)
 }
 

@@ -135,10 +135,11 @@ class Disk(Protocol):
         """
         ...
 
-    def next_data(self, fd: int, position: int) -> int | None:
-        """Return where bytes that were ever written may begin, at or behind a position.
+    def data_range(self, fd: int, position: int) -> tuple[int, int] | None:
+        """Return begin and end of the next bytes that may have been written.
 
-        What is only reserved need not be read; None when that is all there is.
+        They lie at or behind a position. What is only reserved need not be read; None when that is
+        all there is.
         """
         ...
 

@@ -138,13 +138,16 @@ class RealDisk:
                 raise
         return lambda: os.close(fd)
 
-    def next_data(self, fd: int, position: int) -> int | None:
-        """Return where bytes that were ever written may begin, at or behind a position."""
+    def data_range(self, fd: int, position: int) -> tuple[int, int] | None:
+        """Return begin and end of the next bytes that may have been written."""
         try:
-            return os.lseek(fd, position, os.SEEK_DATA)
+            start = os.lseek(fd, position, os.SEEK_DATA)
+            return start, os.lseek(fd, start, os.SEEK_HOLE)
         except OSError as exc:
+            if exc.errno == errno.ENXIO:
+                return None
             # A file system that does not know its holes: everything may have been written.
-            return None if exc.errno == errno.ENXIO else position
+            return position, os.fstat(fd).st_size
 
     def boot_id(self) -> str:
         """Return the name of this run of the kernel, "" where it has none."""

@@ -37,7 +37,25 @@ the first bad record, or at one with a compressed body."""
 property_values: Callable[[list[bytes], bytes], list[bytes | None]] | None
 """Takes stored properties and a name. Returns its value in each, None where there is none."""
 
+QueueUnits = tuple[str, int, int, int, bytes, int]
+KeyRows = tuple[bytes, int, int]
+scan_records: (
+    Callable[
+        [bytes, int, int, bool, int],
+        tuple[int, int, int, int, list[QueueUnits], list[KeyRows]],
+    ]
+    | None
+)
+"""Takes bytes of the CommitLog, a position in them and its physical offset, whether to check the
+checksums, and the most rows of keys (0: none are made). Returns what is derived from the plain
+records from there on, to the end or the first that needs a closer look (`Scan::take` of
+`core/wire/src/scan.rs` tells which do): their bytes, their count, the last and the newest store
+time; by queue its topic, queue id, first queue offset, first physical offset, units and the
+physical offset behind the last record; by millisecond an `index_backlog.ROW` for each key, the
+first physical offset and the store time. All messages of one queue are next to each other there."""
+
 if core.FOUND.is_used:
+    scan_records = core.native.scan_records
     choose_places = core.native.choose_places
     check_records = core.native.check_records
     decode_records = core.native.decode_records
@@ -45,3 +63,4 @@ if core.FOUND.is_used:
     property_values = core.native.property_values
 else:
     choose_places = check_records = decode_records = decode_rows = property_values = None
+    scan_records = None

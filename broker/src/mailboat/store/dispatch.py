@@ -16,18 +16,21 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from mailboat.disk import NO_ROOM
+from mailboat.model import compiled
 from mailboat.model.delay_level import DelayLevels
 from mailboat.model.names import SCHEDULE_TOPIC, is_file_name
 from mailboat.model.properties import PropertyName, decode_properties
 from mailboat.model.record import FIXED_BYTES, RecordHeader, RecordParts
 from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mailboat.model.tags import tags_code
+from mailboat.store import index_backlog
 from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.index_backlog import ROW, IndexedRecord
 from mailboat.store.index_service import IndexService
 from mailboat.store.message_inner import MessageInner, PreparedRecords
 from mailboat.store.queue_table import QueueTable
+from mailboat.store.recovery import NOTHING_TAKEN, BlockListener, Taken
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +40,7 @@ _UNIT_FIELDS: Final = attrgetter("physical_offset", "size_bytes", "tags_code")
 _MOST_QUEUE_OFFSET: Final = 1 << 58
 # More messages than this are missing from a queue only where the log had room for them.
 _MISSING_AT_LEAST: Final = 1_000_000
-_UNITS_A_WRITE: Final = 4096
+_UNIT_BYTES_A_WRITE: Final = 4096 * UNIT_BYTES
 
 ArrivalListener = Callable[[Iterable[ConsumeQueue]], None]
 
@@ -178,6 +181,55 @@ class Dispatch:
         self.dispatched_offset = header.physical_offset + header.size_bytes
         self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, parts.store_timestamp_ms)
 
+    @property
+    def on_block(self) -> BlockListener | None:
+        """Does what `dispatch_record` does for many records at once; None without the core."""
+        return None if compiled.scan_records is None else self._dispatch_block
+
+    def _dispatch_block(self, data: bytes, at: int, physical_offset: int, check_crc: bool) -> Taken:
+        assert compiled.scan_records is not None
+        with_keys = self._index_enabled and self._index.gap is None
+        most_rows = index_backlog.BACKLOG_MESSAGES if with_keys else 0
+        size_bytes, records, last_ms, newest_ms, by_queue, keys = compiled.scan_records(
+            data, at, physical_offset, check_crc, most_rows
+        )
+        if not records:
+            return NOTHING_TAKEN
+        queues: list[ConsumeQueue] = []
+        for found in by_queue:
+            queue = self._queue_of(found)
+            if queue is None:
+                return Taken(size_bytes, 0, 0, 0)
+            queues.append(queue)
+        for queue, found in zip(queues, by_queue, strict=True):
+            _, _, queue_offset, _, units, physical_end = found
+            if queue_offset != queue.max_offset:
+                queue.begin_at(queue_offset)
+            self._append(queue, units, physical_end)
+        self._index_rows(keys)
+        self.dispatched_offset = physical_offset + size_bytes
+        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, newest_ms)
+        return Taken(size_bytes, records, last_ms, newest_ms)
+
+    def _queue_of(self, found: compiled.QueueUnits) -> ConsumeQueue | None:
+        """Return the queue to which units are added as they are, None where they need a look."""
+        topic, queue_id, queue_offset, physical_offset, _, _ = found
+        if self._deleted.is_gone(topic, physical_offset):
+            return None
+        queue = self._queues.get_or_add(topic, queue_id)
+        is_next = queue_offset == queue.max_offset or queue.max_offset == queue.min_offset == 0
+        return queue if is_next else None
+
+    def _index_rows(self, keys: list[compiled.KeyRows]) -> None:
+        """Index what waits, and leave keys of a block to wait, all of which may."""
+        try:
+            self._index.build()
+        except OSError as exc:
+            if exc.errno not in NO_ROOM:
+                raise
+        for rows, physical_offset, store_timestamp_ms in keys:
+            self._index.put_rows(rows, physical_offset, store_timestamp_ms)
+
     def _derive(self, buffer: memoryview, parts: RecordParts, topic: str) -> None:
         header = parts.header
         transaction = header.sys_flag & TRANSACTION_MASK
@@ -266,18 +318,22 @@ class Dispatch:
                 queue.begin_at(header.queue_offset)
             else:
                 queue.append_blanks(header.queue_offset)
-        queue.append(header.physical_offset, header.size_bytes, code)
+        unit = UNIT.pack(header.physical_offset, header.size_bytes, code)
+        self._append(queue, unit, header.physical_offset + header.size_bytes)
+
+    def _append(self, queue: ConsumeQueue, units: bytes, physical_end: int) -> None:
+        """Add units of records to their queue, and write some now and then."""
+        times = queue.pending_bytes // _UNIT_BYTES_A_WRITE
+        queue.append_units(units, physical_end)
         queue.next_offset = queue.max_offset
         self._queues.mark_dirty(queue)
-        # Where that fails for want of room, it is tried again so many units later.
-        if queue.pending_bytes // UNIT_BYTES % _UNITS_A_WRITE == 0:
-            self._write_units()
-
-    def _write_units(self) -> None:
+        if queue.pending_bytes // _UNIT_BYTES_A_WRITE == times:
+            return
         try:
             self._queues.write_some(1 << 30)
         except OSError as exc:
-            # In memory they are as good: a start makes no room by waiting.
+            # In memory they are as good: a start makes no room by waiting. It is tried again so
+            # many units later.
             if exc.errno not in NO_ROOM:
                 raise
 

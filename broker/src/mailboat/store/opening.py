@@ -135,7 +135,7 @@ def recover(
         check_crc=config.check_crc_on_recover,
         is_page_cache_intact=is_intact,
     )
-    report = scanner.scan(start, dispatch.dispatch_record)
+    report = scanner.scan(start, dispatch.dispatch_record, dispatch.on_block)
     quarantine(disk, paths.quarantine, commit_log, report.damaged)
     queues.restore_ends()
     if report.damaged:
@@ -289,17 +289,27 @@ def _begin_rebuild(
             empty_queues=queues.known_ends,
             is_rebuilding=True,
         )
-        try:
-            write_progress(disk, paths.progress, ends)
-        except OSError as exc:
-            if exc.errno not in NO_ROOM:
-                raise
-            # The index is built anew as well, and a start that dies here finds that it must be.
-            index.clear()
-            write_progress(disk, paths.progress, ends)
+        # Where an earlier start has said so, there may be no room to say it again.
+        if ends != before:
+            _write_ends(disk, paths, index, ends)
     else:
         _forget(disk, paths.own, (paths.progress,))
     queues.clear()
+
+
+def _write_ends(disk: Disk, paths: StorePaths, index: IndexService, ends: Progress) -> None:
+    try:
+        write_progress(disk, paths.progress, ends)
+    except OSError as exc:
+        if exc.errno not in NO_ROOM:
+            raise
+        # The index is built anew as well, and a start that dies here finds that it must be.
+        index.clear()
+        # There may be none, where queues took all the room: RocketMQ's checkpoint has a block,
+        # says nothing to us, and is written anew.
+        if disk.exists(paths.checkpoint):
+            disk.unlink(paths.checkpoint)
+        write_progress(disk, paths.progress, ends)
 
 
 def _load_index(

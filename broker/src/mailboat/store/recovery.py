@@ -45,6 +45,25 @@ log = logging.getLogger(__name__)
 RecordListener = Callable[[memoryview, RecordParts], None]
 """Gets bytes that hold a record, and its parts in them."""
 
+
+class Taken(NamedTuple):
+    """What a `BlockListener` did with the records from some position on."""
+
+    size_bytes: int
+    """How many bytes it looked at."""
+
+    records: int
+    """How many records it took, all of them or none: then they are the `RecordListener`'s."""
+
+    last_store_timestamp_ms: int
+    newest_store_timestamp_ms: int
+
+
+NOTHING_TAKEN: Final = Taken(0, 0, 0, 0)
+BlockListener = Callable[[bytes, int, int, bool], Taken]
+"""Gets bytes, a position in them where a record may begin, its physical offset, and whether to
+check checksums. It takes records that are good beyond doubt, as a `RecordListener` would."""
+
 _SEARCH_BYTES: Final = 1 << 20
 _COPY_BYTES: Final = 1 << 20
 # What both magics begin with, and how far from a record's start.
@@ -117,15 +136,19 @@ class Scanner:
         # another one, the next search would find the same.
         self._searched: tuple[int, int | None] = (-1, None)
 
-    def scan(self, start: int, on_record: RecordListener) -> RecoveryReport:
+    def scan(
+        self, start: int, on_record: RecordListener, on_block: BlockListener | None = None
+    ) -> RecoveryReport:
         """Call `on_record` for every good record from `start` on, and find the end.
 
+        `on_block` is offered many records at once before.
+
         Raises:
-            OSError: a file cannot be read, or `on_record` raised it.
+            OSError: a file cannot be read, or a listener raised it.
         """
         report = RecoveryReport(end=start)
         while (segment := self._segment_at(report)) is not None:
-            if not self._scan_segment(segment, report, on_record):
+            if not self._scan_segment(segment, report, on_record, on_block):
                 break
         return report
 
@@ -142,13 +165,24 @@ class Scanner:
         return later[0]
 
     def _scan_segment(
-        self, segment: Segment, report: RecoveryReport, on_record: RecordListener
+        self,
+        segment: Segment,
+        report: RecoveryReport,
+        on_record: RecordListener,
+        on_block: BlockListener | None,
     ) -> bool:
         """Read one segment on from `report.end`; tell whether the log goes on behind it."""
         reader = SegmentReader(segment)
-        position = report.end - segment.start
+        position = blocks_from = report.end - segment.start
         check_crc = self._check_crc
         while position < segment.size_bytes:
+            if on_block is not None and position >= blocks_from:
+                taken = self._offer(reader, segment.start + position, position, on_block)
+                blocks_from = position + taken.size_bytes
+                if taken.records:
+                    position = blocks_from
+                    _note(report, segment, position, taken)
+                    continue
             try:
                 view, parts = _checked(reader, position) if check_crc else reader.record(position)
             except (ValueError, UnreadableError) as exc:
@@ -165,15 +199,21 @@ class Scanner:
                 position = found - segment.start
                 continue
             on_record(view, parts)
-            report.records += 1
-            segment.last_store_timestamp_ms = parts.store_timestamp_ms
-            report.last_store_timestamp_ms = max(
-                report.last_store_timestamp_ms, parts.store_timestamp_ms
-            )
-            position += parts.header.size_bytes
-            report.end = segment.start + position
+            stored_ms, size_bytes = parts.store_timestamp_ms, parts.header.size_bytes
+            position += size_bytes
+            _note(report, segment, position, Taken(size_bytes, 1, stored_ms, stored_ms))
         report.end = segment.end
         return True
+
+    def _offer(
+        self, reader: SegmentReader, physical_offset: int, position: int, on_block: BlockListener
+    ) -> Taken:
+        try:
+            data, at = reader.block(position)
+        except UnreadableError:
+            # Reading the record by itself says so once more, to whom it concerns.
+            return NOTHING_TAKEN
+        return on_block(data, at, physical_offset, self._check_crc)
 
     def _resume(
         self,
@@ -225,30 +265,47 @@ class Scanner:
 
     def _search(self, segment: Segment, position: int) -> int | None:
         """Return the physical offset of the next good record at or behind a position."""
-        reader, begin = SegmentReader(segment), position
+        reader = SegmentReader(segment)
         checked_bytes = 0
-        while (position := segment.next_data(position)) < segment.size_bytes:
-            chunk = segment.read_around_damage(
-                position, min(_SEARCH_BYTES, segment.size_bytes - position)
-            )
+        for chunk_at, chunk in _chunks_behind(segment, position):
             at = chunk.find(_MAGIC_PREFIX)
             while at >= 0:
-                start = position + at - _MAGIC_AT
+                start = chunk_at + at - _MAGIC_AT
                 at = chunk.find(_MAGIC_PREFIX, at + 1)
-                if start < begin or start + FIXED_BYTES > segment.size_bytes:
+                if start < position or start + FIXED_BYTES > segment.size_bytes:
                     continue
                 candidate = _candidate(reader, start)
                 if candidate is None or candidate.physical_offset != segment.start + start:
                     continue
-                allowed = _CHECKED_AT_LEAST_BYTES + _CHECKED_TIMES * (start - begin)
+                allowed = _CHECKED_AT_LEAST_BYTES + _CHECKED_TIMES * (start - position)
                 if checked_bytes + candidate.size_bytes > allowed:
                     continue
                 if _is_record(reader, start):
                     return segment.start + start
                 checked_bytes += candidate.size_bytes
-            # A magic may lie across the end of what was looked at.
-            position += max(len(chunk) - len(_MAGIC_PREFIX) + 1, 1)
         return None
+
+
+def _chunks_behind(segment: Segment, position: int) -> Iterator[tuple[int, bytes]]:
+    """Yield what may have been written from a position on, each chunk with its own.
+
+    A magic that lies across the end of one chunk is whole in it all the same.
+    """
+    overlap = len(_MAGIC_PREFIX) - 1
+    for begin, end in segment.data_ranges(position):
+        for start in range(begin, end, _SEARCH_BYTES):
+            size = min(_SEARCH_BYTES + overlap, end - start)
+            yield start, segment.read_around_damage(start, size)
+
+
+def _note(report: RecoveryReport, segment: Segment, position: int, taken: Taken) -> None:
+    """Note records of a segment that end at a position of it."""
+    report.records += taken.records
+    report.end = segment.start + position
+    segment.last_store_timestamp_ms = taken.last_store_timestamp_ms
+    report.last_store_timestamp_ms = max(
+        report.last_store_timestamp_ms, taken.newest_store_timestamp_ms
+    )
 
 
 class _Candidate(NamedTuple):

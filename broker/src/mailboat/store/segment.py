@@ -148,14 +148,24 @@ class Segment:
                     pieces.append(bytes(end - start))
             return b"".join(pieces)
 
-    def next_data(self, position: int) -> int:
-        """Return where written bytes may begin, at or behind a position; the size where none do.
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        """Return begin and end of all bytes that may have been written, from a position on.
+
+        They are asked for before any of them is read: what is read is in memory then, and counts as
+        written, and so does what the kernel reads ahead. A search that asked in between would read
+        the whole file.
 
         Raises:
             OSError: the file cannot be asked.
         """
-        found = self._disk.next_data(self.fd, position) if position < self.size_bytes else None
-        return self.size_bytes if found is None else min(found, self.size_bytes)
+        ranges = []
+        while position < self.size_bytes:
+            found = self._disk.data_range(self.fd, position)
+            if found is None:
+                break
+            position = min(found[1], self.size_bytes)
+            ranges.append((min(found[0], position), position))
+        return ranges
 
     def write(self, data: bytes | bytearray, position: int) -> None:
         """Write into the page cache at a position of this file.

@@ -60,14 +60,15 @@ def read_record_at(segment: Segment, physical_offset: int) -> tuple[memoryview, 
 class SegmentReader:
     """Reads one segment from some position on, a window at a time."""
 
-    __slots__ = ("_data", "_segment", "_start", "_window_bytes")
+    __slots__ = ("_data", "_segment", "_start", "_view", "_window_bytes")
 
     def __init__(self, segment: Segment, window_bytes: int = _WINDOW_BYTES) -> None:
         """Read `segment`; no byte is read yet."""
         self._segment = segment
         self._window_bytes = window_bytes
         self._start = 0
-        self._data = memoryview(b"")
+        self._data = b""
+        self._view = memoryview(b"")
 
     @property
     def size_bytes(self) -> int:
@@ -86,7 +87,19 @@ class SegmentReader:
         """
         at = self._cover(position, self._size_of_record(position))
         physical_offset = self._segment.start + position
-        return self._data, read_record(self._data, at, physical_offset, check_crc=False)
+        return self._view, read_record(self._view, at, physical_offset, check_crc=False)
+
+    def block(self, position: int) -> tuple[bytes, int]:
+        """Return bytes that hold the record at a position of the segment, and where it begins.
+
+        What lies behind it in the window comes along, which may be nothing or a part of a record.
+
+        Raises:
+            UnreadableError: it cannot be read.
+            OSError: it cannot be read now.
+        """
+        at = self._cover(position, self._size_of_record(position))
+        return self._data, at
 
     def bytes_at(self, position: int, size: int) -> bytes:
         """Return so many bytes, fewer at the end of the segment.
@@ -97,7 +110,7 @@ class SegmentReader:
         """
         size = min(size, self._segment.size_bytes - position)
         at = self._cover(position, size)
-        return bytes(self._data[at : at + size])
+        return self._data[at : at + size]
 
     def body_end(self, position: int) -> int | None:
         """Return where the body of a record ends by its head, None where its sizes disagree.
@@ -145,5 +158,5 @@ class SegmentReader:
         data = segment.read_up_to_damage(position, wanted)
         if len(data) < size:
             raise UnreadableError(errno.EIO, f"{segment.path} at {position + len(data)}")
-        self._start, self._data = position, memoryview(data)
+        self._start, self._data, self._view = position, data, memoryview(data)
         return 0

@@ -92,9 +92,9 @@ class DiskWrapper:
         """Pass on."""
         return self.disk.lock(path, text)
 
-    def next_data(self, fd: int, position: int) -> int | None:
+    def data_range(self, fd: int, position: int) -> tuple[int, int] | None:
         """Pass on."""
-        return self.disk.next_data(fd, position)
+        return self.disk.data_range(fd, position)
 
     def boot_id(self) -> str:
         """Pass on."""

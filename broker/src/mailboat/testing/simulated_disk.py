@@ -301,10 +301,11 @@ class SimulatedDisk:
 
         return release
 
-    def next_data(self, fd: int, position: int) -> int | None:
-        """Return where bytes that were ever written may begin, at or behind a position."""
+    def data_range(self, fd: int, position: int) -> tuple[int, int] | None:
+        """Return begin and end of the next bytes that may have been written."""
         self._check_power()
-        return position if position < self._file(fd).size else None
+        size = self._file(fd).size
+        return (position, size) if position < size else None
 
     def boot_id(self) -> str:
         """Return the name of this run of the kernel; a power cut ends it, a kill does not."""

@@ -333,10 +333,14 @@ def test_reserved_room_holds_no_data(tmp_path: Path) -> None:
     fd = disk.open(f"{tmp_path}/file", create=True)
     disk.fallocate(fd, 1 << 20)
     disk.pwrite(fd, b"written", 3 << 16)
-    found = disk.next_data(fd, 0)
+    found = disk.data_range(fd, 0)
     assert found is not None
-    assert found <= 3 << 16
-    assert disk.next_data(fd, 3 << 16) == 3 << 16
+    begin, end = found
+    assert begin <= 3 << 16 < end
+    found = disk.data_range(fd, 3 << 16)
+    assert found is not None
+    assert found[0] == 3 << 16
     # A file system that does not know its holes may call everything written.
-    assert disk.next_data(fd, 4 << 16) in (None, 4 << 16)
+    assert disk.data_range(fd, 4 << 16) in (None, (4 << 16, 1 << 20))
+    assert disk.data_range(fd, 1 << 20) is None
     disk.close(fd)
