@@ -31,6 +31,7 @@ from mailboat.protocol.frame import FrameDecoder
 from mailboat.remoting.connection import Connection, ConnectionSet
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.store.dispatch import _Waiting
+from mailboat.store.index_rows import ROW
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.simulated_disk import SimulatedDisk
 from mailboat.testing.store_simulator import small_config
@@ -97,9 +98,7 @@ class OneBroker:
         assert self.store.commit_log._writable_segment() is not None
         self.keys: Counter[tuple[int, int]] = Counter()
         index: Any = self.store.index
-        index._put = lambda rows: self.keys.update(
-            zip(rows.hashes, rows.physical_offsets, strict=True)
-        )
+        index._put = lambda step: self.keys.update(ROW.iter_unpack(step.rows))
         self.stats = BrokerStats(clock=lambda: 0.0, local_day=lambda: 1)
         context: Any = SimpleNamespace(
             store=self.store,
@@ -230,7 +229,7 @@ class WithCore(OneBroker):
             queue.next_offset += count
         for topic, count, size_bytes in taken.topics:
             self.stats.record_put(topic, count, size_bytes)
-        self.keys.update(struct.iter_unpack("=Iq", taken.keys))
+        self.keys.update(ROW.iter_unpack(taken.keys))
 
         def publish() -> None:
             for queue, _, units, end in taken.queues:

@@ -7,6 +7,7 @@ pub mod checksum;
 pub mod frame;
 pub mod hash;
 pub mod header;
+pub mod index;
 pub mod json;
 pub mod places;
 pub mod plan;
