@@ -255,11 +255,10 @@ class IndexFile:
         """
         if self.entry_count < entry_count:
             return False
-        stored = array("i", self._stored_slots())
+        # What is negative is unsigned beyond every entry.
+        stored = array("I", self._stored_slots())
         if sys.byteorder == "little":
             stored.byteswap()
-        if min(stored) < 0:
-            return False
         if max(stored) > entry_count:
             for slot, newest in enumerate(stored):
                 number = newest
@@ -270,7 +269,7 @@ class IndexFile:
                     # An entry that never reached the disk is zero, or an older one's bytes.
                     if key_hash % self._slot_count != slot or at < physical_offset:
                         return False
-                    if previous >= number:
+                    if not 0 <= previous < number:
                         return False
                     number = previous
                 stored[slot] = number

@@ -21,6 +21,7 @@ ROW: Final = Struct("=Iq")
 SLOT_BYTES: Final = 4
 # The number of the previous entry is what the slot holds, byte for byte.
 _ENTRY: Final = Struct(">iqi4s")
+_NUMBER: Final = Struct(">i")
 _EMPTY: Final = bytes(SLOT_BYTES)
 
 
@@ -50,7 +51,7 @@ def key_rows(seed: int, unique_key: str | None, keys: str | None, physical_offse
 
 
 class DefinedSlots:
-    """The slots of one file, as they are on the disk; `put` is the definition of what a key adds."""
+    """The slots of one file as they are on the disk; how keys change them is defined here."""
 
     __slots__ = ("_memory",)
 
@@ -70,7 +71,7 @@ class DefinedSlots:
     def newest(self, key_hash: int) -> int:
         """Return the number of the newest entry of the slot of a key, 0 when it is empty."""
         at = key_hash * SLOT_BYTES % len(self._memory)
-        return int.from_bytes(self._memory[at : at + SLOT_BYTES], "big", signed=True)
+        return int(_NUMBER.unpack_from(self._memory, at)[0])
 
     def put(self, rows: bytes, entry_count: int, seconds: int) -> tuple[bytes, int]:
         """Put keys into their slots, one after the other.
@@ -83,19 +84,18 @@ class DefinedSlots:
         Returns:
             Their entries, as the file has them, and how many slots were empty before.
         """
-        memory = self._memory
-        size_bytes = len(memory)
+        memory, size_bytes = self._memory, len(self._memory)
+        pack, put_number = _ENTRY.pack, _NUMBER.pack_into
         entries: list[bytes] = []
-        new_slots = 0
-        for number, (key_hash, physical_offset) in enumerate(
-            ROW.iter_unpack(rows), entry_count + 1
-        ):
-            if key_hash & 0x80000000:
+        number, new_slots = entry_count, 0
+        for key_hash, physical_offset in ROW.iter_unpack(rows):
+            if key_hash >= 0x80000000:
                 key_hash = index_hash(key_hash)
             at = key_hash * SLOT_BYTES % size_bytes
             previous = memory[at : at + SLOT_BYTES]
-            memory[at : at + SLOT_BYTES] = number.to_bytes(SLOT_BYTES, "big")
-            entries.append(_ENTRY.pack(key_hash, physical_offset, seconds, previous))
+            number += 1
+            put_number(memory, at, number)
+            entries.append(pack(key_hash, physical_offset, seconds, previous))
             if previous == _EMPTY:
                 new_slots += 1
         return b"".join(entries), new_slots
