@@ -161,9 +161,10 @@ class IndexBacklog:
                 room_bytes -= len(pieces[-1])
             else:
                 while stop < count and room_bytes > 0:
-                    pieces.append(self._rows_of(source[stop]))
-                    keys = source[stop].keys
-                    room_bytes -= len(pieces[-1]) + len(keys or "")
+                    message = source[stop]
+                    pieces.append(self._rows_of(message))
+                    key_bytes = len(message.unique_key or "") + len(message.keys or "")
+                    room_bytes -= len(pieces[-1]) + key_bytes
                     stop += 1
             self.count -= stop - start
             self._taken = stop
