@@ -7,9 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from mailboat.broker.dispatcher import Send
 from mailboat.broker.processors.send import SendMessageProcessor
 from mailboat.broker.stats import BrokerStats
@@ -18,8 +15,6 @@ from mailboat.disk import read_file
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.send_header import SendFields, SendRequest
-from mailboat.store.file_pool import FilePool
-from mailboat.store.index_file import IndexFile, index_file_bytes
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.simulated_disk import SimulatedDisk
@@ -163,33 +158,3 @@ def test_with_sync_flush_batches_are_seen_and_answered_once_flushed() -> None:
     assert b"".join(peer.written).count(b'"code":0') == 4
     assert broker.store.max_offset("orders", 1) == 4
     assert len(broker.store.query_message("orders", "U1", 9, 0, 1 << 60).records) == 4
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=30), max_size=6),
-    st.sampled_from([5, 1000]),
-)
-def test_keys_put_together_make_the_file_of_keys_put_alone(
-    groups: list[list[int]], slot_count: int
-) -> None:
-    """Entries, slots and header of an index file do not tell how many keys came at once."""
-    files: list[bytes] = []
-    for is_together in (True, False):
-        disk = SimulatedDisk()
-        fd = disk.open("/index", create=True)
-        disk.ftruncate(fd, index_file_bytes(slot_count, 400))
-        file = IndexFile(disk, FilePool(disk, 8), "/index", slot_count, 400)
-        for number, group in enumerate(groups):
-            offsets = [number * 1000 + at for at in range(len(group))]
-            if is_together:
-                file.put_all(group, offsets, 1000 * number, 1000 * number + 999)
-            else:
-                for key_hash, offset in zip(group, offsets, strict=True):
-                    file.put_all([key_hash], [offset], 1000 * number, 1000 * number + 999)
-        save = file.snapshot()
-        assert (save is None) == (not groups)
-        if save is not None:
-            save()
-        files.append(read_file(disk, "/index"))
-    assert files[0] == files[1]

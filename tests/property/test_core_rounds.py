@@ -42,6 +42,7 @@ from mailboat.remoting.connection import Connection, ConnectionSet
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.store.consume_queue import UNIT
 from mailboat.store.dispatch import _Waiting
+from mailboat.store.index_rows import ROW
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.simulated_disk import SimulatedDisk
 from mailboat.testing.store_simulator import small_config
@@ -109,9 +110,7 @@ class OneBroker:
         assert self.store.commit_log._writable_segment() is not None
         self.keys: Counter[tuple[int, int]] = Counter()
         index: Any = self.store.index
-        index._put = lambda rows: self.keys.update(
-            zip(rows.hashes, rows.physical_offsets, strict=True)
-        )
+        index._put = lambda step: self.keys.update(ROW.iter_unpack(step.rows))
         self.stats = BrokerStats(clock=lambda: 0.0, local_day=lambda: 1)
         self.ahead_ms = 0
         self.schedule = ScheduleMessageService(

@@ -28,6 +28,7 @@ SWITCH: Final = "MAILBOAT_CORE"
 _OFF: Final = "off"
 _REQUIRED: Final = "required"
 NEEDED: Final = (
+    "IndexSlots",
     "SendRounds",
     "check_records",
     "choose_places",

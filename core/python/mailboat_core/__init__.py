@@ -3,6 +3,7 @@
 from typing import Final
 
 from mailboat_core._native import (
+    IndexSlots,
     Round,
     SendRounds,
     check_records,
@@ -16,6 +17,7 @@ from mailboat_core._native import (
 __version__: Final = "0.1.0"
 
 __all__ = [
+    "IndexSlots",
     "Round",
     "SendRounds",
     "__version__",

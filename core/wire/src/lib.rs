@@ -8,6 +8,7 @@ pub mod checksum;
 pub mod frame;
 pub mod hash;
 pub mod header;
+pub mod index;
 pub mod json;
 pub mod marks;
 pub mod parked;

@@ -9,15 +9,13 @@ use crate::checksum::CRC_PROPERTY_BYTES;
 use crate::frame::{self, Frame};
 use crate::hash::{hash_text, tags_code};
 use crate::header::{self, SendHeader};
+use crate::index;
 use crate::json::unescape;
 use crate::parked::{DELAYED_TOPIC, HALF_TOPIC, Parking};
 use crate::plan::{AnswerRow, MessageRow, Plan, SendRow, TouchedQueue, TouchedTopic};
 use crate::properties::{self, Properties};
 use crate::record::{CLIENT_BITS, FILLER_BYTES, FIXED_BYTES, HOST_BYTES, HOST_V6_BYTES, Record};
 use crate::topics::{Numbers, Topics};
-
-/// Bytes of a row of the index: the hash (u32) and the physical offset (i64), native order.
-pub const KEY_ROW_BYTES: usize = 12;
 
 /// Properties of a stored message may take so much, before the checksum.
 const MAX_STORED_PROPERTIES_BYTES: usize = 32_767 - 21;
@@ -60,7 +58,7 @@ pub struct Read<'a> {
 }
 
 /// No frame is taken once there are so many bytes of keys: an index takes some milliseconds for them.
-const KEYS_BYTES_LIMIT: usize = 8_192 * 12;
+const KEYS_BYTES_LIMIT: usize = 8_192 * index::ROW_BYTES;
 /// Nor once there are so many bytes of records.
 const RECORDS_BYTES_LIMIT: usize = 1024 * 1024;
 

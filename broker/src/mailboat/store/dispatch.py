@@ -26,7 +26,8 @@ from mailboat.model.tags import tags_code
 from mailboat.store import index_backlog
 from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
-from mailboat.store.index_backlog import ROW, IndexedRecord
+from mailboat.store.index_backlog import IndexedRecord
+from mailboat.store.index_rows import ROW
 from mailboat.store.index_service import IndexService
 from mailboat.store.message_inner import MessageInner, PreparedRecords
 from mailboat.store.queue_table import QueueTable

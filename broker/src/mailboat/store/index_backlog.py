@@ -7,15 +7,11 @@ Source: apache/rocketmq store/index/IndexService.java (buildIndex, putKey) for w
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from operator import itemgetter
-from struct import Struct, iter_unpack
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
-from mailboat.model.tags import unsigned_hashes, unsigned_text_hash
-
-ROW: Final = Struct("=Iq")
-"""A key that is hashed already: unsigned hash of `topic#key`, physical offset; native order."""
+from mailboat.model.tags import unsigned_text_hash
+from mailboat.store.index_rows import ROW, key_rows
 
 BACKLOG_MESSAGES: Final = 2048
 """More are not kept waiting: about what the index takes in five milliseconds."""
@@ -23,11 +19,9 @@ BACKLOG_MESSAGES: Final = 2048
 BACKLOG_BYTES: Final = 8 * 1024 * 1024
 """Nor so much of the log: what waits is in memory, bodies and all."""
 
-# Enough to make columns pay, few enough to look at the clock in between. Messages may be made of
-# keys, a thousand of them in a millisecond, so a step is bounded by their bytes as well.
-_CHUNK: Final = 256
-_CHUNK_KEY_BYTES: Final = 16 * 1024
-_PLACE: Final = itemgetter(1)
+# Rows and characters of keys that make one step: less than a millisecond even in Python. Only a
+# message made of keys is more.
+_STEP_BYTES: Final = 16 * 1024
 
 
 class Indexed(Protocol):
@@ -64,13 +58,12 @@ class IndexedRecord(NamedTuple):
 
 
 class IndexRows(NamedTuple):
-    """Keys in the order of the log, each by its unsigned hash, with the place of its message.
+    """Keys in the order of the log, as `index_rows.ROW` packs them: of a message the unique first.
 
     The messages' store times, from `first_ms` to `last_ms`, lie in one second of the file.
     """
 
-    hashes: list[int]
-    physical_offsets: list[int]
+    rows: bytes
     first_ms: int
     last_ms: int
 
@@ -153,113 +146,38 @@ class IndexBacklog:
         first_ms = last_ms = rounds[0].store_timestamp_ms
         begin_ms = first_ms if begin_ms is None else begin_ms
         end_ms = first_ms + 1000 - (first_ms - begin_ms) % 1000
-        columns = _Columns(self._seed)
-        room = _CHUNK
-        while room > 0 and rounds:
+        pieces: list[bytes] = []
+        room_bytes = _STEP_BYTES
+        while room_bytes > 0 and rounds:
             source, count, _, store_timestamp_ms = rounds[0]
             # The clock of another broker, whose log this is, may have gone back.
             if not end_ms - 1000 <= store_timestamp_ms < end_ms:
                 break
-            start = self._taken
-            stop = columns.add(source, start, min(start + room, count))
-            if stop > start:
-                last_ms = store_timestamp_ms
-            room -= stop - start
+            last_ms = store_timestamp_ms
+            start = stop = self._taken
+            if isinstance(source, bytes):
+                stop = min(start - -room_bytes // ROW.size, count)
+                pieces.append(source[start * ROW.size : stop * ROW.size])
+                room_bytes -= len(pieces[-1])
+            else:
+                while stop < count and room_bytes > 0:
+                    message = source[stop]
+                    pieces.append(self._rows_of(message))
+                    key_bytes = len(message.unique_key or "") + len(message.keys or "")
+                    room_bytes -= len(pieces[-1]) + key_bytes
+                    stop += 1
             self.count -= stop - start
+            self._taken = stop
             if stop < count:
-                self._taken = stop
                 break
             rounds.popleft()
             self._taken = 0
-        return IndexRows(*columns.rows(), first_ms, last_ms)
+        return IndexRows(b"".join(pieces), first_ms, last_ms)
 
-    def _seed(self, topic: str) -> int:
+    def _rows_of(self, message: Indexed) -> bytes:
+        topic = message.topic
         try:
-            return self._seeds[topic]
+            seed = self._seeds[topic]
         except KeyError:
             seed = self._seeds[topic] = unsigned_text_hash(topic + "#")
-            return seed
-
-
-class _OfTopic(NamedTuple):
-    """Keys of one topic, each with the place of its message."""
-
-    unique_keys: list[bytes]
-    unique_places: list[int]
-    keys: list[bytes]
-    places: list[int]
-
-
-class _Columns:
-    """What several rounds have of keys, gathered by topic, as keys of one topic share a hash."""
-
-    def __init__(self, seed: Callable[[str], int]) -> None:
-        self._seed = seed
-        self._topics: dict[str, _OfTopic] = {}
-        self._hashes: list[int] = []
-        self._places: list[int] = []
-        self._key_bytes = 0
-
-    def _of(self, topic: str) -> _OfTopic:
-        try:
-            return self._topics[topic]
-        except KeyError:
-            of_topic = self._topics[topic] = _OfTopic([], [], [], [])
-            return of_topic
-
-    def add(self, source: Sequence[Indexed] | bytes, start: int, stop: int) -> int:
-        """Add what a round has from `start` on; return where that ended, `stop` at the latest."""
-        if isinstance(source, bytes):
-            for row in iter_unpack(ROW.format, source[start * ROW.size : stop * ROW.size]):
-                self._hashes.append(row[0])
-                self._places.append(row[1])
-            return stop
-        messages = source if stop - start == len(source) else source[start:stop]
-        for number, message in enumerate(messages, start):
-            unique_key, keys = message.unique_key, message.keys
-            key_bytes = len(unique_key or "") + len(keys or "")
-            if self._key_bytes and self._key_bytes + key_bytes > _CHUNK_KEY_BYTES:
-                return number
-            self._key_bytes += key_bytes
-            of_topic = self._of(message.topic)
-            if unique_key:
-                of_topic.unique_keys.append(unique_key.encode())
-                of_topic.unique_places.append(message.physical_offset)
-            if keys:
-                of_topic.keys.append(keys.encode())
-                of_topic.places.append(message.physical_offset)
-        return stop
-
-    def rows(self) -> tuple[list[int], list[int]]:
-        """Return hashes and places of all keys: of one message the unique key first."""
-        hashes, places = self._hashes, self._places
-        parts = 1 if hashes else 0
-        for topic, (unique_keys, unique_places, keys, key_places) in self._topics.items():
-            seed = self._seed(topic)
-            if unique_keys:
-                parts += 1
-                hashes += unsigned_hashes(unique_keys, seed)
-                places += unique_places
-            if keys:
-                parts += 1
-                single_keys, key_places = _split_keys(keys, key_places)
-                hashes += unsigned_hashes(single_keys, seed)
-                places += key_places
-        if parts > 1:
-            # Stable, so that those of one message stay in their order.
-            pairs = sorted(zip(hashes, places, strict=True), key=_PLACE)
-            hashes, places = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-        return hashes, places
-
-
-def _split_keys(keys: list[bytes], places: list[int]) -> tuple[list[bytes], list[int]]:
-    """Split what holds several keys; RocketMQ does so at single spaces only."""
-    if all(keys) and b" " not in b"".join(keys):
-        return keys, places
-    pairs = [
-        (key, place)
-        for joined, place in zip(keys, places, strict=True)
-        for key in joined.split(b" ")
-        if key
-    ]
-    return [key for key, _ in pairs], [place for _, place in pairs]
+        return key_rows(seed, message.unique_key, message.keys, message.physical_offset)

@@ -11,49 +11,37 @@
     40+4*slots   20 x entries     entry: key hash (4), physical offset (8), seconds since
                                   the file's begin (4), number of the previous entry (4)
 
-The key is `topic#key`; its hash is the absolute value of Java's hash. Slots and header live in
-memory while the file is written (RocketMQ keeps them in the mapping), entries gather and are
-written in pieces; a `snapshot` saves all of it. What was not written is rebuilt from the CommitLog.
+The key is `topic#key`; its hash is the absolute value of Java's hash. Slots (as they are on the
+disk) and header live in memory while the file is written (RocketMQ keeps them in the mapping),
+entries gather and are written in pieces; a `snapshot` saves all of it. What was not written is
+rebuilt from the CommitLog.
 
 Source: apache/rocketmq store/index/IndexFile.java, IndexHeader.java @ rocketmq-all-5.3.3.
 """
 
-import mmap
 import struct
 import sys
 from array import array
 from collections.abc import Callable
-from itertools import repeat
-from operator import itemgetter, mod
+from functools import partial
 from typing import Final
 
 from mailboat.disk import Disk, read_exactly, read_fully, sync, write_fully
-from mailboat.model.rows import pack_rows
 from mailboat.store.file_pool import FilePool
+from mailboat.store.index_rows import ROW, SLOT_BYTES, Slots, make_slots
 
 HEADER: Final = struct.Struct(">qqqqii")
 HEADER_BYTES: Final = 40
-SLOT_BYTES: Final = 4
-ENTRY_FIELDS: Final = "iqii"
-ENTRY: Final = struct.Struct(f">{ENTRY_FIELDS}")
+ENTRY: Final = struct.Struct(">iqii")
 ENTRY_BYTES: Final = 20
 assert HEADER.size == HEADER_BYTES
 assert ENTRY.size == ENTRY_BYTES
 _MAX_SECONDS: Final = 0x7FFFFFFF
-# Below this, making columns costs more than they save.
-_FEW: Final = 8
 # Entries of a chain that a search follows one by one before it looks through all of a time range.
 _CHAIN_STEPS: Final = 512
 _PAGE_ENTRIES: Final = 200
 _SCAN_ENTRIES: Final = 3200
 _HASH_BYTES: Final = 4
-
-
-def index_hash(unsigned_hash: int) -> int:
-    """Return the absolute value that IndexFiles use, 0 for the one int that has none."""
-    if unsigned_hash & 0x80000000:
-        return (0x100000000 - unsigned_hash) & 0x7FFFFFFF
-    return unsigned_hash
 
 
 class IndexFile:
@@ -89,7 +77,7 @@ class IndexFile:
         self._pool = pool
         self._slot_count = slot_count
         self._max_entries = max_entries
-        self._slots: memoryview | None = None
+        self._slots: Slots | None = None
         self._entries = bytearray()
         self._written_entries = 0
         self._used_slots = 0
@@ -111,12 +99,15 @@ class IndexFile:
         """Store time of the first message."""
         return self._begin_timestamp_ms
 
-    def put_all(
-        self, hashes: list[int], physical_offsets: list[int], first_ms: int, last_ms: int
-    ) -> None:
-        """Add keys by their unsigned hashes, in the order of the log; there is room for all.
+    def put(self, rows: bytes, first_ms: int, last_ms: int) -> None:
+        """Add keys in the order of the log, at least one; there is room for all.
 
         Their store times, from `first_ms` to `last_ms`, are in one second as the file counts them.
+
+        Args:
+            rows: an `index_rows.ROW` for each key.
+            first_ms: store time of the first.
+            last_ms: store time of the last.
 
         Raises:
             OSError: the slots cannot be read; nothing was added.
@@ -125,56 +116,16 @@ class IndexFile:
         if slots is None:
             slots = self._load_slots()
         if not self.entry_count:
-            self.begin_physical_offset = physical_offsets[0]
+            self.begin_physical_offset = ROW.unpack_from(rows)[1]
             self._begin_timestamp_ms = first_ms
-        seconds = (first_ms - self._begin_timestamp_ms) // 1000
-        if not 0 <= seconds <= _MAX_SECONDS:
-            seconds = 0 if seconds < 0 else _MAX_SECONDS
-        if len(hashes) > _FEW:
-            self._put_table(slots, hashes, physical_offsets, seconds)
-        else:
-            self._put_each(slots, hashes, physical_offsets, seconds)
-        self.end_physical_offset = physical_offsets[-1]
+        seconds = min(max((first_ms - self._begin_timestamp_ms) // 1000, 0), _MAX_SECONDS)
+        entries, new_slots = slots.put(rows, self.entry_count, seconds)
+        self._entries += entries
+        self._used_slots += new_slots
+        self.entry_count += len(entries) // ENTRY_BYTES
+        self.end_physical_offset = ROW.unpack_from(rows, len(rows) - ROW.size)[1]
         self.end_timestamp_ms = last_ms
         self._is_dirty = True
-
-    def _put_table(
-        self, slots: memoryview, hashes: list[int], physical_offsets: list[int], seconds: int
-    ) -> None:
-        """Add many keys, column by column."""
-        count = len(hashes)
-        key_hashes = [h if h < 0x80000000 else (0x100000000 - h) & 0x7FFFFFFF for h in hashes]
-        keyed_slots = list(map(mod, key_hashes, repeat(self._slot_count)))
-        if len(set(keyed_slots)) < count:
-            # Of two keys in one slot the second points to the first.
-            self._put_each(slots, hashes, physical_offsets, seconds)
-            return
-        previous = itemgetter(*keyed_slots)(slots)
-        end = self.entry_count + count
-        for slot, number in zip(keyed_slots, range(self.entry_count + 1, end + 1), strict=True):
-            slots[slot] = number
-        self._entries += pack_rows(
-            ENTRY_FIELDS, key_hashes, physical_offsets, [seconds] * count, previous
-        )
-        self._used_slots += previous.count(0)
-        self.entry_count = end
-
-    def _put_each(
-        self, slots: memoryview, hashes: list[int], physical_offsets: list[int], seconds: int
-    ) -> None:
-        """Add keys one after the other."""
-        slot_count = self._slot_count
-        number = self.entry_count
-        for h, physical_offset in zip(hashes, physical_offsets, strict=True):
-            key_hash = h if h < 0x80000000 else (0x100000000 - h) & 0x7FFFFFFF
-            slot = key_hash % slot_count
-            previous = slots[slot]
-            number += 1
-            slots[slot] = number
-            self._entries += ENTRY.pack(key_hash, physical_offset, seconds, previous)
-            if not previous:
-                self._used_slots += 1
-        self.entry_count = number
 
     @property
     def room(self) -> int:
@@ -211,8 +162,7 @@ class IndexFile:
         if not self._is_dirty:
             return None
         self.write_entries()
-        slots = array("i")
-        slots.frombytes((self._slots or self._load_slots()).cast("B"))
+        slots = (self._slots or self._load_slots()).copy()
         header = HEADER.pack(
             self._begin_timestamp_ms,
             self.end_timestamp_ms,
@@ -223,13 +173,7 @@ class IndexFile:
         )
         self._is_dirty = False
 
-        def save() -> None:
-            stored = array("i", slots)
-            if sys.byteorder == "little":
-                stored.byteswap()
-            self._make_durable((header, 0), (memoryview(stored).cast("B"), HEADER_BYTES))
-
-        return save
+        return partial(self._make_durable, (header, 0), (slots, HEADER_BYTES))
 
     def sync(self) -> None:
         """Make what was written durable; does nothing once the file has expired.
@@ -288,20 +232,15 @@ class IndexFile:
         ) = HEADER.unpack(data)
         self.entry_count = self._written_entries = min(max(stored_count - 1, 0), self._max_entries)
 
-    def _load_slots(self) -> memoryview:
-        # Anonymous memory: only the pages that slots fall into cost anything.
-        memory = memoryview(mmap.mmap(-1, self._slot_count * SLOT_BYTES)).cast("i")
+    def _load_slots(self) -> Slots:
+        slots = make_slots(self._slot_count)
         if self._written_entries:
-            memory[:] = memoryview(self._stored_slots())
-        self._slots = memory
-        return memory
-
-    def _stored_slots(self) -> "array[int]":
-        size = SLOT_BYTES * self._slot_count
-        slots = array("i", read_fully(self._disk, self._fd, size, HEADER_BYTES))
-        if sys.byteorder == "little":
-            slots.byteswap()
+            slots.load(self._stored_slots())
+        self._slots = slots
         return slots
+
+    def _stored_slots(self) -> bytes:
+        return read_fully(self._disk, self._fd, SLOT_BYTES * self._slot_count, HEADER_BYTES)
 
     def rewind(self, entry_count: int, physical_offset: int) -> bool:
         """Go back to the state in which the file had `entry_count` entries.
@@ -316,11 +255,10 @@ class IndexFile:
         """
         if self.entry_count < entry_count:
             return False
-        stored = self._stored_slots()
-        slots = memoryview(mmap.mmap(-1, self._slot_count * SLOT_BYTES)).cast("i")
-        if min(stored) < 0:
-            return False
-        slots[:] = memoryview(stored)
+        # What is negative is unsigned beyond every entry.
+        stored = array("I", self._stored_slots())
+        if sys.byteorder == "little":
+            stored.byteswap()
         if max(stored) > entry_count:
             for slot, newest in enumerate(stored):
                 number = newest
@@ -331,12 +269,14 @@ class IndexFile:
                     # An entry that never reached the disk is zero, or an older one's bytes.
                     if key_hash % self._slot_count != slot or at < physical_offset:
                         return False
-                    if previous >= number:
+                    if not 0 <= previous < number:
                         return False
                     number = previous
-                if number != newest:
-                    slots[slot] = number
-        self._slots = slots
+                stored[slot] = number
+        if sys.byteorder == "little":
+            stored.byteswap()
+        self._slots = make_slots(self._slot_count)
+        self._slots.load(stored.tobytes())
         self.entry_count = self._written_entries = entry_count
         self._is_dirty = True
         return True
@@ -346,11 +286,10 @@ class IndexFile:
 
         Later entries do not show in it.
         """
-        slots = self._slots
         return IndexChain(
             path=self.path,
             slot_count=self._slot_count,
-            head=None if slots is None else int(slots[key_hash % self._slot_count]),
+            head=None if self._slots is None else self._slots.newest(key_hash),
             entry_count=self.entry_count,
             written_entries=self._written_entries,
             pending=bytes(self._entries),

@@ -10,6 +10,7 @@ Source: apache/rocketmq store/index/IndexService.java @ rocketmq-all-5.3.3.
 import contextlib
 import errno
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -18,7 +19,8 @@ from mailboat.disk import Disk, UnreadableError
 from mailboat.model.tags import unsigned_text_hash
 from mailboat.store.file_pool import FilePool
 from mailboat.store.index_backlog import IndexBacklog, Indexed, IndexedRecord, IndexRows
-from mailboat.store.index_file import IndexFile, index_file_bytes, index_hash
+from mailboat.store.index_file import IndexFile, index_file_bytes
+from mailboat.store.index_rows import ROW, index_hash
 
 # Entries kept in memory before they go to the file: enough to make one call worth it.
 _WRITE_BYTES: Final = 256 * 1024
@@ -61,7 +63,7 @@ class IndexService:
         """Take over keys that are hashed, as `put_messages` does messages.
 
         Args:
-            rows: an `index_backlog.ROW` for each key, in the order of the log.
+            rows: an `index_rows.ROW` for each key, in the order of the log.
             physical_offset: of the first message.
             store_timestamp_ms: of all of them.
         """
@@ -89,7 +91,7 @@ class IndexService:
             while self._backlog.is_full:
                 self._put(self._backlog.take(self._begin_ms()))
 
-    def build_for_search(self, slice_s: float | None = None) -> None:
+    def build_for_search(self, slice_s: float = math.inf) -> None:
         """Do as `build`; where that fails there is a gap, and what lies behind is not found."""
         with contextlib.suppress(OSError):
             self.build(slice_s)
@@ -98,17 +100,17 @@ class IndexService:
         """Tell whether nothing below a physical offset waits."""
         return not self._backlog.count or self._backlog.begin() >= physical_offset
 
-    def build(self, slice_s: float | None = None) -> None:
+    def build(self, slice_s: float = math.inf) -> None:
         """Index what waits, oldest first, for so many seconds; by default all of it.
 
         Raises:
             OSError: a new file could not be created; `gap` says from where on keys are missing.
         """
         backlog = self._backlog
-        until_s = None if slice_s is None else self._disk.monotonic() + slice_s
+        until_s = self._disk.monotonic() + slice_s
         while backlog.count:
             self._put(backlog.take(self._begin_ms()))
-            if until_s is not None and self._disk.monotonic() >= until_s:
+            if self._disk.monotonic() >= until_s:
                 break
 
     def _begin_ms(self) -> int | None:
@@ -117,18 +119,17 @@ class IndexService:
             return self.files[-1].begin_timestamp_ms
         return None
 
-    def _put(self, rows: IndexRows) -> None:
-        hashes, offsets, first_ms, last_ms = rows
-        done = 0
-        while done < len(hashes):
+    def _put(self, step: IndexRows) -> None:
+        rows, first_ms, last_ms = step
+        while rows:
             try:
                 file = self._current()
-                end = done + file.room
-                file.put_all(hashes[done:end], offsets[done:end], first_ms, last_ms)
+                fitting_bytes = file.room * ROW.size
+                file.put(rows[:fitting_bytes], first_ms, last_ms)
             except OSError as exc:
-                self.stop(offsets[done], exc)
+                self.stop(ROW.unpack_from(rows)[1], exc)
                 raise
-            done = end
+            rows = rows[fitting_bytes:]
 
     def stop(self, physical_offset: int, error: OSError) -> None:
         """Note that keys are missing from a record on, and let go of all that waits."""

@@ -64,6 +64,7 @@ _WRITE_QUEUES_A_SLICE: Final = 256
 _WRITE_SLICE_S: Final = 0.01
 _INDEX_SLICE_S: Final = 0.003
 _CHECKPOINT_INDEX_SLICE_S: Final = 0.01
+_BEHIND: Final = "the index is behind the CommitLog, its keys are being read from there"
 # Errors after which the same call may succeed, and that do not say that written bytes were lost.
 _PASSING_ERRORS: Final = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOENT}
 REJECT_REASONS: Final = ("disk_full", "no_room", "derived_files", "store_failed", "closed")
@@ -254,7 +255,7 @@ class MessageStore:
                 self.finish_flush(job, exc)
                 raise
             self.finish_flush(job, None)
-        opening.complete_index(self.commit_log, self.dispatch, self.index)
+        opening.complete_index(self._disk, self.commit_log, self.dispatch, self.index)
         while not self.cleaner.trim(TRIM_SLICE_S):
             continue
         self._forget_noted()
@@ -391,11 +392,16 @@ class MessageStore:
     @property
     def has_unwritten(self) -> bool:
         """One slice of `background` was not enough for what there was to write."""
-        return self.refusal() is None and (self.queues.has_unwritten or self.index.has_backlog)
+        refusal = self.refusal()
+        return refusal is _BEHIND or (
+            refusal is None and (self.queues.has_unwritten or self.index.has_backlog)
+        )
 
     def _write_some_derived(self) -> bool:
         try:
-            opening.complete_index(self.commit_log, self.dispatch, self.index, _INDEX_SLICE_S)
+            opening.complete_index(
+                self._disk, self.commit_log, self.dispatch, self.index, _INDEX_SLICE_S
+            )
             self.queues.write_some(_WRITE_QUEUES_A_SLICE, _WRITE_SLICE_S)
             self.index.write_some()
         except OSError as exc:
@@ -403,8 +409,9 @@ class MessageStore:
                 log.warning("derived files cannot be written: %s", exc)
             self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
             return False
-        self._derived_refusal = None
-        return True
+        # What is sent meanwhile would have to be read as well.
+        self._derived_refusal = _BEHIND if self.index.gap is not None else None
+        return self._derived_refusal is None
 
     def _checkpoint_slice(self, now_s: float) -> None:
         progress = self._synced_progress

@@ -5,6 +5,7 @@ Source: apache/rocketmq store/DefaultMessageStore.java (load, recover).
 
 import contextlib
 import logging
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 
 Release = Callable[[], None]
 _COPY_BYTES: Final = 1 << 20
+# Reading the log for the index has so much of the event loop at a time: sends wait for its end.
+_GAP_SLICE_S: Final = 0.01
 
 _EVERYWHERE: Final = 1 << 62
 
@@ -128,7 +131,7 @@ def recover(
         _begin_rebuild(disk, paths, queues, index, progress or Progress())
     commit_log.end = dispatch.dispatched_offset = start
     if config.message_index_enable:
-        _load_index(commit_log, index, dispatch, trusted, is_clean=is_clean)
+        _load_index(disk, commit_log, index, dispatch, trusted, is_clean=is_clean)
     scanner = Scanner(
         commit_log,
         None if mark.is_new else mark.flushed_offset,
@@ -313,6 +316,7 @@ def _write_ends(disk: Disk, paths: StorePaths, index: IndexService, ends: Progre
 
 
 def _load_index(
+    disk: Disk,
     commit_log: CommitLog,
     index: IndexService,
     dispatch: Dispatch,
@@ -336,7 +340,7 @@ def _load_index(
     index.clear()
     if commit_log.start < start:
         try:
-            index_from(commit_log, dispatch, index, commit_log.start)
+            index_from(disk, commit_log, dispatch, index, commit_log.start)
         except OSError as exc:
             if exc.errno not in NO_ROOM:
                 raise
@@ -379,40 +383,66 @@ def remove_abort(disk: Disk, paths: StorePaths) -> None:
     disk.fsync_dir(paths.root)
 
 
+class _SliceOverError(Exception):
+    """Ends a scan whose time is over."""
+
+
 def index_from(
-    commit_log: CommitLog, dispatch: Dispatch, index: IndexService, physical_offset: int
+    disk: Disk,
+    commit_log: CommitLog,
+    dispatch: Dispatch,
+    index: IndexService,
+    physical_offset: int,
+    slice_s: float = math.inf,
 ) -> None:
-    """Add the keys that are missing from a physical offset on.
+    """Add the keys that are missing from a physical offset on: all of them, or for so many seconds.
+
+    What is missing then is the index's gap.
 
     Raises:
         OSError: the index still has a gap, if a later one; the call may be repeated.
     """
     index.gap = physical_offset
+    until_s = disk.monotonic() + slice_s
+    gap_after: int | None = None
 
     def add(buffer: memoryview, parts: RecordParts) -> None:
+        nonlocal gap_after
         header = parts.header
-        if header.physical_offset < dispatch.dispatched_offset:
-            dispatch.index_record(buffer, parts)
-            if not index.has_backlog:
-                index.gap = header.physical_offset + header.size_bytes
+        if header.physical_offset >= dispatch.dispatched_offset:
+            return
+        dispatch.index_record(buffer, parts)
+        end = header.physical_offset + header.size_bytes
+        if not index.has_backlog:
+            index.gap = end
+        if disk.monotonic() >= until_s:
+            gap_after = end
+            raise _SliceOverError
 
     try:
-        Scanner(commit_log, commit_log.end, check_crc=False).scan(physical_offset, add)
+        with contextlib.suppress(_SliceOverError):
+            Scanner(commit_log, commit_log.end, check_crc=False).scan(physical_offset, add)
         index.build()
     except OSError:
         index.stop_waiting()
         raise
-    index.gap = None
+    index.gap = gap_after
 
 
 def complete_index(
-    commit_log: CommitLog, dispatch: Dispatch, index: IndexService, slice_s: float | None = None
+    disk: Disk,
+    commit_log: CommitLog,
+    dispatch: Dispatch,
+    index: IndexService,
+    slice_s: float = math.inf,
 ) -> None:
     """Fill the index's gap, and index what waits: all of it, or for so many seconds.
+
+    Filling a gap has 10 ms at least; when they are over, it may be there still.
 
     Raises:
         OSError: the index still has a gap; the call may be repeated.
     """
     if index.gap is not None:
-        index_from(commit_log, dispatch, index, index.gap)
+        index_from(disk, commit_log, dispatch, index, index.gap, max(slice_s, _GAP_SLICE_S))
     index.build(slice_s)

@@ -9,7 +9,6 @@ from mailboat.model.tags import (
     signed,
     tags_code,
     unsigned_hash,
-    unsigned_hashes,
     unsigned_text_hash,
 )
 
@@ -79,27 +78,3 @@ def test_tags_code() -> None:
     assert tags_code("TagA") == 0x27A807
     assert tags_code("a || b") == java_hash("a || b")
     assert tags_code("abcdefghijklmnop").to_bytes(8, "big", signed=True)[:4] == b"\xff\xff\xff\xff"
-
-
-_keys = st.one_of(
-    st.text(max_size=6),
-    st.from_regex(r"order-[0-9]{1,9}", fullmatch=True),
-    st.text("0123456789ABCDEF", min_size=32, max_size=32),
-)
-
-
-@given(
-    st.one_of(
-        st.lists(_keys, max_size=8),
-        st.tuples(
-            st.text(max_size=40), st.lists(st.text("09ANaz\xe9", min_size=5, max_size=5))
-        ).map(lambda case: [case[0] + tail for tail in case[1]]),
-        st.lists(st.text("01", min_size=3, max_size=3).map("ORDER".__add__)),
-        st.lists(st.text("0aB", min_size=530, max_size=530), max_size=3),
-    ),
-    st.integers(0, 2**32 - 1),
-)
-def test_hashes_of_many_texts_are_those_of_each(texts: list[str], seed: int) -> None:
-    """What keys have in common, their lengths and their alphabets change nothing."""
-    expected = [unsigned_text_hash(text, seed) for text in texts]
-    assert unsigned_hashes([text.encode() for text in texts], seed) == expected

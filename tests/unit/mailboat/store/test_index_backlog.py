@@ -10,9 +10,10 @@ import pytest
 
 from mailboat.disk import read_file
 from mailboat.model.tags import java_hash
-from mailboat.store import index_backlog, key_search, message_store
+from mailboat.store import index_backlog, key_search, message_store, opening
 from mailboat.store.file_pool import FilePool
-from mailboat.store.index_backlog import ROW, IndexBacklog, IndexedRecord
+from mailboat.store.index_backlog import IndexBacklog, IndexedRecord
+from mailboat.store.index_rows import ROW
 from mailboat.store.index_service import IndexService
 from mailboat.store.key_search import KeyQuery, QueryResult
 from mailboat.store.message_store import MessageStore
@@ -85,14 +86,14 @@ def _entries(index: IndexService, disk: SimulatedDisk) -> list[bytes]:
     return [read_file(disk, file.path)[begin:][: 20 * file.entry_count] for file in index.files]
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 256])
+@pytest.mark.parametrize("step_bytes", [1, 100, 16384])
 @pytest.mark.parametrize("builds", [1, 5, 1000])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_entries_are_those_of_keys_put_one_by_one(
-    monkeypatch: pytest.MonkeyPatch, chunk: int, builds: int, seed: int
+    monkeypatch: pytest.MonkeyPatch, step_bytes: int, builds: int, seed: int
 ) -> None:
     """In the order of the log, exact to the second, however many rounds are built at once."""
-    monkeypatch.setattr(index_backlog, "_CHUNK", chunk)
+    monkeypatch.setattr(index_backlog, "_STEP_BYTES", step_bytes)
     disk = SimulatedDisk()
     index = IndexService(disk, FilePool(disk, 2), "/index", _SLOTS, _ENTRIES)
     rounds = _rounds(seed)
@@ -121,9 +122,9 @@ def test_entries_are_those_of_keys_put_one_by_one(
 
 @pytest.mark.parametrize("form", ["rounds", "one round"])
 def test_a_step_takes_few_keys_of_messages_made_of_them(form: str) -> None:
-    """A step has 16 KiB of keys, or those of one message; how large bodies are does not matter."""
+    """A step ends with the message that makes it 16 KiB of rows and keys, whatever bodies have."""
     backlog = IndexBacklog()
-    key_bytes = [7_000, 7_000, 7_000, 30_000, 100, 16_000, 9_000, 0, 0]
+    key_bytes = [1_000, 1_000, 1_000, 30_000, 100, 2_000, 9_000, 0, 0]
     places = list(range(0, 50_000 * len(key_bytes), 50_000))
     keys = [" ".join("k" * (count // 2)) for count in key_bytes]
     records = [IndexedRecord("t", "U", *pair) for pair in zip(keys, places, strict=True)]
@@ -135,9 +136,11 @@ def test_a_step_takes_few_keys_of_messages_made_of_them(form: str) -> None:
     steps = []
     while backlog.count:
         before = backlog.begin()
-        steps.append(sorted(set(backlog.take(None).physical_offsets)))
+        rows = ROW.iter_unpack(backlog.take(None).rows)
+        steps.append(sorted({physical_offset for _, physical_offset in rows}))
         assert steps[-1][0] == before
-    assert steps == [places[0:2], places[2:3], places[3:4], places[4:6], places[6:]]
+    # A key of one letter counts for 14 bytes, with the space before it.
+    assert steps == [places[0:3], places[3:4], places[4:7], places[7:]]
 
 
 class Life:
@@ -185,7 +188,7 @@ class Life:
 @pytest.fixture
 def no_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a slice of the background index one message and no more."""
-    monkeypatch.setattr(index_backlog, "_CHUNK", 1)
+    monkeypatch.setattr(index_backlog, "_STEP_BYTES", 1)
     monkeypatch.setattr(message_store, "_INDEX_SLICE_S", 0.0)
     monkeypatch.setattr(key_search, "_BUILD_SLICE_S", 0.0)
 
@@ -411,6 +414,31 @@ def test_a_gap_that_cannot_be_read_on_begins_with_what_is_not_built(
     life.store.background()
     assert life.missing(31) == []
     assert life.entries == 62
+
+
+@pytest.mark.usefixtures("no_slices")
+def test_a_gap_is_filled_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message a slice here; sends wait for its end, and so does a checkpoint."""
+    monkeypatch.setattr(opening, "_GAP_SLICE_S", 0.0)
+    life = Life()
+    life.send(0, 1)
+    life.store.background()
+    life.store.index.gap = life.store.commit_log.end
+    life.send(1, 5)
+    life.flush()
+    life.disk.advance(11)
+    for built in range(1, 6):
+        life.store.background()
+        assert life.entries == 2 * (1 + built)
+        assert "behind" in (life.store.refusal() or "")
+        assert life.store.has_unwritten
+    assert life.store._checkpoint_offset == 0
+    for _ in range(3):
+        life.store.background()
+    assert life.store.refusal() is None
+    assert life.store._checkpoint_offset == life.store.commit_log.end
+    assert life.entries == 12
+    assert life.missing(6) == []
 
 
 @pytest.mark.parametrize("is_gap", [False, True])
