@@ -121,6 +121,8 @@ async def test_a_heartbeats_expression_filters_pulls_that_name_none(client: RawC
 class _Counting:
     """A filter that counts how many messages it was asked about."""
 
+    condition = None
+
     def __init__(self, expression: str) -> None:
         self._filter = SqlFilter(expression)
         self.asked = 0

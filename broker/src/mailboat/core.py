@@ -34,6 +34,7 @@ NEEDED: Final = (
     "decode_records",
     "decode_rows",
     "property_values",
+    "read_condition",
 )
 """What is called of the core."""
 

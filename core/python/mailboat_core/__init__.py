@@ -3,6 +3,7 @@
 from typing import Final
 
 from mailboat_core._native import (
+    Condition,
     Round,
     SendRounds,
     check_records,
@@ -10,11 +11,13 @@ from mailboat_core._native import (
     decode_records,
     decode_rows,
     property_values,
+    read_condition,
 )
 
 __version__: Final = "0.1.0"
 
 __all__ = [
+    "Condition",
     "Round",
     "SendRounds",
     "__version__",
@@ -23,4 +26,5 @@ __all__ = [
     "decode_records",
     "decode_rows",
     "property_values",
+    "read_condition",
 ]

@@ -14,5 +14,8 @@ pub mod properties;
 pub mod property_text;
 pub mod record;
 pub mod round;
+pub mod sql_condition;
+pub mod sql_program;
+pub mod sql_values;
 pub mod stored_record;
 pub mod topics;
