@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mailboat.errors import FilterSyntaxError
 from mailboat.filtering.sql.sql_filter import SqlFilter, compile_sql
 from mailboat.model import compiled
 from mailboat.model.record import HEAD_V4, MAGIC_V1
@@ -121,7 +122,7 @@ def _filter(condition: str) -> SqlFilter | None:
     """Compile a condition; None for one that is refused, as constants side by side are."""
     try:
         return compile_sql(condition)
-    except ValueError:
+    except FilterSyntaxError:
         return None
 
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use crate::property_text;
+use crate::property_text::{self, NAME_END};
 use crate::sql_program::{Part, Program, Search, Symbol};
 use crate::sql_values::{Ended, Value, equal, order_as_numbers};
 use crate::stored_record::StoredRecord;
@@ -36,7 +36,10 @@ impl Program {
     /// not before one record.
     #[must_use]
     pub fn judge(&self, records: &[u8], at: usize, most: usize, room_bytes: i64) -> Judged {
-        let mut judged = Judged { at, ..Judged::default() };
+        let mut judged = Judged {
+            at,
+            ..Judged::default()
+        };
         let mut room = usize::try_from(room_bytes).unwrap_or(0);
         let mut work = 0_usize;
         let mut values = Vec::new();
@@ -70,10 +73,18 @@ impl Program {
     fn takes<'a>(&self, text: &'a [u8], values: &mut Vec<Option<Cow<'a, str>>>) -> Option<bool> {
         values.clear();
         values.resize(self.names.len(), None);
-        for (name, value) in property_text::entries(text) {
-            let found = self.names.binary_search_by(|(known, _)| (**known).cmp(name));
-            if let Some((_, number)) = found.ok().and_then(|at| self.names.get(at)) {
-                *values.get_mut(*number)? = Some(String::from_utf8_lossy(value));
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (entry, behind) = property_text::split_entry(rest);
+            rest = behind;
+            for (name, value) in self.names.iter().zip(&mut *values) {
+                if entry.get(name.len()) == Some(&NAME_END) && entry.starts_with(name) {
+                    let found = entry.get(name.len() + 1..)?;
+                    if !found.is_empty() {
+                        *value = Some(String::from_utf8_lossy(found));
+                    }
+                    break;
+                }
             }
         }
         match is_true(&self.condition, values) {
@@ -86,32 +97,9 @@ impl Program {
 
 /// Evaluates a part that is a condition.
 fn is_true(part: &Part, values: &Values<'_>) -> Result<Option<bool>, Ended> {
-    match value_of(part, values)? {
-        None => Ok(None),
-        Some(Value::Boolean(truth)) => Ok(Some(truth)),
-        // The parser lets no other part stand where a condition must.
-        Some(_) => Err(Ended::LeftToPython),
-    }
-}
-
-fn value_of<'a>(part: &'a Part, values: &'a Values<'_>) -> Result<Option<Value<'a>>, Ended> {
-    let truth = match part {
-        Part::Property(number) => return Ok(property(*number, values).map(Value::Text)),
-        Part::Null => return Ok(None),
+    Ok(match part {
+        Part::Null => None,
         Part::Boolean(truth) => Some(*truth),
-        Part::Whole(number) => return Ok(Some(Value::Whole(*number))),
-        Part::Double(number) => return Ok(Some(Value::Double(*number))),
-        Part::Text(text) => return Ok(Some(Value::Text(text))),
-        Part::Minus(operand) => {
-            return match value_of(operand, values)? {
-                Some(Value::Whole(number)) => match number.checked_neg() {
-                    None => Err(Ended::LeftToPython),
-                    negated => Ok(negated.map(Value::Whole)),
-                },
-                Some(Value::Double(number)) => Ok(Some(Value::Double(-number))),
-                _ => Ok(None),
-            };
-        }
         Part::Not(operand) => is_true(operand, values)?.map(|truth| !truth),
         Part::Truth(number) => property(*number, values).map(|_| false),
         Part::All(parts) => decided(parts, values, false)?,
@@ -134,10 +122,34 @@ fn value_of<'a>(part: &'a Part, values: &'a Values<'_>) -> Result<Option<Value<'
             }
             _ => Some(false),
         },
-    };
-    Ok(truth.map(Value::Boolean))
+        // The parser lets no other part stand where a condition must.
+        _ => return Err(Ended::LeftToPython),
+    })
 }
 
+#[inline]
+fn value_of<'a>(part: &'a Part, values: &'a Values<'_>) -> Result<Option<Value<'a>>, Ended> {
+    match part {
+        Part::Property(number) => Ok(property(*number, values).map(Value::Text)),
+        Part::Null => Ok(None),
+        Part::Whole(number) => Ok(Some(Value::Whole(*number))),
+        Part::Double(number) => Ok(Some(Value::Double(*number))),
+        Part::Text(text) => Ok(Some(Value::Text(text))),
+        Part::Minus(operand) => minus(value_of(operand, values)?),
+        _ => Ok(is_true(part, values)?.map(Value::Boolean)),
+    }
+}
+
+fn minus(value: Option<Value<'_>>) -> Result<Option<Value<'_>>, Ended> {
+    match value {
+        Some(Value::Whole(number)) => match number.checked_neg() {
+            None => Err(Ended::LeftToPython),
+            negated => Ok(negated.map(Value::Whole)),
+        },
+        Some(Value::Double(number)) => Ok(Some(Value::Double(-number))),
+        _ => Ok(None),
+    }
+}
 fn property<'a>(number: usize, values: &'a Values<'_>) -> Option<&'a str> {
     values.get(number)?.as_deref()
 }
@@ -155,11 +167,7 @@ fn decided(parts: &[Part], values: &Values<'_>, deciding: bool) -> Result<Option
     Ok(result)
 }
 
-fn compared(
-    symbol: Symbol,
-    sides: &[Part; 2],
-    values: &Values<'_>,
-) -> Result<Option<bool>, Ended> {
+fn compared(symbol: Symbol, sides: &[Part; 2], values: &Values<'_>) -> Result<Option<bool>, Ended> {
     let Some(left) = value_of(&sides[0], values)? else {
         return Ok(None);
     };
@@ -233,14 +241,22 @@ mod tests {
             (9, -1, 0, 0),
         ] {
             let judged = program.judge(&records, 0, most, room_bytes);
-            assert_eq!((judged.count, judged.at), (count, at * size), "{most} {room_bytes}");
+            assert_eq!(
+                (judged.count, judged.at),
+                (count, at * size),
+                "{most} {room_bytes}"
+            );
         }
     }
 
     #[test]
     fn it_stops_at_what_is_no_record_and_at_what_python_judges() {
         let program = above_five();
-        for last in [record("\u{667}"), record("9")[1..].to_vec(), b"abc".to_vec()] {
+        for last in [
+            record("\u{667}"),
+            record("9")[1..].to_vec(),
+            b"abc".to_vec(),
+        ] {
             let before = records(&["1", "7"]);
             let judged = program.judge(&[&before[..], &last].concat(), 0, 9, 1 << 20);
             assert_eq!((judged.count, judged.at), (1, before.len()));
@@ -251,7 +267,7 @@ mod tests {
     #[test]
     fn one_call_does_no_more_than_a_bounded_work() {
         let long = "x".repeat(30_000);
-        let records = records(&[&long; 9]);
+        let records = records(&[long.as_str(); 9]);
         let size = records.len() / 9;
         let judged = above_five().judge(&records, 0, 9, 1 << 40);
         assert_eq!(judged.at, size * MOST_WORK.div_ceil(2 * 30_035));

@@ -87,8 +87,8 @@ pub enum Search {
 pub struct Program {
     /// What must be true.
     pub condition: Part,
-    /// The names of properties, in order, each with its number.
-    pub names: Vec<(Box<[u8]>, usize)>,
+    /// The names of properties, by their numbers.
+    pub names: Vec<Box<[u8]>>,
     /// How many parts look at values.
     pub comparisons: usize,
 }
@@ -113,7 +113,7 @@ impl Program {
 
 struct Reader<'a> {
     rest: &'a [u8],
-    names: Vec<(Box<[u8]>, usize)>,
+    names: Vec<Box<[u8]>>,
     comparisons: usize,
 }
 
@@ -169,16 +169,12 @@ impl Reader<'_> {
     }
 
     fn name(&mut self) -> Option<usize> {
-        let name = self.text()?.into_boxed_str().into_boxed_bytes();
-        let found = self.names.binary_search_by(|(known, _)| known.cmp(&name));
-        Some(match found {
-            Ok(at) => self.names.get(at)?.1,
-            Err(at) => {
-                let number = self.names.len();
-                self.names.insert(at, (name, number));
-                number
-            }
-        })
+        let name = self.text()?.into_boxed_bytes();
+        let known = self.names.iter().position(|known| *known == name);
+        Some(known.unwrap_or_else(|| {
+            self.names.push(name);
+            self.names.len() - 1
+        }))
     }
 
     fn text(&mut self) -> Option<Box<str>> {
@@ -235,7 +231,7 @@ pub(crate) mod tests {
             Part::Equal(pair(Part::Property(0), Part::Null)),
         ]);
         assert_eq!(program.condition, expected);
-        assert_eq!(program.names, [(b"a"[..].into(), 1), (b"b"[..].into(), 0)]);
+        assert_eq!(program.names, [b"b"[..].into(), b"a"[..].into()]);
         assert_eq!(program.comparisons, 3);
     }
 

@@ -85,7 +85,10 @@ fn order_doubles(left: f64, right: f64) -> Ordering {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "the nearest one, as in Java and Python")]
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "the nearest one, as in Java and Python"
+)]
 fn as_double(number: i64) -> f64 {
     number as f64
 }
@@ -102,22 +105,30 @@ fn parse_whole(text: &str, beside: i64) -> Result<i64, Ended> {
     }
     if let Some(other) = digits.iter().find(|byte| !byte.is_ascii_digit()) {
         let is_known = other.is_ascii();
-        return Err(if is_known { Ended::NotComparable } else { Ended::LeftToPython });
+        return Err(if is_known {
+            Ended::NotComparable
+        } else {
+            Ended::LeftToPython
+        });
     }
     let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
     let digits = digits.get(zeros..).unwrap_or_default();
     if digits.len() > LONG_DIGITS {
         return Err(Ended::NotComparable);
     }
-    let number = digits.iter().fold(0_u64, |number, digit| {
-        number * 10 + u64::from(digit - b'0')
-    });
+    let number = digits
+        .iter()
+        .fold(0_u64, |number, digit| number * 10 + u64::from(digit - b'0'));
     let is_integer = (-INTEGER_MAX..=INTEGER_MAX).contains(&beside);
     let most = if is_integer { INTEGER_MAX } else { i64::MAX };
     let read = if is_negative {
-        0_i64.checked_sub_unsigned(number).filter(|read| *read >= -most - 1)
+        0_i64
+            .checked_sub_unsigned(number)
+            .filter(|read| *read >= -most - 1)
     } else {
-        0_i64.checked_add_unsigned(number).filter(|read| *read <= most)
+        0_i64
+            .checked_add_unsigned(number)
+            .filter(|read| *read <= most)
     };
     read.ok_or(Ended::NotComparable)
 }
@@ -136,12 +147,20 @@ fn parse_double(text: &str) -> Result<f64, Ended> {
             return Err(Ended::LeftToPython);
         }
         _ => {
-            let digits = unsigned.strip_suffix(['f', 'F', 'd', 'D']).unwrap_or(unsigned);
-            let read = is_decimal(digits.as_bytes()).then(|| digits.parse().ok()).flatten();
+            let digits = unsigned
+                .strip_suffix(['f', 'F', 'd', 'D'])
+                .unwrap_or(unsigned);
+            let read = is_decimal(digits.as_bytes())
+                .then(|| digits.parse().ok())
+                .flatten();
             read.ok_or(Ended::NotComparable)?
         }
     };
-    Ok(if text.starts_with('-') { -number } else { number })
+    Ok(if text.starts_with('-') {
+        -number
+    } else {
+        number
+    })
 }
 
 /// Tells whether a text is `1`, `1.`, `1.5` or `.5`, perhaps with an exponent.
@@ -230,8 +249,25 @@ mod tests {
         }
         assert!(parse_double("-NaN").is_ok_and(f64::is_nan));
         for text in [
-            "", ".", "e5", "5e", "5e+", "5L", "5dd", "1_0", "inf", "nan", "infinity", "NaNd",
-            "Infinityf", "+-5", "- 5", "5 5", "\u{a0}5", "\u{663}", "5.5.5",
+            "",
+            ".",
+            "e5",
+            "5e",
+            "5e+",
+            "5L",
+            "5dd",
+            "1_0",
+            "inf",
+            "nan",
+            "infinity",
+            "NaNd",
+            "Infinityf",
+            "+-5",
+            "- 5",
+            "5 5",
+            "\u{a0}5",
+            "\u{663}",
+            "5.5.5",
         ] {
             assert_eq!(parse_double(text), Err(NOT), "{text:?}");
         }
@@ -256,7 +292,11 @@ mod tests {
             (Whole(4), Text("5"), Ok(Less)),
             (Text("5.5"), Whole(4), Err(NOT)),
             (Text("5.5"), Double(5.5), Ok(Equal)),
-            (Whole(i64::MAX), Double(9.223_372_036_854_775_8e18), Ok(Equal)),
+            (
+                Whole(i64::MAX),
+                Double(9.223_372_036_854_775_8e18),
+                Ok(Equal),
+            ),
             (Double(f64::NAN), Double(f64::INFINITY), Ok(Greater)),
             (Double(f64::NAN), Double(-f64::NAN), Ok(Equal)),
             (Double(f64::NEG_INFINITY), Double(f64::NAN), Ok(Less)),
@@ -280,9 +320,21 @@ mod tests {
 
     #[test]
     fn two_texts_are_ordered_as_numbers() {
-        assert_eq!(order_as_numbers(Value::Text("10"), Value::Text("9.5")), Ok(Greater));
-        assert_eq!(order_as_numbers(Value::Text("a"), Value::Text("9")), Err(NOT));
-        assert_eq!(order_as_numbers(Value::Text("0x1p1"), Value::Text("a")), Err(LEFT));
-        assert_eq!(order_as_numbers(Value::Whole(10), Value::Whole(9)), Ok(Greater));
+        assert_eq!(
+            order_as_numbers(Value::Text("10"), Value::Text("9.5")),
+            Ok(Greater)
+        );
+        assert_eq!(
+            order_as_numbers(Value::Text("a"), Value::Text("9")),
+            Err(NOT)
+        );
+        assert_eq!(
+            order_as_numbers(Value::Text("0x1p1"), Value::Text("a")),
+            Err(LEFT)
+        );
+        assert_eq!(
+            order_as_numbers(Value::Whole(10), Value::Whole(9)),
+            Ok(Greater)
+        );
     }
 }

@@ -62,8 +62,10 @@ assert _SHAPE_BYTES == HEAD_V4.size
 _ANY_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 # Units looked at in one call when most of them may be filtered out.
 _SCAN_UNITS: Final = 800
-# A read by properties looks at this many messages at once, and ends after this time.
-_CHUNK_UNITS: Final = 32
+# A read by properties looks at this many messages at once, and ends after this time. So many more
+# than it expects to need spare it to look once more.
+_CHUNK_UNITS: Final = 256
+_SPARE_UNITS: Final = 4
 _CHUNK_BYTES: Final = 262_144
 _SLICE_S: Final = 0.002
 # Units of messages that are not there, skipped at once: 80 KB.
@@ -133,6 +135,13 @@ class _Matched:
     def is_full(self) -> bool:
         """Tell whether there are as many records as were asked for."""
         return self.count >= self._max_messages
+
+    def units_to_look_at(self, looked_at: int) -> int:
+        """Return how many messages to look at next, by what was found among those so far."""
+        units = self._max_messages - self.count
+        if looked_at > self.count:
+            units = units * looked_at // max(self.count, 1) + _SPARE_UNITS
+        return min(units, _CHUNK_UNITS)
 
     def has_room(self, size_bytes: int) -> bool:
         """Tell whether one more record may go along."""
@@ -255,7 +264,7 @@ class Lookup:
         ends_at_s = self._clock() + _SLICE_S
         at = queue_offset
         while at < high and scan_bytes > 0:
-            units = source.units(queue, at, _CHUNK_UNITS)
+            units = source.units(queue, at, matched.units_to_look_at(at - queue_offset))
             if not units and at > queue_offset:
                 break
             read = self._read_chunk(source, units, at)
