@@ -21,9 +21,8 @@ pub fn entries(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
 pub fn split_entry(text: &[u8]) -> (&[u8], &[u8]) {
     // Blocks of this size are looked at in one go.
     let has_no_end = |block: &&[u8]| {
-        !block
-            .iter()
-            .fold(false, |found, byte| found | (*byte == ENTRY_END))
+        let ends = block.iter().map(|byte| u8::from(*byte == ENTRY_END));
+        ends.fold(0, |found, is_end| found | is_end) == 0
     };
     let skipped = text.chunks_exact(BLOCK).take_while(has_no_end).count() * BLOCK;
     let rest = text.get(skipped..).unwrap_or_default();

@@ -269,9 +269,10 @@ mod tests {
         let long = "x".repeat(30_000);
         let records = records(&[long.as_str(); 9]);
         let size = records.len() / 9;
-        let judged = above_five().judge(&records, 0, 9, 1 << 40);
-        assert_eq!(judged.at, size * MOST_WORK.div_ceil(2 * 30_035));
         let part = [b"c", &text("y")[..], b"p", &text("n")].concat();
+        let program = Program::read(&part).expect("a condition");
+        let judged = program.judge(&records, 0, 9, 1 << 40);
+        assert_eq!(judged.at, size * MOST_WORK.div_ceil(2 * 30_035));
         let packed = [&b"|\0\0\x01\0"[..], &part.repeat(256)].concat();
         let program = Program::read(&packed).expect("a condition");
         assert_eq!(program.judge(&records, 0, 9, 1 << 40).at, size);

@@ -181,7 +181,7 @@ impl Reader<'_> {
         let size = usize::try_from(u32::from_be_bytes(self.array()?)).ok()?;
         let (text, rest) = self.rest.split_at_checked(size)?;
         self.rest = rest;
-        Some(str::from_utf8(text).ok()?.into())
+        Some(std::str::from_utf8(text).ok()?.into())
     }
 
     fn array<const SIZE: usize>(&mut self) -> Option<[u8; SIZE]> {

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 /// Longer numbers are left to Python, which reads each of them once only.
-const LONGEST_DOUBLE: usize = 64;
+const LONGEST_NUMBER: usize = 64;
 /// Digits of the greatest Long.
 const LONG_DIGITS: usize = 19;
 const INTEGER_MAX: i64 = 0x7FFF_FFFF;
@@ -95,10 +95,12 @@ fn as_double(number: i64) -> f64 {
 
 /// Reads a text as the class of the whole number that it is compared with.
 fn parse_whole(text: &str, beside: i64) -> Result<i64, Ended> {
-    let (is_negative, digits) = match text.as_bytes() {
-        [b'-', digits @ ..] => (true, digits),
-        [b'+', digits @ ..] => (false, digits),
-        digits => (false, digits),
+    if text.len() > LONGEST_NUMBER {
+        return Err(Ended::LeftToPython);
+    }
+    let (is_negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits.as_bytes()),
+        None => (false, text.strip_prefix('+').unwrap_or(text).as_bytes()),
     };
     if digits.is_empty() {
         return Err(Ended::NotComparable);
@@ -135,10 +137,10 @@ fn parse_whole(text: &str, beside: i64) -> Result<i64, Ended> {
 
 /// Reads a text as Double.valueOf does.
 fn parse_double(text: &str) -> Result<f64, Ended> {
-    let text = text.trim_matches(|character| character <= ' ');
-    if text.len() > LONGEST_DOUBLE {
+    if text.len() > LONGEST_NUMBER {
         return Err(Ended::LeftToPython);
     }
+    let text = text.trim_matches(|character| character <= ' ');
     let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
     let number = match unsigned {
         "NaN" => f64::NAN,
@@ -221,6 +223,7 @@ mod tests {
             ("1_0", Err(NOT), Err(NOT)),
             (" 1", Err(NOT), Err(NOT)),
             ("\u{663}", Err(LEFT), Err(LEFT)),
+            (&"0".repeat(65), Err(LEFT), Err(LEFT)),
         ] {
             assert_eq!(parse_whole(text, 5), integer, "{text:?}");
             assert_eq!(parse_whole(text, LONG), long, "{text:?}");
@@ -294,7 +297,7 @@ mod tests {
             (Text("5.5"), Double(5.5), Ok(Equal)),
             (
                 Whole(i64::MAX),
-                Double(9.223_372_036_854_775_8e18),
+                Double(9.223_372_036_854_776e18),
                 Ok(Equal),
             ),
             (Double(f64::NAN), Double(f64::INFINITY), Ok(Greater)),
