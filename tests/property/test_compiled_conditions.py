@@ -136,6 +136,8 @@ def _is_left(values: list[str | None]) -> bool:
 @given(_CONDITIONS, st.lists(_PROPERTIES, min_size=1, max_size=6))
 @example("a = 5", [b"a\x01" + "\u0665".encode() + b"\x02", b"a\x015"])
 @example("-0 = a", [b"a\x01-0"])
+@example("a < b", [b"a\x01-0\x02b\x010"])
+@example("a < 6.5", ["a\x01\xa05".encode(), b"a\x01\x00 5"])
 @example("a = '\ufffd'", [b"a\x01\xff"])
 def test_the_core_takes_what_the_definition_takes(condition: str, texts: list[bytes]) -> None:
     """It leaves to Python what only Python reads, and nothing else."""
