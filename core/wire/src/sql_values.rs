@@ -295,11 +295,7 @@ mod tests {
             (Whole(4), Text("5"), Ok(Less)),
             (Text("5.5"), Whole(4), Err(NOT)),
             (Text("5.5"), Double(5.5), Ok(Equal)),
-            (
-                Whole(i64::MAX),
-                Double(9.223_372_036_854_776e18),
-                Ok(Equal),
-            ),
+            (Whole(i64::MAX), Double(9.223_372_036_854_776e18), Ok(Equal)),
             (Double(f64::NAN), Double(f64::INFINITY), Ok(Greater)),
             (Double(f64::NAN), Double(-f64::NAN), Ok(Equal)),
             (Double(f64::NEG_INFINITY), Double(f64::NAN), Ok(Less)),

@@ -30,8 +30,10 @@ class SqlFilter:
         tree = parse(text)
         self.names, self._test = build(tree)
         self._read = PropertyReader(self.names).read
-        packed = pack(tree) if compiled.read_condition is not None else None
-        self.condition = compiled.read_condition(packed) if packed is not None else None
+        self.condition: compiled.Condition | None = None
+        read = compiled.read_condition
+        if read is not None and (packed := pack(tree)) is not None:
+            self.condition = read(packed)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Decide by decoded properties."""
