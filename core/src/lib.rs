@@ -1,5 +1,6 @@
 //! Python's door to `mailboat-wire`: converts arguments and results, decides nothing.
 
+mod conditions;
 mod index;
 mod reads;
 mod scans;
@@ -16,6 +17,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reads::property_values, module)?)?;
     module.add_function(wrap_pyfunction!(scans::scan_records, module)?)?;
     module.add_class::<index::IndexSlots>()?;
+    module.add_function(wrap_pyfunction!(conditions::read_condition, module)?)?;
+    module.add_class::<conditions::Condition>()?;
     module.add_class::<sends::SendRounds>()?;
     module.add_class::<sends::Round>()
 }

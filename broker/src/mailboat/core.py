@@ -36,6 +36,7 @@ NEEDED: Final = (
     "decode_rows",
     "property_values",
     "scan_records",
+    "read_condition",
 )
 """What is called of the core."""
 

@@ -3,6 +3,7 @@
 from typing import Final
 
 from mailboat_core._native import (
+    Condition,
     IndexSlots,
     Round,
     SendRounds,
@@ -11,12 +12,14 @@ from mailboat_core._native import (
     decode_records,
     decode_rows,
     property_values,
+    read_condition,
     scan_records,
 )
 
 __version__: Final = "0.1.0"
 
 __all__ = [
+    "Condition",
     "IndexSlots",
     "Round",
     "SendRounds",
@@ -26,5 +29,6 @@ __all__ = [
     "decode_records",
     "decode_rows",
     "property_values",
+    "read_condition",
     "scan_records",
 ]

@@ -61,6 +61,12 @@ class IndexSlots:
     def newest(self, key_hash: int) -> int: ...
     def put(self, rows: bytes, entry_count: int, seconds: int) -> tuple[bytes, int]: ...
 
+@final
+class Condition:
+    def judge(
+        self, records: bytes, at: int, max_messages: int, max_bytes: int
+    ) -> tuple[list[tuple[int, int]], int, int]: ...
+
 def choose_places(
     units: bytes,
     queue_offset: int,
@@ -84,3 +90,4 @@ def scan_records(
     list[tuple[str, int, int, int, bytes, int]],
     list[tuple[bytes, int, int]],
 ]: ...
+def read_condition(packed: bytes) -> Condition | None: ...

@@ -20,5 +20,8 @@ pub mod record;
 pub mod restored;
 pub mod round;
 pub mod scan;
+pub mod sql_condition;
+pub mod sql_program;
+pub mod sql_values;
 pub mod stored_record;
 pub mod topics;

@@ -1,9 +1,11 @@
 //! The text form of properties: `name 0x01 value 0x02` repeated; the last 0x02 may be missing.
 
-const NAME_END: u8 = 1;
+/// Stands behind a name.
+pub const NAME_END: u8 = 1;
 const ENTRY_END: u8 = 2;
 /// More names are not compared with each other.
 const MOST_DISTINCT: usize = 32;
+const BLOCK: usize = 16;
 
 /// Returns names and values in order, without entries that have no separator, name or value.
 ///
@@ -14,6 +16,23 @@ pub fn entries(text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
         let (name, value) = (entry.get(..name_size)?, entry.get(name_size + 1..)?);
         (!name.is_empty() && !value.is_empty()).then_some((name, value))
     })
+}
+
+/// Returns the first entry, without its end, and what stands behind it.
+#[must_use]
+pub fn split_entry(text: &[u8]) -> (&[u8], &[u8]) {
+    // Blocks of this size are looked at in one go.
+    let has_no_end = |block: &&[u8]| {
+        let ends = block.iter().map(|byte| u8::from(*byte == ENTRY_END));
+        ends.fold(0, |found, is_end| found | is_end) == 0
+    };
+    let skipped = text.chunks_exact(BLOCK).take_while(has_no_end).count() * BLOCK;
+    let rest = text.get(skipped..).unwrap_or_default();
+    let Some(size) = rest.iter().position(|byte| *byte == ENTRY_END) else {
+        return (text, &[]);
+    };
+    let (entry, behind) = text.split_at(skipped + size);
+    (entry, behind.get(1..).unwrap_or_default())
 }
 
 /// Returns the value of the first entry of a name, None where there is none or it is empty.
@@ -45,7 +64,7 @@ pub fn distinct_entries(text: &[u8]) -> Option<Vec<(&[u8], &[u8])>> {
 
 #[cfg(test)]
 mod tests {
-    use super::{distinct_entries, entries, value_of};
+    use super::{distinct_entries, entries, split_entry, value_of};
 
     #[test]
     fn the_first_entry_of_a_name_has_its_value() {
@@ -82,5 +101,17 @@ mod tests {
         let many: Vec<String> = (0..33).map(|n| format!("{n}\x01v\x02")).collect();
         let many = many.concat();
         assert_eq!(distinct_entries(many.as_bytes()), None);
+    }
+
+    #[test]
+    fn an_entry_of_any_size_is_split_off() {
+        for size in 0..50 {
+            let entry = vec![b'x'; size];
+            assert_eq!(split_entry(&entry), (&entry[..], &[][..]));
+            for behind in [&b""[..], b"\x02", b"y\x02", &[b'z'; 40]] {
+                let text = [&entry, &b"\x02"[..], behind].concat();
+                assert_eq!(split_entry(&text), (&entry[..], behind));
+            }
+        }
     }
 }

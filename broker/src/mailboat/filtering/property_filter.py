@@ -7,12 +7,19 @@ which is several times cheaper than to decode all of it.
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
+from mailboat.model.compiled import Condition
+
 _NAME_END: Final = b"\x01"
 _ENTRY_END: Final = b"\x02"
 
 
 class PropertyFilter(Protocol):
     """Decides by a message's properties whether a consumer gets it."""
+
+    @property
+    def condition(self) -> Condition | None:
+        """The same for many records at once; None where there is no compiled core for it."""
+        ...
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Decide by decoded properties."""

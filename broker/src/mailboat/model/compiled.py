@@ -4,7 +4,7 @@ Each has its definition in Python beside the place that calls it, and does the s
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from mailboat import core
 
@@ -54,13 +54,34 @@ time; by queue its topic, queue id, first queue offset, first physical offset, u
 physical offset behind the last record; by millisecond an `index_backlog.ROW` for each key, the
 first physical offset and the store time. All messages of one queue are next to each other there."""
 
+class Condition(Protocol):
+    """An SQL92 condition that the core judges."""
+
+    def judge(
+        self, records: bytes, at: int, max_messages: int, max_bytes: int
+    ) -> tuple[list[tuple[int, int]], int, int]:
+        """Judge records that lie back to back, from a position on.
+
+        Returns begin and end of those that are taken (neighbours together), how many they are, and
+        the position of the first record that was not judged: there is none; there are
+        `max_messages`; it is taken and would exceed `max_bytes`; or it is left to Python, for what
+        it is or because this call has done enough.
+        """
+        ...
+
+
+read_condition: Callable[[bytes], Condition | None] | None
+"""Takes a condition as `mailboat.filtering.sql.program` packs it; None where it is none."""
+
 if core.FOUND.is_used:
-    scan_records = core.native.scan_records
     choose_places = core.native.choose_places
     check_records = core.native.check_records
     decode_records = core.native.decode_records
     decode_rows = core.native.decode_rows
     property_values = core.native.property_values
+    read_condition = core.native.read_condition
+    scan_records = core.native.scan_records
 else:
     choose_places = check_records = decode_records = decode_rows = property_values = None
+    read_condition = None
     scan_records = None

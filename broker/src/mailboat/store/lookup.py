@@ -62,8 +62,10 @@ assert _SHAPE_BYTES == HEAD_V4.size
 _ANY_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 # Units looked at in one call when most of them may be filtered out.
 _SCAN_UNITS: Final = 800
-# A read by properties looks at this many messages at once, and ends after this time.
-_CHUNK_UNITS: Final = 32
+# A read by properties looks at this many messages at once, and ends after this time. So many more
+# than it expects to need spare it to look once more.
+_CHUNK_UNITS: Final = 256
+_SPARE_UNITS: Final = 4
 _CHUNK_BYTES: Final = 262_144
 _SLICE_S: Final = 0.002
 # Units of messages that are not there, skipped at once: 80 KB.
@@ -118,29 +120,50 @@ class _Read(NamedTuple):
 class _Matched:
     """The messages that a read by properties has found, and how many it may find."""
 
-    __slots__ = ("_max_bytes", "_max_messages", "records", "size_bytes", "wanted")
+    __slots__ = ("_max_bytes", "_max_messages", "count", "size_bytes", "slices", "wanted")
 
     def __init__(self, wanted: PropertyFilter, max_messages: int, max_bytes: int) -> None:
         """Look for what `wanted` takes."""
         self.wanted = wanted
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self.records: list[memoryview] = []
+        self.slices: list[bytes | memoryview] = []
+        self.count = 0
         self.size_bytes = 0
 
     @property
     def is_full(self) -> bool:
         """Tell whether there are as many records as were asked for."""
-        return len(self.records) >= self._max_messages
+        return self.count >= self._max_messages
+
+    def units_to_look_at(self, looked_at: int) -> int:
+        """Return how many messages to look at next, by what was found among those so far."""
+        units = self._max_messages - self.count
+        if looked_at > self.count:
+            units = units * looked_at // max(self.count, 1) + _SPARE_UNITS
+        return min(units, _CHUNK_UNITS)
 
     def has_room(self, size_bytes: int) -> bool:
         """Tell whether one more record may go along."""
-        return not self.records or self.size_bytes + size_bytes <= self._max_bytes
+        return not self.count or self.size_bytes + size_bytes <= self._max_bytes
 
-    def add(self, record: memoryview) -> None:
-        """Take a record along."""
-        self.records.append(record)
-        self.size_bytes += len(record)
+    def add(self, data: bytes, begin: int, end: int, count: int) -> None:
+        """Take records along that lie back to back."""
+        self.slices.append(data if end - begin == len(data) else memoryview(data)[begin:end])
+        self.size_bytes += end - begin
+        self.count += count
+
+    def judge(self, data: bytes, at: int) -> int:
+        """Let the core judge records from a position on; return that of the first it left."""
+        condition = self.wanted.condition
+        if condition is None or self.is_full:
+            return at
+        room_bytes = self._max_bytes - self.size_bytes
+        runs, count, at = condition.judge(data, at, self._max_messages - self.count, room_bytes)
+        for begin, end in runs:
+            self.add(data, begin, end, 0)
+        self.count += count
+        return at
 
 
 class Lookup:
@@ -241,7 +264,7 @@ class Lookup:
         ends_at_s = self._clock() + _SLICE_S
         at = queue_offset
         while at < high and scan_bytes > 0:
-            units = source.units(queue, at, _CHUNK_UNITS)
+            units = source.units(queue, at, matched.units_to_look_at(at - queue_offset))
             if not units and at > queue_offset:
                 break
             read = self._read_chunk(source, units, at)
@@ -252,9 +275,9 @@ class Lookup:
             at = self._match(data, matched, read.next_offset, ends_at_s)
             if at < read.next_offset or matched.is_full or self._clock() > ends_at_s:
                 break
-        count, total = len(matched.records), matched.size_bytes
+        count, total = matched.count, matched.size_bytes
         if count:
-            return GetResult(GetStatus.FOUND, at, low, high, matched.records, count, total)
+            return GetResult(GetStatus.FOUND, at, low, high, matched.slices, count, total)
         status = GetStatus.NO_MATCHED_MESSAGE if at > queue_offset else GetStatus.DAMAGED
         return GetResult(status, at, low, high, [], 0, 0)
 
@@ -270,27 +293,23 @@ class Lookup:
 
         At least one record is judged.
         """
-        view = memoryview(data)
         queue_offset: int
-        matches, clock = matched.wanted.matches_text, self._clock
-        position = 0
-        while len(data) - position >= FIXED_BYTES:
-            size, magic, queue_offset, sys_flag, body_size = _SHAPE.unpack_from(data, position)
-            end = position + size
-            topic_size_at = position + _SHAPE_BYTES + body_size
+        at = matched.judge(data, 0)
+        while len(data) - at >= FIXED_BYTES:
+            size, magic, queue_offset, sys_flag, body_size = _SHAPE.unpack_from(data, at)
+            if matched.is_full or (at and self._clock() > ends_at_s):
+                return queue_offset
+            end = at + size
+            topic_size_at = at + _SHAPE_BYTES + body_size
             if magic == MAGIC_V1 and not sys_flag & _ANY_V6 and topic_size_at < end:
                 properties_at = topic_size_at + data[topic_size_at] + 3
             else:
-                properties_at = _properties_at(data, position, end)
-            if matches(data, properties_at, end):
+                properties_at = _properties_at(data, at, end)
+            if matched.wanted.matches_text(data, properties_at, end):
                 if not matched.has_room(size):
                     return queue_offset
-                matched.add(view[position:end])
-                if matched.is_full and end < len(data):
-                    return queue_offset + 1
-            position = end
-            if clock() > ends_at_s and position < len(data):
-                return queue_offset + 1
+                matched.add(data, at, end, 1)
+            at = matched.judge(data, end)
         return after
 
     def _read_one(

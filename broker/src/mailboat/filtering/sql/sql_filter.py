@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from mailboat.filtering.property_filter import PropertyReader
 from mailboat.filtering.sql.closures import build
 from mailboat.filtering.sql.parser import parse
+from mailboat.filtering.sql.program import pack
 from mailboat.filtering.sql.values import NotComparableError
+from mailboat.model import compiled
 
 
 class SqlFilter:
@@ -17,7 +19,7 @@ class SqlFilter:
     Not those for which it is false or unknown, or whose properties it cannot compare.
     """
 
-    __slots__ = ("_read", "_test", "names")
+    __slots__ = ("_read", "_test", "condition", "names")
 
     def __init__(self, text: str) -> None:
         """Compile an expression.
@@ -25,8 +27,13 @@ class SqlFilter:
         Raises:
             FilterSyntaxError: it is none, or beyond a limit; the text says where and why.
         """
-        self.names, self._test = build(parse(text))
+        tree = parse(text)
+        self.names, self._test = build(tree)
         self._read = PropertyReader(self.names).read
+        self.condition: compiled.Condition | None = None
+        read = compiled.read_condition
+        if read is not None and (packed := pack(tree)) is not None:
+            self.condition = read(packed)
 
     def matches(self, properties: Mapping[str, str]) -> bool:
         """Decide by decoded properties."""
