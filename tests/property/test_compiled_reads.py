@@ -241,10 +241,10 @@ class _Log:
     def units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
         return self._units[queue_offset * 20 :][: count * 20]
 
-    def copy(self, offsets: Any, sizes: Any, total: int) -> bytes | None:
-        pieces = [self._data[at : at + size] for at, size in zip(offsets, sizes, strict=True)]
-        body = b"".join(pieces)
-        return body if len(body) == total else None
+    def copy(self, places: bytes, runs: Any) -> bytes | None:
+        body = b"".join([self._data[at : at + size] for at, size in runs])
+        sizes = [size for _, size, _ in UNIT.iter_unpack(places)]
+        return body if len(body) == sum(sizes) else None
 
     def record(self, physical_offset: int, size: int) -> bytes | None:
         if physical_offset < 0 or physical_offset + size > len(self._data):
@@ -320,12 +320,10 @@ def _reads(
     codes: frozenset[int] | None = None,
 ) -> object:
     """Return what two reads give, and what they counted; the definition remembers the first."""
-    lookup = Lookup(_NO_LOG, skip_corrupt=skip_corrupt, check_crc=check_crc)
-    lookup._read_many = lookup._read_compiled if is_compiled else lookup._read_together
-    # Reads of one record are done in Python in any case.
-    lookup._read_one = (  # type: ignore[method-assign]
-        lambda source, unit, at, tags: lookup._read_many(source, unit, at, 1, max_bytes, tags)
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_compiled:
+            patch.setattr(compiled, "choose_places", None)
+        lookup = Lookup(_NO_LOG, skip_corrupt=skip_corrupt, check_crc=check_crc)
     queue: Any = _Queue(0, len(log[1]) // 20)
     source = _Log(*log)
     limits = (max_messages, max_bytes, codes)

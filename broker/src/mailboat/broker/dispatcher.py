@@ -7,16 +7,17 @@ whatever they are, have `ROUND_S` together; the rest goes on in the loop's next 
 """
 
 import asyncio
+import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from mailboat.errors import BrokerError, RemoteProtocolError
 from mailboat.model.batch import count_messages
 from mailboat.protocol.codes import RequestCode
-from mailboat.protocol.command import RemotingCommand, decode_command
-from mailboat.protocol.frame import SERIALIZE_JSON, Frame
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.frame import HEADER_MAX_BYTES, SERIALIZE_JSON, Frame
 from mailboat.protocol.send_header import (
     CODE_BY_START,
     START_BYTES,
@@ -44,10 +45,11 @@ _KINDS: Final = {
 _KIND_BY_START: Final = {
     start: _KINDS[code] for start, code in CODE_BY_START.items() if code in _KINDS
 }
-_SEND_STARTS: Final = frozenset(start for start, kind in _KIND_BY_START.items() if kind == _SEND)
 # Where these starts lie in a frame.
 _HEADER_AT: Final = 8
 _START_END: Final = _HEADER_AT + START_BYTES
+_PREFIX: Final = struct.Struct(">II")
+_LENGTH_BYTES: Final = 4
 _RESPONSE_BIT: Final = 1
 # As a plain number: an enumeration takes longer to compare.
 _BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -101,8 +103,8 @@ class SendRounds(Protocol):
 class PullProcessor(Protocol):
     """Answers pulls."""
 
-    def pull(self, connection: Connection, request: PullRequest) -> bytes | None:
-        """Return the answer, None when it comes later or not at all."""
+    def pull(self, connection: Connection, request: PullRequest) -> Sequence[bytes]:
+        """Return the answer in pieces, none when it comes later or not at all."""
         ...
 
     def arrivals(self) -> AbstractContextManager[object]:
@@ -160,15 +162,15 @@ class BrokerDispatcher(Dispatcher):
         return super().process(connection, command)
 
     def read_received(self, connection: Connection, data: bytes) -> bool:
-        """Keep a read that begins with a send for the end of this round of the loop."""
+        """Answer a read that is one pull; keep one that begins with a send until the round ends."""
         parts = self._reads.get(connection)
         if parts is not None:
             parts.append(data)  # It may begin within a frame, and comes later in any case.
-        elif (
-            self._rounds is None
-            or connection.is_write_paused  # A peer that does not read its answers waits.
-            or data[_HEADER_AT:_START_END] not in _SEND_STARTS
-        ):
+        elif connection.is_write_paused:
+            return False  # A peer that does not read its answers waits.
+        elif (kind := _KIND_BY_START.get(data[_HEADER_AT:_START_END])) == _PULL:
+            return self._take_pull(connection, data)
+        elif self._rounds is None or kind != _SEND:
             return False
         else:
             if not self._reads:
@@ -180,6 +182,40 @@ class BrokerDispatcher(Dispatcher):
         if parts is not None or self._reads_bytes >= _MAX_GATHERED_BYTES:
             self._take_reads()
         return True
+
+    def _take_pull(self, connection: Connection, data: bytes) -> bool:
+        """Answer a read if it is one pull, a frame of a JSON header alone; tell whether it was."""
+        header_bytes = len(data) - _HEADER_AT
+        if (
+            data[:_HEADER_AT] != _PREFIX.pack(header_bytes + _LENGTH_BYTES, header_bytes)
+            or header_bytes > HEADER_MAX_BYTES
+            or self._gathered
+        ):
+            return False
+        try:
+            request = decode_pull_header((SERIALIZE_JSON, data[_HEADER_AT:], b""))
+        except (MalformedRequestError, RemoteProtocolError):
+            return False  # Said where frames are taken one by one.
+        if request.flag & _RESPONSE_BIT:
+            return False
+        connection.frames_taken()
+        if answer := self._answer_pull(connection, request):
+            connection.write_pieces(answer)
+        return True
+
+    def _answer_pull(self, connection: Connection, request: PullRequest) -> Sequence[bytes]:
+        assert self._pull is not None
+        try:
+            return self._pull.pull(connection, request)
+        except Exception as error:
+            # As `Dispatcher.process` does: other requests are answered.
+            command = RemotingCommand(
+                request.code,
+                opaque=request.opaque,
+                flag=request.flag,
+                serialize_type=request.serialize_type,
+            )
+            return _pieces(encode_answer(command, answer_error(command, error)))
 
     def reads_ended(self, connection: Connection) -> None:
         """Answer what was read before the peer stopped sending, or sent what cannot be read."""
@@ -322,43 +358,40 @@ class BrokerDispatcher(Dispatcher):
         await super().drain(timeout_s)
 
     def _run_pulls(self, connection: Connection, frames: list[Frame], end_s: float) -> bool:
-        assert self._pull is not None
         answers: list[bytes] = []
         unwritten_bytes = 0
         for index, frame in enumerate(frames):
             try:
                 request = decode_pull_header(frame)
             except MalformedRequestError as error:
-                answer = encode_answer(error.command, answer_error(error.command, error))
+                answer = _pieces(encode_answer(error.command, answer_error(error.command, error)))
             except RemoteProtocolError as error:
-                connection.write(b"".join(answers))
+                connection.write_pieces(answers)
                 connection.protocol_error(error)
                 return False
             else:
                 if request.flag & _RESPONSE_BIT:
                     self._handle(connection, [frame], end_s)
                     continue
-                try:
-                    answer = self._pull.pull(connection, request)
-                except Exception as error:
-                    # As `Dispatcher.process` does: the other pulls of this read are answered.
-                    command = decode_command(frame)
-                    answer = encode_answer(command, answer_error(command, error))
-            if answer is not None:
-                answers.append(answer)
-                unwritten_bytes += len(answer)
+                answer = self._answer_pull(connection, request)
+            answers += answer
+            unwritten_bytes += sum(map(len, answer))
             if time.monotonic() > end_s and index + 1 < len(frames):
                 if answers:
-                    connection.write(b"".join(answers))
+                    connection.write_pieces(answers)
                 connection.defer(frames[index + 1 :])
                 return not connection.is_closed
             if unwritten_bytes > connection.write_high_water_bytes:
-                connection.write(b"".join(answers))
+                connection.write_pieces(answers)
                 answers.clear()
                 unwritten_bytes = 0
                 if connection.is_write_paused:
                     connection.postpone(frames[index + 1 :])
                     return True
         if answers:
-            connection.write(b"".join(answers))
+            connection.write_pieces(answers)
         return True
+
+
+def _pieces(answer: bytes | None) -> Sequence[bytes]:
+    return () if answer is None else (answer,)
