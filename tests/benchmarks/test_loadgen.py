@@ -178,10 +178,12 @@ class FakeBroker:
         self.subscriptions.add((fields["expressionType"], fields["subscription"]))
         count = int(fields["maxMsgNums"])
         if int(fields["sysFlag"]) & 2:
-            start = queue_offset - STORED_PER_QUEUE
+            stored = [bytes(BODY_BYTES)] * STORED_PER_QUEUE
             async with self.arrival:
-                await self.arrival.wait_for(lambda: len(self.bodies[queue]) > start)
-            bodies = self.bodies[queue][start : start + count]
+                await self.arrival.wait_for(
+                    lambda: len(stored) + len(self.bodies[queue]) > queue_offset
+                )
+            bodies = (stored + self.bodies[queue])[queue_offset : queue_offset + count]
         else:
             bodies = [bytes(BODY_BYTES)] * min(count, STORED_PER_QUEUE - queue_offset)
         first = queue_offset + self.skips_an_offset
@@ -376,15 +378,15 @@ async def test_timetable_keeps_its_rate_and_times_each_delivery(program: str) ->
 
 
 async def test_the_tail_consumer_goes_where_it_is_sent(program: str) -> None:
-    """Told that its offset is not there, it asks for the one that the answer names, as clients do."""
+    """Told that its offset is not there, it asks for the one that the answer names."""
     async with fake_broker() as (broker, port):
-        broker.sends_readers_to = STORED_PER_QUEUE + 2
+        broker.sends_readers_to = STORED_PER_QUEUE - 2
         options = ["--rate", 100, "--depth", 64, "--warmup", 0, "--seconds", 1]
         code, output, complaints = await run(program, "timetable", port, *options)
     report = json.loads(output)
     assert (code, report["errors"]) == (0, {"21": QUEUES}), complaints
-    # The two before that offset, of each queue.
-    assert report["undelivered"] == 2 * QUEUES
+    # More of each queue than were sent.
+    assert report["undelivered"] < 0
 
 
 async def test_the_timetable_does_not_rest_while_a_message_is_due(program: str) -> None:

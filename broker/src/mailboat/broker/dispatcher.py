@@ -63,6 +63,8 @@ _MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
 _MAX_GATHERED_WORK: Final = 1_500
 _LONG_HEADER_BYTES: Final = 2_048
 _HEADER_BYTES_A_MESSAGE: Final = 50
+# Answers to pulls are written at once when so much has gathered: until then no budget counts them.
+_MAX_ANSWERS_BYTES: Final = 1024 * 1024
 
 
 class Asker(Protocol):
@@ -128,6 +130,8 @@ class BrokerDispatcher(Dispatcher):
         self._gathered_work = 0
         self._reads: dict[Connection, list[bytes]] = {}
         self._reads_bytes = 0
+        self._answers: list[tuple[Connection, Sequence[bytes]]] = []
+        self._answers_bytes = 0
 
     def use(
         self,
@@ -200,8 +204,21 @@ class BrokerDispatcher(Dispatcher):
             return False
         connection.frames_taken()
         if answer := self._answer_pull(connection, request):
-            connection.write_pieces(answer)
+            if not self._answers:
+                assert self._loop is not None
+                self._loop.call_soon(self._write_answers)
+            self._answers.append((connection, answer))
+            self._answers_bytes += sum(map(len, answer))
+            if self._answers_bytes >= _MAX_ANSWERS_BYTES:
+                self._write_answers()
         return True
+
+    def _write_answers(self) -> None:
+        """Send what pulls of this round have found: their clients come together in the next one."""
+        answers, self._answers = self._answers, []
+        self._answers_bytes = 0
+        for connection, answer in answers:
+            connection.write_pieces(answer)
 
     def _answer_pull(self, connection: Connection, request: PullRequest) -> Sequence[bytes]:
         assert self._pull is not None
@@ -219,6 +236,7 @@ class BrokerDispatcher(Dispatcher):
 
     def reads_ended(self, connection: Connection) -> None:
         """Answer what was read before the peer stopped sending, or sent what cannot be read."""
+        self._write_answers()
         if connection in self._reads:
             self._take_reads()
         # What is left of reads has been gathered for later, when no answer reaches the peer.
@@ -355,6 +373,7 @@ class BrokerDispatcher(Dispatcher):
         """Store what has gathered, then wait as `Dispatcher.drain` does."""
         self._take_reads()
         self._store_gathered()
+        self._write_answers()
         await super().drain(timeout_s)
 
     def _run_pulls(self, connection: Connection, frames: list[Frame], end_s: float) -> bool:

@@ -133,9 +133,7 @@ class PullMessageProcessor:
                 return self._hold(connection, request, wanted)
         return self._nothing(request, result)
 
-    def _pull_cold(
-        self, connection: Connection, request: PullRequest, wanted: _Wanted
-    ) -> Answer:
+    def _pull_cold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> Answer:
         """Read from the disk away from the loop, then answer with what was read."""
         fields = request.fields
         if not self._broker.store_threads.can_read:
@@ -199,9 +197,7 @@ class PullMessageProcessor:
             return self._refusal(request, error)
         return _LATER
 
-    def read_now(
-        self, connection: Connection, request: PullRequest, wanted: _Wanted
-    ) -> Answer:
+    def read_now(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> Answer:
         """Read what was put off; return the answer, nothing when it comes later."""
         fields = request.fields
         if self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset):
