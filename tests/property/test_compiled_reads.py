@@ -1,5 +1,6 @@
 """The compiled reading side and its definition in Python give the same, whatever the bytes are."""
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +23,7 @@ from mailboat.model.record import (
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import UNIT, ConsumeQueue
 from mailboat.store.lookup import Lookup
+from mailboat.store.places import MIN_RECORD_BYTES, choose_places
 from mailboat_spark.records import (
     RawRows,
     decode_body,
@@ -333,3 +335,43 @@ def _reads(
 
 
 _NO_LOG: Any = CommitLog.__new__(CommitLog)
+
+
+@st.composite
+def _units_in_order(draw: st.DrawFn) -> bytes:
+    """Draw units of records in order, some of them back to back."""
+    units, end = b"", draw(st.integers(0, 1 << 40))
+    for _ in range(draw(st.integers(1, 12))):
+        end += draw(st.sampled_from([0, 0, 0, 1, 300]))
+        size = draw(st.sampled_from([MIN_RECORD_BYTES, 200, 201]))
+        units += UNIT.pack(end, size, draw(_CODES))
+        end += size
+    return units
+
+
+@settings(max_examples=300)
+@given(
+    _units_in_order(),
+    st.integers(0, 1 << 40),
+    st.integers(1, 13),
+    st.integers(1, 2600),
+    st.one_of(st.none(), st.frozensets(_CODES)),
+)
+def test_the_same_records_are_chosen(
+    units: bytes,
+    queue_offset: int,
+    max_messages: int,
+    max_bytes: int,
+    codes: frozenset[int] | None,
+) -> None:
+    """The same places, where to go on, and what lies back to back."""
+    assert compiled.choose_places is not None
+    wanted = (units, queue_offset, max_messages, max_bytes, codes)
+    chosen, defined = compiled.choose_places(*wanted), choose_places(*wanted)
+    assert chosen is not None
+    assert defined is not None
+    assert (*chosen[:2], list(chosen[2])) == (*defined[:2], list(defined[2]))
+    ends = [(at, at + size) for at, size in defined[2]]
+    assert all(end < start for (_, end), (start, _) in pairwise(ends))
+    sizes = [size for _, size, _ in UNIT.iter_unpack(defined[0])]
+    assert sum(sizes) == sum(size for _, size in defined[2])
