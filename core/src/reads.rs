@@ -12,7 +12,10 @@ use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PyString, PyTuple};
 /// Names of properties that are kept as Python strings for one call.
 const MOST_NAMES: usize = 32;
 
-/// Returns the packed places of the records that a read takes, and where to go on.
+/// What `choose_places` returns: packed places, where to go on, and the runs of these places.
+type Chosen<'py> = (Bound<'py, PyBytes>, i64, Vec<(i64, i64)>);
+
+/// Returns which records a read takes, None where their places are not in order.
 #[pyfunction]
 pub fn choose_places<'py>(
     py: Python<'py>,
@@ -21,7 +24,7 @@ pub fn choose_places<'py>(
     max_messages: i64,
     max_bytes: i64,
     tags_codes: Option<&Bound<'py, PyFrozenSet>>,
-) -> PyResult<(Bound<'py, PyBytes>, i64)> {
+) -> PyResult<Option<Chosen<'py>>> {
     let mut codes = Vec::new();
     if let Some(tags_codes) = tags_codes {
         for code in tags_codes {
@@ -34,8 +37,8 @@ pub fn choose_places<'py>(
         max_bytes,
         tags_codes: tags_codes.map(|_| &codes[..]),
     };
-    let (chosen, after) = places::choose(units, queue_offset, &limits);
-    Ok((PyBytes::new(py, &chosen), after))
+    let chosen = places::choose(units, queue_offset, &limits);
+    Ok(chosen.map(|chosen| (PyBytes::new(py, &chosen.places), chosen.after, chosen.runs)))
 }
 
 /// Returns the number of the first bad record, -1 when all are good.

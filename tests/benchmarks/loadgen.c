@@ -476,7 +476,11 @@ static int take_pull(struct connection *c, int queue, const struct answer *answe
     if (messages && answer->next_begin_offset != c->cursors[queue])
         errx(2, "nextBeginOffset %" PRId64 " where %" PRId64 " was due", answer->next_begin_offset,
             c->cursors[queue]);
-    if (c->kind == TAIL) return messages;
+    if (c->kind == TAIL) { /* without messages it goes where it is sent, as clients do */
+        if (answer->code && answer->next_begin_offset >= 0)
+            c->cursors[queue] = answer->next_begin_offset;
+        return messages;
+    }
     if (answer->code || c->cursors[queue] >= queue_max[queue]) c->cursors[queue] = queue_min[queue];
     c->queue += (int)option.connections;
     if (c->queue >= queue_count) c->queue = c->index % queue_count;

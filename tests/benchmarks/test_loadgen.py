@@ -32,6 +32,8 @@ class FakeBroker:
         self.answers_with_wrong_opaque = False
         self.skips_an_offset = False
         self.stalls_after = -1
+        self.sends_readers_to = -1
+        self.readers: set[str] = set()
         self.is_serving = asyncio.Event()
         self.is_serving.set()
         self.failures: list[Exception] = []
@@ -83,6 +85,9 @@ class FakeBroker:
         await self.is_serving.wait()
         if self.refuse_every and self.codes.total() % self.refuse_every == 0:
             code, fields, answer_body = 2, Fields(), b""
+        elif self.sends_readers_to >= 0 and self.is_new_reader(header):
+            code, answer_body = 21, b""
+            fields = {"nextBeginOffset": str(self.sends_readers_to)}
         else:
             code, (fields, answer_body) = 0, await self.process(header, body)
         opaque = header["opaque"] + self.answers_with_wrong_opaque
@@ -90,6 +95,17 @@ class FakeBroker:
         data = json.dumps(answer | {"remark": "busy, try {later}"}).encode()
         out.write(struct.pack(">II", 4 + len(data) + len(answer_body), len(data)))
         out.write(data + answer_body)
+
+    def is_new_reader(self, header: dict[str, Any]) -> bool:
+        """Tell whether this is the first pull of a queue; later ones begin where they were sent."""
+        fields = header["extFields"]
+        if header["code"] != 11 or not int(fields["sysFlag"]) & 2:
+            return False
+        if is_new := fields["queueId"] not in self.readers:
+            self.readers.add(fields["queueId"])
+        else:
+            assert int(fields["queueOffset"]) >= self.sends_readers_to
+        return is_new
 
     async def process(self, header: dict[str, Any], body: bytes) -> tuple[Fields, bytes]:
         """Return extFields and body of the answer."""
@@ -162,10 +178,12 @@ class FakeBroker:
         self.subscriptions.add((fields["expressionType"], fields["subscription"]))
         count = int(fields["maxMsgNums"])
         if int(fields["sysFlag"]) & 2:
-            start = queue_offset - STORED_PER_QUEUE
+            stored = [bytes(BODY_BYTES)] * STORED_PER_QUEUE
             async with self.arrival:
-                await self.arrival.wait_for(lambda: len(self.bodies[queue]) > start)
-            bodies = self.bodies[queue][start : start + count]
+                await self.arrival.wait_for(
+                    lambda: len(stored) + len(self.bodies[queue]) > queue_offset
+                )
+            bodies = (stored + self.bodies[queue])[queue_offset : queue_offset + count]
         else:
             bodies = [bytes(BODY_BYTES)] * min(count, STORED_PER_QUEUE - queue_offset)
         first = queue_offset + self.skips_an_offset
@@ -357,6 +375,18 @@ async def test_timetable_keeps_its_rate_and_times_each_delivery(program: str) ->
     assert report["undelivered"] == 0
     assert 0 < report["p50_us"] <= report["end_to_end_p50_us"] < 3_000_000
     assert report["messages"] < broker.codes[310] == broker.messages
+
+
+async def test_the_tail_consumer_goes_where_it_is_sent(program: str) -> None:
+    """Told that its offset is not there, it asks for the one that the answer names."""
+    async with fake_broker() as (broker, port):
+        broker.sends_readers_to = STORED_PER_QUEUE - 2
+        options = ["--rate", 100, "--depth", 64, "--warmup", 0, "--seconds", 1]
+        code, output, complaints = await run(program, "timetable", port, *options)
+    report = json.loads(output)
+    assert (code, report["errors"]) == (0, {"21": QUEUES}), complaints
+    # More of each queue than were sent.
+    assert report["undelivered"] < 0
 
 
 async def test_the_timetable_does_not_rest_while_a_message_is_due(program: str) -> None:

@@ -1,5 +1,6 @@
 """The compiled reading side and its definition in Python give the same, whatever the bytes are."""
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,6 +23,7 @@ from mailboat.model.record import (
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import UNIT, ConsumeQueue
 from mailboat.store.lookup import Lookup
+from mailboat.store.places import MIN_RECORD_BYTES, choose_places
 from mailboat_spark.records import (
     RawRows,
     decode_body,
@@ -241,10 +243,10 @@ class _Log:
     def units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
         return self._units[queue_offset * 20 :][: count * 20]
 
-    def copy(self, offsets: Any, sizes: Any, total: int) -> bytes | None:
-        pieces = [self._data[at : at + size] for at, size in zip(offsets, sizes, strict=True)]
-        body = b"".join(pieces)
-        return body if len(body) == total else None
+    def copy(self, places: bytes, runs: Any) -> bytes | None:
+        body = b"".join([self._data[at : at + size] for at, size in runs])
+        sizes = [size for _, size, _ in UNIT.iter_unpack(places)]
+        return body if len(body) == sum(sizes) else None
 
     def record(self, physical_offset: int, size: int) -> bytes | None:
         if physical_offset < 0 or physical_offset + size > len(self._data):
@@ -320,12 +322,10 @@ def _reads(
     codes: frozenset[int] | None = None,
 ) -> object:
     """Return what two reads give, and what they counted; the definition remembers the first."""
-    lookup = Lookup(_NO_LOG, skip_corrupt=skip_corrupt, check_crc=check_crc)
-    lookup._read_many = lookup._read_compiled if is_compiled else lookup._read_together
-    # Reads of one record are done in Python in any case.
-    lookup._read_one = (  # type: ignore[method-assign]
-        lambda source, unit, at, tags: lookup._read_many(source, unit, at, 1, max_bytes, tags)
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        if not is_compiled:
+            patch.setattr(compiled, "choose_places", None)
+        lookup = Lookup(_NO_LOG, skip_corrupt=skip_corrupt, check_crc=check_crc)
     queue: Any = _Queue(0, len(log[1]) // 20)
     source = _Log(*log)
     limits = (max_messages, max_bytes, codes)
@@ -335,3 +335,46 @@ def _reads(
 
 
 _NO_LOG: Any = CommitLog.__new__(CommitLog)
+
+
+@st.composite
+def _units_in_order(draw: st.DrawFn) -> bytes:
+    """Draw units of records in order, some of them back to back."""
+    units, end = b"", draw(st.integers(0, 1 << 40))
+    for _ in range(draw(st.integers(1, 12))):
+        end += draw(st.sampled_from([0, 0, 0, 1, 300]))
+        size = draw(st.sampled_from([MIN_RECORD_BYTES, 200, 201]))
+        units += UNIT.pack(end, size, draw(_CODES))
+        end += size
+    return units
+
+
+@settings(max_examples=300)
+@given(
+    _units_in_order(),
+    st.integers(0, 1 << 40),
+    st.integers(1, 13),
+    st.integers(1, 12),
+    st.integers(-1, 1),
+    st.one_of(st.none(), st.frozensets(_CODES)),
+)
+def test_the_same_records_are_chosen(
+    units: bytes,
+    queue_offset: int,
+    max_messages: int,
+    room_for: int,
+    more_bytes: int,
+    codes: frozenset[int] | None,
+) -> None:
+    """The same places, where to go on, and what lies back to back."""
+    assert compiled.choose_places is not None
+    max_bytes = sum(size for _, size, _ in list(UNIT.iter_unpack(units))[:room_for]) + more_bytes
+    wanted = (units, queue_offset, max_messages, max_bytes, codes)
+    chosen, defined = compiled.choose_places(*wanted), choose_places(*wanted)
+    assert chosen is not None
+    assert defined is not None
+    assert (*chosen[:2], list(chosen[2])) == (*defined[:2], list(defined[2]))
+    ends = [(at, at + size) for at, size in defined[2]]
+    assert all(end < start for (_, end), (start, _) in pairwise(ends))
+    sizes = [size for _, size, _ in UNIT.iter_unpack(defined[0])]
+    assert sum(sizes) == sum(size for _, size in defined[2])

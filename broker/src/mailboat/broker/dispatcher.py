@@ -7,16 +7,17 @@ whatever they are, have `ROUND_S` together; the rest goes on in the loop's next 
 """
 
 import asyncio
+import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
 from mailboat.errors import BrokerError, RemoteProtocolError
 from mailboat.model.batch import count_messages
 from mailboat.protocol.codes import RequestCode
-from mailboat.protocol.command import RemotingCommand, decode_command
-from mailboat.protocol.frame import SERIALIZE_BINARY, SERIALIZE_JSON, Frame
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.frame import HEADER_MAX_BYTES, SERIALIZE_BINARY, SERIALIZE_JSON, Frame
 from mailboat.protocol.send_header import (
     CODE_BY_START,
     START_BYTES,
@@ -44,7 +45,6 @@ _KINDS: Final = {
 _KIND_BY_START: Final = {
     start: _KINDS[code] for start, code in CODE_BY_START.items() if code in _KINDS
 }
-_SEND_STARTS: Final = frozenset(start for start, kind in _KIND_BY_START.items() if kind == _SEND)
 # Where these starts lie in a frame.
 _HEADER_AT: Final = 8
 _START_END: Final = _HEADER_AT + START_BYTES
@@ -56,6 +56,8 @@ _BINARY_SEND_STARTS: Final = frozenset(
 _FORM_AT: Final = 4
 _FORM_END: Final = 5
 _BINARY: Final = bytes([SERIALIZE_BINARY])
+_PREFIX: Final = struct.Struct(">II")
+_LENGTH_BYTES: Final = 4
 _RESPONSE_BIT: Final = 1
 # As a plain number: an enumeration takes longer to compare.
 _BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -69,6 +71,8 @@ _MAX_GATHERED_BYTES: Final = 4 * 1024 * 1024
 _MAX_GATHERED_WORK: Final = 1_500
 _LONG_HEADER_BYTES: Final = 2_048
 _HEADER_BYTES_A_MESSAGE: Final = 50
+# Answers to pulls are written at once when so much has gathered: until then no budget counts them.
+_MAX_ANSWERS_BYTES: Final = 1024 * 1024
 
 
 class Asker(Protocol):
@@ -120,8 +124,8 @@ class SendRounds(Protocol):
 class PullProcessor(Protocol):
     """Answers pulls."""
 
-    def pull(self, connection: Connection, request: PullRequest) -> bytes | None:
-        """Return the answer, None when it comes later or not at all."""
+    def pull(self, connection: Connection, request: PullRequest) -> Sequence[bytes]:
+        """Return the answer in pieces, none when it comes later or not at all."""
         ...
 
     def arrivals(self) -> AbstractContextManager[object]:
@@ -144,6 +148,8 @@ class BrokerDispatcher(Dispatcher):
         self._gathered_bytes = 0
         self._gathered_work = 0
         self._reads_bytes = 0
+        self._answers: list[tuple[Connection, Sequence[bytes]]] = []
+        self._answers_bytes = 0
 
     def use(
         self,
@@ -180,36 +186,80 @@ class BrokerDispatcher(Dispatcher):
         return super().process(connection, command)
 
     def read_received(self, connection: Connection, data: bytes) -> bool:
-        """Keep a read that begins with a send for the end of this round of the loop."""
+        """Answer a read that is one pull; keep one that begins with a send until the round ends."""
         rounds = self._rounds
-        if rounds is None:
-            return False
-        reads = rounds.reads
-        before = reads.get(connection)
-        if before is not None:
+        if rounds is not None and (before := rounds.reads.get(connection)) is not None:
             # Where one read was as large as reads get, the next one waits for no round of the loop.
-            reads[connection] = before + data
+            rounds.reads[connection] = before + data
             rounds.store()
             return True
         if connection.is_write_paused:
             return False  # A peer that does not read its answers waits.
-        if data[_HEADER_AT:_START_END] not in _SEND_STARTS and (
-            data[_FORM_AT:_FORM_END] != _BINARY
-            or data[_HEADER_AT:_CODE_END] not in _BINARY_SEND_STARTS
-        ):
+        kind = _KIND_BY_START.get(data[_HEADER_AT:_START_END])
+        if kind == _PULL:
+            return self._take_pull(connection, data)
+        if rounds is None or (kind != _SEND and not _is_binary_send(data)):
             return False
-        if not reads:
+        if not rounds.reads:
             assert self._loop is not None
             self._loop.call_soon(rounds.store)
             self._reads_bytes = 0
-        reads[connection] = data
+        rounds.reads[connection] = data
         self._reads_bytes += len(data)
         if self._reads_bytes >= _MAX_GATHERED_BYTES:
             rounds.store()
         return True
 
+    def _take_pull(self, connection: Connection, data: bytes) -> bool:
+        """Answer a read if it is one pull, a frame of a JSON header alone; tell whether it was."""
+        header_bytes = len(data) - _HEADER_AT
+        if (
+            data[:_HEADER_AT] != _PREFIX.pack(header_bytes + _LENGTH_BYTES, header_bytes)
+            or header_bytes > HEADER_MAX_BYTES
+            or self._gathered
+        ):
+            return False
+        try:
+            request = decode_pull_header((SERIALIZE_JSON, data[_HEADER_AT:], b""))
+        except (MalformedRequestError, RemoteProtocolError):
+            return False  # Said where frames are taken one by one.
+        if request.flag & _RESPONSE_BIT:
+            return False
+        connection.frames_taken()
+        if answer := self._answer_pull(connection, request):
+            if not self._answers:
+                assert self._loop is not None
+                self._loop.call_soon(self._write_answers)
+            self._answers.append((connection, answer))
+            self._answers_bytes += sum(map(len, answer))
+            if self._answers_bytes >= _MAX_ANSWERS_BYTES:
+                self._write_answers()
+        return True
+
+    def _write_answers(self) -> None:
+        """Send what pulls of this round have found: their clients come together in the next one."""
+        answers, self._answers = self._answers, []
+        self._answers_bytes = 0
+        for connection, answer in answers:
+            connection.write_pieces(answer)
+
+    def _answer_pull(self, connection: Connection, request: PullRequest) -> Sequence[bytes]:
+        assert self._pull is not None
+        try:
+            return self._pull.pull(connection, request)
+        except Exception as error:
+            # As `Dispatcher.process` does: other requests are answered.
+            command = RemotingCommand(
+                request.code,
+                opaque=request.opaque,
+                flag=request.flag,
+                serialize_type=request.serialize_type,
+            )
+            return _pieces(encode_answer(command, answer_error(command, error)))
+
     def reads_ended(self, connection: Connection) -> None:
         """Answer what was read before the peer stopped sending, or sent what cannot be read."""
+        self._write_answers()
         while self._rounds is not None and connection in self._rounds.reads:
             self._rounds.store()
         # What is left of reads has been gathered for later, when no answer reaches the peer.
@@ -327,46 +377,49 @@ class BrokerDispatcher(Dispatcher):
         while self._rounds is not None and self._rounds.reads:
             self._rounds.store()
         self._store_gathered()
+        self._write_answers()
         await super().drain(timeout_s)
 
     def _run_pulls(self, connection: Connection, frames: list[Frame], end_s: float) -> bool:
-        assert self._pull is not None
         answers: list[bytes] = []
         unwritten_bytes = 0
         for index, frame in enumerate(frames):
             try:
                 request = decode_pull_header(frame)
             except MalformedRequestError as error:
-                answer = encode_answer(error.command, answer_error(error.command, error))
+                answer = _pieces(encode_answer(error.command, answer_error(error.command, error)))
             except RemoteProtocolError as error:
-                connection.write(b"".join(answers))
+                connection.write_pieces(answers)
                 connection.protocol_error(error)
                 return False
             else:
                 if request.flag & _RESPONSE_BIT:
                     self._handle(connection, [frame], end_s)
                     continue
-                try:
-                    answer = self._pull.pull(connection, request)
-                except Exception as error:
-                    # As `Dispatcher.process` does: the other pulls of this read are answered.
-                    command = decode_command(frame)
-                    answer = encode_answer(command, answer_error(command, error))
-            if answer is not None:
-                answers.append(answer)
-                unwritten_bytes += len(answer)
+                answer = self._answer_pull(connection, request)
+            answers += answer
+            unwritten_bytes += sum(map(len, answer))
             if time.monotonic() > end_s and index + 1 < len(frames):
                 if answers:
-                    connection.write(b"".join(answers))
+                    connection.write_pieces(answers)
                 connection.defer(frames[index + 1 :])
                 return not connection.is_closed
             if unwritten_bytes > connection.write_high_water_bytes:
-                connection.write(b"".join(answers))
+                connection.write_pieces(answers)
                 answers.clear()
                 unwritten_bytes = 0
                 if connection.is_write_paused:
                     connection.postpone(frames[index + 1 :])
                     return True
         if answers:
-            connection.write(b"".join(answers))
+            connection.write_pieces(answers)
         return True
+
+
+def _pieces(answer: bytes | None) -> Sequence[bytes]:
+    return () if answer is None else (answer,)
+
+
+def _is_binary_send(data: bytes) -> bool:
+    is_binary = data[_FORM_AT:_FORM_END] == _BINARY
+    return is_binary and data[_HEADER_AT:_CODE_END] in _BINARY_SEND_STARTS

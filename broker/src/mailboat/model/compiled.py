@@ -8,10 +8,17 @@ from typing import Any, Protocol
 
 from mailboat import core
 
-choose_places: Callable[[bytes, int, int, int, frozenset[int] | None], tuple[bytes, int]] | None
+choose_places: (
+    Callable[
+        [bytes, int, int, int, frozenset[int] | None],
+        tuple[bytes, int, list[tuple[int, int]]] | None,
+    ]
+    | None
+)
 """Takes units, the queue offset of the first, limits of messages and bytes, and the tagsCodes that
 are wanted (None: all). Returns the places of the records that these limits allow, packed like
-units with the queue offset for the tagsCode, and the queue offset where to go on."""
+units with the queue offset for the tagsCode; the queue offset where to go on; and physical offset
+and size of what lies back to back. None where places are not in order, or are none of records."""
 
 check_records: Callable[[bytes, bytes, bool], int] | None
 """Takes records back to back, their packed places, and whether to check their checksums. Returns

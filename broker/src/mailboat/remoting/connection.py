@@ -11,7 +11,7 @@ import asyncio
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol, cast
 
 from mailboat.errors import (
@@ -34,6 +34,7 @@ _COMPLAINT_PEERS: Final = 1024
 _OPAQUE_MASK: Final = 0x7FFF_FFFF
 _SWEEP_SLICE: Final = 500  # connections looked at in one go: below a millisecond
 _SLICE_INTERVAL: Final = 0.25  # of the sweep interval
+_FEW_PIECES: Final = 4  # What uvloop sends without an allocation of its own.
 _NO_HOST: Final = bytes(8)  # 0.0.0.0:0
 
 
@@ -194,16 +195,27 @@ class Connection(asyncio.Protocol):
 
         The caller joins small pieces, since each call may be a packet, and no large ones.
         """
+        if (transport := self._admit(len(data))) is not None:
+            transport.write(data)
+
+    def write_pieces(self, pieces: Sequence[bytes]) -> None:
+        """Send pieces with one call, as `write`; a large one among few is not copied."""
+        if (transport := self._admit(sum(map(len, pieces)))) is not None:
+            if len(pieces) > _FEW_PIECES:
+                transport.write(b"".join(pieces))
+            else:
+                transport.writelines(pieces)
+
+    def _admit(self, size: int) -> asyncio.Transport | None:
+        """Count bytes that are to be sent; return where to, None if they are not."""
         transport = self._transport
         if self.is_closed or transport is None or transport.is_closing():
-            return
+            return None
         self._active_since_sweep = True
-        size = len(data)
         self._written_bytes += size
         kept = self._kept
         kept.at_most += size
-        if kept.at_most <= kept.look_at or kept.settle(self, size):
-            transport.write(data)
+        return transport if kept.at_most <= kept.look_at or kept.settle(self, size) else None
 
     async def request(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """Send a request and return the peer's response, whatever its code.

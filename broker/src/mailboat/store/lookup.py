@@ -15,10 +15,7 @@ lookMessageByOffset) and store/ConsumeQueue.java (binarySearchInQueueByTime).
 import logging
 import struct
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
-from functools import lru_cache
-from itertools import accumulate, compress
 from typing import Final, NamedTuple
 
 from isal.isal_zlib import crc32
@@ -44,6 +41,7 @@ from mailboat.store.consume_queue import (
     ConsumeQueue,
     blanks_before_message,
 )
+from mailboat.store.places import choose_places
 from mailboat.store.record_check import (
     CRC_MASK,
     CRC_PROPERTY_REVERSED,
@@ -70,15 +68,8 @@ _CHUNK_BYTES: Final = 262_144
 _SLICE_S: Final = 0.002
 # Units of messages that are not there, skipped at once: 80 KB.
 _BLANKS_TOGETHER: Final = 4096
-_MIN_RECORD_BYTES: Final = FIXED_BYTES + CRC_PROPERTY_BYTES
 # Damaged messages that a search by time looks at one by one: a lost segment has millions.
 _DAMAGED_LOOKS: Final = 64
-
-
-@lru_cache(maxsize=16)
-def _unit_columns(count: int) -> struct.Struct:
-    """Return the layout of so many units as one row."""
-    return struct.Struct(">" + "qiq" * count)
 
 
 class GetStatus:
@@ -185,7 +176,8 @@ class Lookup:
         self._log_source = LogSource(commit_log)
         self._record_check = RecordCheck(check_crc=check_crc)
         is_compiled = compiled.choose_places is not None
-        self._read_many = self._read_compiled if is_compiled else self._read_together
+        self._choose = compiled.choose_places or choose_places
+        self._are_whole = self._are_whole_compiled if is_compiled else self._record_check.are_whole
         self._reported_offset = -1
         self.corrupt_records = 0
         """Reads of messages whose bytes were wrong or not there."""
@@ -224,10 +216,7 @@ class Lookup:
         if not units:
             return GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high, [], 0, 0)
         wanted = (max_messages, max_bytes, tags_codes)
-        if len(units) == UNIT_BYTES:
-            read = self._read_one(source, units, queue_offset, tags_codes)
-        else:
-            read = self._read_many(source, units, queue_offset, *wanted)
+        read = self._read_together(source, units, queue_offset, *wanted)
         if read is None:
             read = self._read_singly(source, units, queue_offset, *wanted)
         at, slices, count, total = read
@@ -283,7 +272,7 @@ class Lookup:
 
     def _read_chunk(self, source: RecordSource, units: bytes, queue_offset: int) -> "_Read":
         wanted = (_CHUNK_UNITS, _CHUNK_BYTES, None)
-        read = self._read_many(source, units, queue_offset, *wanted)
+        read = self._read_together(source, units, queue_offset, *wanted)
         if read is None:
             read = self._read_singly(source, units, queue_offset, *wanted)
         return read
@@ -312,23 +301,6 @@ class Lookup:
             at = matched.judge(data, end)
         return after
 
-    def _read_one(
-        self,
-        source: RecordSource,
-        unit: bytes,
-        queue_offset: int,
-        tags_codes: frozenset[int] | None,
-    ) -> "_Read | None":
-        """Return the record of one unit, None when it is unwanted or damaged."""
-        physical_offset, size, code = UNIT.unpack(unit)
-        if tags_codes is not None and code not in tags_codes:
-            return None
-        try:
-            record = self._whole_record(source, physical_offset, size, queue_offset)
-        except UnreadableError:
-            return None
-        return None if record is None else _Read(queue_offset + 1, [record], 1, size)
-
     def _read_together(
         self,
         source: RecordSource,
@@ -344,57 +316,20 @@ class Lookup:
             None when there is anything out of the ordinary, of which `_read_singly` then makes the
             best: damage, a record without checksum, the end of a segment.
         """
-        columns = _unit_columns(len(units) // UNIT_BYTES).unpack(units)
-        offsets, sizes = columns[::3], columns[1::3]
-        places: Sequence[int] = range(queue_offset, queue_offset + len(sizes))
-        after = queue_offset + len(sizes)
-        if tags_codes is not None:
-            chosen = [code in tags_codes for code in columns[2::3]]
-            places = tuple(compress(places, chosen))
-            offsets = tuple(compress(offsets, chosen))
-            sizes = tuple(compress(sizes, chosen))
-            if not sizes:
-                return _Read(after, [], 0, 0)
-        if not sizes or min(sizes) < _MIN_RECORD_BYTES:
+        chosen = self._choose(units, queue_offset, max_messages, max_bytes, tags_codes)
+        if chosen is None:
             return None
-        count = min(len(sizes), max_messages)
-        total = sum(sizes) if count == len(sizes) else sum(sizes[:count])
-        if total > max_bytes:
-            count = max(bisect_right(list(accumulate(sizes)), max_bytes, 0, count), 1)
-        if count < len(sizes):
-            after = places[count]
-            places, offsets, sizes = places[:count], offsets[:count], sizes[:count]
-            total = sum(sizes)
-        body = source.copy(offsets, sizes, total)
-        if body is None or not self._record_check.are_whole(body, places, offsets, sizes):
-            return None
-        return _Read(after, [body], count, len(body))
-
-    def _read_compiled(
-        self,
-        source: RecordSource,
-        units: bytes,
-        queue_offset: int,
-        max_messages: int,
-        max_bytes: int,
-        tags_codes: frozenset[int] | None,
-    ) -> "_Read | None":
-        """Do what `_read_together` does, with the compiled core."""
-        assert compiled.choose_places is not None
-        assert compiled.check_records is not None
-        places, after = compiled.choose_places(
-            units, queue_offset, max_messages, max_bytes, tags_codes
-        )
+        places, after, runs = chosen
         if not places:
             return _Read(after, [], 0, 0)
-        columns = _unit_columns(len(places) // UNIT_BYTES).unpack(places)
-        offsets, sizes = columns[::3], columns[1::3]
-        if min(sizes) < _MIN_RECORD_BYTES:
+        body = source.copy(places, runs)
+        if body is None or not self._are_whole(body, places):
             return None
-        body = source.copy(offsets, sizes, sum(sizes))
-        if body is None or compiled.check_records(body, places, self._check_crc) >= 0:
-            return None
-        return _Read(after, [body], len(sizes), len(body))
+        return _Read(after, [body], len(places) // UNIT_BYTES, len(body))
+
+    def _are_whole_compiled(self, records: bytes, places: bytes) -> bool:
+        assert compiled.check_records is not None
+        return compiled.check_records(records, places, self._check_crc) < 0
 
     def _read_singly(
         self,

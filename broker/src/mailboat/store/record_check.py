@@ -7,13 +7,14 @@ that.
 """
 
 import struct
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
 from isal.isal_zlib import crc32
 
 from mailboat.model.record import CRC_PROPERTY_BYTES, CRC_PROPERTY_HEAD
+from mailboat.store.consume_queue import UNIT_BYTES
+from mailboat.store.places import unit_columns
 
 # Size, queue offset and physical offset of a record.
 PLACE: Final = struct.Struct(">i16xqq")
@@ -36,18 +37,14 @@ class RecordCheck:
         # Queue offset and physical offset of a read's first record: size and checksum of its bytes.
         self._verified: dict[int, int] = {}
 
-    def are_whole(
-        self,
-        records: bytes,
-        places: Sequence[int],
-        offsets: tuple[int, ...],
-        sizes: tuple[int, ...],
-    ) -> bool:
-        """Tell whether bytes consist of records of these places (queue offsets), offsets and sizes.
+    def are_whole(self, records: bytes, places: bytes) -> bool:
+        """Tell whether bytes consist of the records of these places.
 
         False also where a record carries no checksum property: that one needs a closer look.
         """
-        key = places[0] << 64 | offsets[0]
+        columns = unit_columns(len(places) // UNIT_BYTES).unpack(places)
+        offsets, sizes, queue_offsets = columns[::3], columns[1::3], columns[2::3]
+        key = queue_offsets[0] << 64 | offsets[0]
         fingerprint = len(records) << 32 | crc32(records)
         if self._verified.get(key) == fingerprint:
             return True
@@ -55,7 +52,7 @@ class RecordCheck:
         if len(records) != in_place.size:
             return False
         found = in_place.unpack(records)
-        if (found[::3], found[1::3], found[2::3]) != (sizes, tuple(places), offsets):
+        if (found[::3], found[1::3], found[2::3]) != (sizes, queue_offsets, offsets):
             return False
         if self._check_crc and not _checksums_hold(checksums.unpack(records)):
             return False

@@ -22,6 +22,7 @@ from mailboat.store.consume_queue import (
     read_whole_units,
 )
 from mailboat.store.file_pool import FilePool
+from mailboat.store.places import Run
 from mailboat.store.segment import Segment
 
 _SURELY_SANE_BYTES: Final = 256 * 1024
@@ -42,8 +43,8 @@ class RecordSource(Protocol):
         """
         ...
 
-    def copy(self, offsets: Sequence[int], sizes: Sequence[int], total: int) -> bytes | None:
-        """Return records of `total` bytes back to back, None where that takes more than one go.
+    def copy(self, places: bytes, runs: Sequence[Run]) -> bytes | None:
+        """Return chosen records back to back, None where that takes more than one go.
 
         Raises:
             OSError: they cannot be read now.
@@ -76,25 +77,25 @@ class LogSource:
             return BLANK_UNIT
         return units
 
-    def copy(self, offsets: Sequence[int], sizes: Sequence[int], total: int) -> bytes | None:
+    def copy(self, places: bytes, runs: Sequence[Run]) -> bytes | None:
         """Return records back to back, None when they do not lie in one segment or are lost."""
-        segment = self._commit_log.find(offsets[0])
-        if segment is None:
+        first, size = runs[0]
+        segment = self._commit_log.find(first)
+        if segment is None or (len(places) == UNIT_BYTES and size > _SURELY_SANE_BYTES):
             return None
-        base = segment.start
-        first, end = offsets[0], offsets[-1] + sizes[-1]
-        if end > base + segment.size_bytes or (len(sizes) == 1 and total > _SURELY_SANE_BYTES):
-            return None
+        start = segment.start
         try:
-            if end - first == total:
-                return segment.read(first - base, total)
-            runs = _runs(offsets, sizes, base)
+            if len(runs) == 1:
+                return segment.read(first - start, size) if first + size <= segment.end else None
+            last, last_size = runs[-1]
+            end = last + last_size
+            if end > segment.end:
+                return None
             if end - first > _READ_ALONG_BYTES * len(runs):
-                return segment.read_pieces(runs)
-            data = memoryview(segment.read(first - base, end - first))
-            skipped = first - base
-            return b"".join([data[at - skipped : at - skipped + size] for at, size in runs])
-        except (UnreadableError, ValueError):
+                return segment.read_pieces([(at - start, size) for at, size in runs])
+            data = memoryview(segment.read(first - start, end - first))
+            return b"".join([data[at - first : at - first + size] for at, size in runs])
+        except UnreadableError:
             return None
 
     def record(self, physical_offset: int, size: int) -> bytes | None:
@@ -134,11 +135,11 @@ class Fetched:
             return b""
         return self._units[begin : begin + count * UNIT_BYTES]
 
-    def copy(self, offsets: Sequence[int], sizes: Sequence[int], total: int) -> bytes | None:
+    def copy(self, places: bytes, runs: Sequence[Run]) -> bytes | None:
         """Return records back to back, None when one of them is lost."""
-        pieces = [self._records.get(physical_offset) for physical_offset in offsets]
+        pieces = [self._records.get(place[0]) for place in UNIT.iter_unpack(places)]
         whole = [piece for piece in pieces if isinstance(piece, bytes)]
-        return b"".join(whole) if len(whole) == len(sizes) else None
+        return b"".join(whole) if len(whole) == len(pieces) else None
 
     def record(self, physical_offset: int, size: int) -> bytes | None:
         """Return the bytes at a place of the log, None where there are not so many."""
@@ -266,22 +267,3 @@ def find_segment(segments: list[Segment], physical_offset: int) -> Segment | Non
 def _is_size(data: bytes, size: int) -> bool:
     """Tell whether a record begins with this size."""
     return int.from_bytes(data, "big") == size
-
-
-def _runs(offsets: Sequence[int], sizes: Sequence[int], base: int) -> list[tuple[int, int]]:
-    """Join what lies back to back; return position and size of each run.
-
-    Raises:
-        ValueError: the records do not lie in order.
-    """
-    runs = []
-    start, end = offsets[0], offsets[0]
-    for at, size in zip(offsets, sizes, strict=True):
-        if at != end:
-            if at < end:
-                raise ValueError("the records do not lie in order")
-            runs.append((start - base, end - start))
-            start = at
-        end = at + size
-    runs.append((start - base, end - start))
-    return runs

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -41,6 +42,11 @@ class NotedTransport(asyncio.Transport):
         """Take note of the bytes."""
         self.written.append(bytes(data))
         self.unsent += len(data) if self.is_stuck else 0
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Take note of each piece."""
+        for data in list_of_data:
+            self.write(data)
 
     def is_closing(self) -> bool:
         """Whether it was closed either way."""
@@ -568,3 +574,16 @@ async def test_opaque_stays_an_int32() -> None:
     assert [(2**31 - 1, True), (0, True)] == [
         (command.opaque, command.is_oneway) for command in sent(transport)
     ]
+
+
+async def test_few_pieces_leave_as_they_are_and_many_joined() -> None:
+    """A large piece is not copied; all pieces count as written, and none is to a closed peer."""
+    connection, transport, _ = connect(owner := new_set())
+    connection.write_pieces([b"head", b"body"])
+    assert transport.written == [b"head", b"body"]
+    connection.write_pieces([b"1", b"2", b"3", b"4", b"5"])
+    assert transport.written[2:] == [b"12345"]
+    assert owner.kept.at_most == len(b"headbody12345")
+    connection.close()
+    connection.write_pieces([b"late", b"r"])
+    assert len(transport.written) == 3

@@ -5,7 +5,7 @@ Source: apache/rocketmq broker/processor/PullMessageProcessor.java @ rocketmq-al
 
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -57,6 +57,11 @@ _SHORT_TEXT: Final = 128
 _FEW_CODES: Final = 8
 _CODE_BYTES: Final = 80
 
+Answer: TypeAlias = Sequence[bytes]
+"""A frame in pieces; none where nobody waits for it, or it comes later."""
+
+_LATER: Final[Answer] = ()
+
 _Until: TypeAlias = Callable[[Callable[[], None]], None]
 
 
@@ -81,14 +86,14 @@ class PullMessageProcessor:
         self._long_polling = broker.settings.broker.long_polling_enable
         self._short_polling_s = broker.settings.broker.short_polling_time_mills / 1000
 
-    def pull(self, connection: Connection, request: PullRequest) -> bytes | None:
-        """Return the encoded answer, None when it comes later or nobody waits for it."""
+    def pull(self, connection: Connection, request: PullRequest) -> Answer:
+        """Return the answer, nothing when it comes later or nobody waits for it."""
         fields = request.fields
         try:
             wanted = self._check(fields)
             if isinstance(wanted, str) and self._find_filter(fields, wanted) is None:
                 self._pull_when_compiled(connection, request, wanted)
-                return None
+                return _LATER
         except BrokerError as error:
             return self._refusal(request, error)
         if fields.sys_flag & PULL_COMMIT_OFFSET:
@@ -111,7 +116,7 @@ class PullMessageProcessor:
         request: PullRequest,
         wanted: _Wanted,
         source: RecordSource | None = None,
-    ) -> bytes | None:
+    ) -> Answer:
         """Answer from memory, or from what was read from the disk."""
         fields = request.fields
         try:
@@ -128,9 +133,7 @@ class PullMessageProcessor:
                 return self._hold(connection, request, wanted)
         return self._nothing(request, result)
 
-    def _pull_cold(
-        self, connection: Connection, request: PullRequest, wanted: _Wanted
-    ) -> bytes | None:
+    def _pull_cold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> Answer:
         """Read from the disk away from the loop, then answer with what was read."""
         fields = request.fields
         if not self._broker.store_threads.can_read:
@@ -159,7 +162,7 @@ class PullMessageProcessor:
             count = self._count(fields)
             limits = Limits(units_to_look_at(count, wanted), count, self._max_bytes, wanted)
         self._store.fetch(fields.topic, fields.queue_id, fields.queue_offset, limits, read)
-        return None
+        return _LATER
 
     def _answer_cold(
         self,
@@ -179,12 +182,12 @@ class PullMessageProcessor:
             answer = self._answer(connection, request, wanted, source)
         else:
             answer = self._unreadable(request, error)
-        if answer is not None:
-            connection.write(answer)
+        if answer:
+            connection.write_pieces(answer)
 
     def _put_off(
         self, connection: Connection, request: PullRequest, wanted: _Wanted, until: _Until
-    ) -> bytes | None:
+    ) -> Answer:
         """Read later: once `until` has called what it gets, and there is room for an answer."""
         size = _text_bytes(request.fields, wanted)
         held = _WaitForRoom(connection, size, processor=self, request=request, wanted=wanted)
@@ -192,12 +195,10 @@ class PullMessageProcessor:
             until(self._holds.keep(held))
         except BrokerError as error:
             return self._refusal(request, error)
-        return None
+        return _LATER
 
-    def read_now(
-        self, connection: Connection, request: PullRequest, wanted: _Wanted
-    ) -> bytes | None:
-        """Read what was put off; return the answer, None when it comes later."""
+    def read_now(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> Answer:
+        """Read what was put off; return the answer, nothing when it comes later."""
         fields = request.fields
         if self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset):
             return self._answer(connection, request, wanted)
@@ -361,7 +362,7 @@ class PullMessageProcessor:
             source,
         )
 
-    def _hold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> bytes | None:
+    def _hold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> Answer:
         """Let a pull wait for a message; return a refusal if too many do."""
         fields = request.fields
         suspend_s = fields.suspend_timeout_millis / 1000
@@ -379,7 +380,7 @@ class PullMessageProcessor:
             self._holds.hold(held, fields.topic, fields.queue_id, suspend_s)
         except BrokerError as error:
             return self._refusal(request, error)
-        return None
+        return _LATER
 
     def look_again(self, held: "_WaitForMessage", is_late: bool) -> bool:
         """Answer a pull that waits if there is something for it, or if its time is up.
@@ -392,9 +393,7 @@ class PullMessageProcessor:
         try:
             result = self._get(fields, held.scanned_offset, held.wanted)
         except OSError as error:
-            unreadable = self._unreadable(request, error)
-            if unreadable is not None:
-                held.connection.write(unreadable)
+            held.write(self._unreadable(request, error))
             return True
         if result.status == GetStatus.FOUND:
             answer = self._found(request, result)
@@ -417,13 +416,12 @@ class PullMessageProcessor:
             answer = self._nothing(request, result)
         else:
             return False
-        if answer is not None:
-            held.connection.write(answer)
+        held.write(answer)
         return True
 
     # -- answers --------------------------------------------------------------------------------
 
-    def _found(self, request: PullRequest, result: GetResult) -> bytes | None:
+    def _found(self, request: PullRequest, result: GetResult) -> Answer:
         fields = request.fields
         self._broker.stats.record_get(
             fields.topic, fields.consumer_group, result.message_count, result.size_bytes
@@ -441,9 +439,9 @@ class PullMessageProcessor:
             max_offset=result.max_offset,
             body_size=result.size_bytes,
         )
-        return b"".join((header, *result.slices))
+        return (header, b"".join(result.slices))
 
-    def _nothing(self, request: PullRequest, result: GetResult) -> bytes | None:
+    def _nothing(self, request: PullRequest, result: GetResult) -> Answer:
         fields = request.fields
         self._broker.stats.record_get_miss()
         if result.status == GetStatus.DAMAGED:
@@ -476,35 +474,29 @@ class PullMessageProcessor:
             return result
         return result._replace(next_offset=committed)
 
-    def _generic(self, request: PullRequest, code: int, result: GetResult) -> bytes | None:
+    def _generic(self, request: PullRequest, code: int, result: GetResult) -> Answer:
         if request.flag & _ONEWAY_BIT:
-            return None
-        return (
-            _command(request)
-            .response(
-                code,
-                ext_fields={
-                    "suggestWhichBrokerId": 0,
-                    "nextBeginOffset": result.next_offset,
-                    "minOffset": result.min_offset,
-                    "maxOffset": result.max_offset,
-                },
-                body=b"".join(result.slices),
-            )
-            .encode()
-        )
+            return _LATER
+        fields = {
+            "suggestWhichBrokerId": 0,
+            "nextBeginOffset": result.next_offset,
+            "minOffset": result.min_offset,
+            "maxOffset": result.max_offset,
+        }
+        answer = _command(request).response(code, ext_fields=fields)
+        return (answer.encode_head(result.size_bytes), b"".join(result.slices))
 
-    def _unreadable(self, request: PullRequest, error: OSError) -> bytes | None:
+    def _unreadable(self, request: PullRequest, error: OSError) -> Answer:
         fields = request.fields
         place = f"topic {fields.topic} queue {fields.queue_id}"
         _log.warning("pull failed %s: %s", place, error)
         remark = f"{place} cannot be read: {error}"
         return self._refusal(request, BrokerError(ResponseCode.SYSTEM_ERROR, remark))
 
-    def _refusal(self, request: PullRequest, error: BrokerError) -> bytes | None:
+    def _refusal(self, request: PullRequest, error: BrokerError) -> Answer:
         if request.flag & _ONEWAY_BIT:
-            return None
-        return _command(request).response(error.code, error.remark).encode()
+            return _LATER
+        return (_command(request).response(error.code, error.remark).encode(),)
 
 
 class _Wait(HeldPull, gc=False, eq=False, kw_only=True):
@@ -516,11 +508,13 @@ class _Wait(HeldPull, gc=False, eq=False, kw_only=True):
 
     def failed(self, error: Exception) -> None:
         command = _command(self.request)
-        self._write(encode_answer(command, answer_error(command, error)))
+        answer = encode_answer(command, answer_error(command, error))
+        self.write(_LATER if answer is None else (answer,))
 
-    def _write(self, answer: bytes | None) -> None:
-        if answer is not None:
-            self.connection.write(answer)
+    def write(self, answer: Answer) -> None:
+        """Send the answer if there is one now."""
+        if answer:
+            self.connection.write_pieces(answer)
 
 
 class _WaitForMessage(_Wait, gc=False, eq=False, kw_only=True):
@@ -536,7 +530,7 @@ class _WaitForRoom(_Wait, gc=False, eq=False, kw_only=True):
     """Waits until it may be read."""
 
     def retry(self, is_late: bool) -> bool:
-        self._write(self.processor.read_now(self.connection, self.request, self.wanted))
+        self.write(self.processor.read_now(self.connection, self.request, self.wanted))
         return True
 
 
@@ -544,7 +538,7 @@ class _WaitForFilter(_Wait, gc=False, eq=False, kw_only=True):
     """Waits until its expression is compiled."""
 
     def retry(self, is_late: bool) -> bool:
-        self._write(self.processor.pull(self.connection, self.request))
+        self.write(self.processor.pull(self.connection, self.request))
         return True
 
 
