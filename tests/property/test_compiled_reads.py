@@ -183,7 +183,7 @@ def _outcome(decode: Any, body: bytes) -> object:
         messages = decode(body)
     except CorruptRecordError as error:
         return str(error), error.physical_offset
-    names = record_decoder.MessageExt.__slots__
+    names = record_decoder.MessageExt.__struct_fields__
     rows = [[getattr(message, name) for name in names] for message in messages]
     return [
         [(type(value), list(value.items()) if isinstance(value, dict) else value) for value in row]

@@ -7,10 +7,12 @@ by such a call, which it must not wait for.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from types import CoroutineType, coroutine
+from typing import Any, TypeVar, cast
 
 from mailboat.client.background import cancel_requests, forget_cancel_requests
 from mailboat.errors import MailboatError
@@ -54,9 +56,22 @@ async def call_back(
     requests_before = cancel_requests()
     call = _Call(owner)
     token = _current_call.set(call)
+    began_s = time.monotonic()
     try:
-        async with asyncio.timeout(timeout_s):
-            result = await function(argument)
+        awaitable: Awaitable[T] | None = function(argument)
+        if type(awaitable) is CoroutineType:
+            try:
+                # Most functions return without having waited, and those need no timer.
+                awaited = awaitable.send(None)
+            except StopIteration as end:
+                awaitable, result = None, cast(T, end.value)
+            else:
+                awaitable = _go_on(awaitable, awaited)
+        if awaitable is not None:
+            if timeout_s is not None:
+                timeout_s -= time.monotonic() - began_s
+            async with asyncio.timeout(timeout_s):
+                result = await awaitable
     except asyncio.CancelledError as error:
         if cancel_requests() > requests_before:
             raise
@@ -75,6 +90,24 @@ async def call_back(
         _current_call.reset(token)
     forget_cancel_requests(requests_before)
     return result
+
+
+@coroutine
+def _go_on(begun: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Go on with a coroutine that waits for something."""
+    while True:
+        try:
+            try:
+                yield awaited
+            except GeneratorExit:
+                begun.close()
+                raise
+            except BaseException as error:
+                awaited = begun.throw(error)
+            else:
+                awaited = begun.send(None)
+        except StopIteration as end:
+            return cast(T, end.value)
 
 
 def is_inside(owner: object) -> bool:

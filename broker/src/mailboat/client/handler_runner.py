@@ -5,7 +5,7 @@ Source: apache/rocketmq client/impl/consumer/ConsumeMessageService.java.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -86,7 +86,7 @@ class HandlerRunner:
             if not self._running:
                 self._idle.set()
 
-    async def run(self, messages: list[MessageExt]) -> Exception | None:
+    async def run(self, messages: Sequence[MessageExt]) -> Exception | None:
         """Call the handler of these messages' topic; return what it raised, or None."""
         topic = messages[0].topic
         try:
