@@ -125,7 +125,8 @@ class ConsumeService:
 
     async def _consume(self) -> None:
         """Take requests to handlers until there are none, or others should have a turn."""
-        requests, runner = self._requests, self._runner
+        requests, runner, task = self._requests, self._runner, asyncio.current_task()
+        assert task is not None
         end_s = time.monotonic() + _TURN_S
         while requests:
             process_queue, messages = requests.popleft()
@@ -133,7 +134,8 @@ class ConsumeService:
             if process_queue.dropped or runner.is_stopping:
                 continue
             try:
-                error = await runner.run(messages)
+                outcome = runner.begin(messages, task)
+                error = None if outcome is None else await outcome
                 if error is None:
                     process_queue.finish(messages)
                 else:
