@@ -112,10 +112,12 @@ def _mutated(draw: st.DrawFn, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def _record(magic: int, flags: int, *, has_checksum: bool) -> bytes:
+def _record(
+    magic: int, flags: int, *, has_checksum: bool, text: bytes = b"KEYS\x01a b\x02TAGS\x01A\x02"
+) -> bytes:
     """Return a record at queue offset 3 and physical offset 0."""
     host = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
-    topic, body, text = b"orders", b"some body", b"KEYS\x01a b\x02TAGS\x01A\x02"
+    topic, body = b"orders", b"some body"
     rest = (host * 3)[: 20 if flags & 0x10 else 8] + (1_700_000_000_000).to_bytes(8, "big")
     rest += (host * 3)[: 20 if flags & 0x20 else 8] + TAIL.pack(3, 5, len(body)) + body
     rest += len(topic).to_bytes(2 if magic == MAGIC_V2 else 1, "big") + topic
@@ -172,6 +174,19 @@ def test_whole_records_are_decoded_by_the_core_alone(made: list[_Made]) -> None:
     assert compiled.decode_records is not None
     rows, at = compiled.decode_records(body)
     assert (len(rows), at) == (len(made), len(body))
+
+
+def test_names_of_properties_are_told_apart_wherever_they_stand() -> None:
+    """Records that name more, fewer, other and reordered properties follow each other."""
+    names = ([b"a", b"b", b"c"], [b"a", b"c", b"b"], [b"b"], [], [b"a", b"b", b"c", b"d"], [b"c"])
+    body = b"".join(
+        _record(MAGIC_V1, 0, has_checksum=False, text=b"".join(n + b"\x01v\x02" for n in stored))
+        for stored in names
+    )
+    assert _outcome(decode_messages, body) == _outcome(_defined, body)
+    assert [list(message.properties) for message in decode_messages(body)] == [
+        [name.decode() for name in stored] for stored in names
+    ]
 
 
 def _defined(body: bytes) -> list[Any]:
