@@ -112,16 +112,22 @@ class ConsumeService:
         try:
             await woken
         finally:
-            if woken.cancelled():
+            if woken in self._idle:
                 self._idle.remove(woken)
             else:
                 self._is_waking = False
 
     def _wake(self) -> None:
         """Have one more worker look for requests, if there are any."""
-        if self._idle and self._requests and not self._is_waking:
-            self._is_waking = True
-            self._idle.popleft().set_result(None)
+        if self._is_waking or not self._requests:
+            return
+        while self._idle:
+            woken = self._idle.popleft()
+            # One that is cancelled has not left yet.
+            if not woken.done():
+                self._is_waking = True
+                woken.set_result(None)
+                return
 
     async def _consume(self) -> None:
         """Take requests to handlers until there are none, or others should have a turn."""
