@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from mailboat.client.background import cancel_requests, forget_cancel_requests
+from mailboat.client.background import forget_cancel_requests
 from mailboat.errors import MailboatError
 
 logger = logging.getLogger(__name__)

@@ -210,9 +210,7 @@ def prepare_batch(
     return Outgoing(RequestCode.SEND_BATCH_MESSAGE, ",".join(ids), body, fields)
 
 
-def _fields(
-    group: str, topic: str, properties: str, *, sys_flag: int, flag: int
-) -> dict[str, str]:
+def _fields(group: str, topic: str, properties: str, *, sys_flag: int, flag: int) -> dict[str, str]:
     return {
         "a": group,
         "b": topic,

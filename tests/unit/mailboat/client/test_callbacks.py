@@ -120,7 +120,7 @@ async def test_inside_is_only_while_the_call_runs():
 
 
 async def test_call_that_does_not_wait_leaves_no_trace():
-    """Neither what it starts is inside when it has returned, nor does its own cancellation count."""
+    """What it started is outside once it has returned, and its cancellation does not count."""
     seen: list[bool] = []
 
     async def look() -> None:
