@@ -9,9 +9,6 @@ use mailboat_wire::stored_record::StoredRecord;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyFrozenSet, PyList, PyString, PyTuple};
 
-/// Names of properties that are kept as Python strings for one call.
-const MOST_NAMES: usize = 32;
-
 /// What `choose_places` returns: packed places, where to go on, and the runs of these places.
 type Chosen<'py> = (Bound<'py, PyBytes>, i64, Vec<(i64, i64)>);
 
@@ -211,21 +208,23 @@ impl<'py, 'a> Texts<'py, 'a> {
 
     fn properties(&mut self, stored: &'a [u8]) -> PyResult<Bound<'py, PyDict>> {
         let properties = PyDict::new(self.py);
-        for (name, value) in property_text::entries(stored) {
-            properties.set_item(self.name(name), text(self.py, value))?;
+        for (place, (name, value)) in property_text::entries(stored).enumerate() {
+            properties.set_item(self.name(place, name), text(self.py, value))?;
         }
         Ok(properties)
     }
 
-    fn name(&mut self, name: &'a [u8]) -> Bound<'py, PyString> {
-        if let Some((_, known)) = self.names.iter().find(|(stored, _)| *stored == name) {
-            return known.clone();
+    /// Returns the name of an entry, which mostly is that of the record before at the same place.
+    fn name(&mut self, place: usize, name: &'a [u8]) -> Bound<'py, PyString> {
+        match self.names.get(place) {
+            Some((stored, known)) if *stored == name => known.clone(),
+            _ => {
+                let made = text(self.py, name);
+                self.names.truncate(place);
+                self.names.push((name, made.clone()));
+                made
+            }
         }
-        let made = text(self.py, name);
-        if self.names.len() < MOST_NAMES {
-            self.names.push((name, made.clone()));
-        }
-        made
     }
 }
 

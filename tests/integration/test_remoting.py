@@ -373,6 +373,24 @@ async def test_slow_answer_does_not_cost_the_connection(service: Service) -> Non
         assert "released" == (await patient).remark
 
 
+async def test_every_request_has_its_own_timeout(service: Service) -> None:
+    """A short one that was asked last is over first, and the others go on."""
+    loop = asyncio.get_running_loop()
+    ended: list[float] = []
+
+    async def ask(timeout_s: float) -> None:
+        began_s = loop.time()
+        with pytest.raises(RequestTimeoutError, match=f"within {timeout_s:g} s"):
+            await client.request(service.address, RemotingCommand.request(HOLD), timeout_s)
+        ended.append(timeout_s)
+        assert timeout_s - 0.002 <= loop.time() - began_s < timeout_s + 1
+
+    async with client_of() as client:
+        await client.request(service.address, RemotingCommand.request(ECHO), 5)
+        await asyncio.gather(ask(0.25), ask(0.15), ask(0.05), ask(0.2))
+    assert ended == [0.05, 0.15, 0.2, 0.25]
+
+
 async def test_concurrent_first_requests_share_one_connection(service: Service) -> None:
     """Requests that meet no connection wait for the same attempt."""
     async with client_of() as client:

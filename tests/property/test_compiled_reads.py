@@ -114,10 +114,12 @@ def _mutated(draw: st.DrawFn, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def _record(magic: int, flags: int, *, has_checksum: bool) -> bytes:
+def _record(
+    magic: int, flags: int, *, has_checksum: bool, text: bytes = b"KEYS\x01a b\x02TAGS\x01A\x02"
+) -> bytes:
     """Return a record at queue offset 3 and physical offset 0."""
     host = bytes((127, 0, 0, 1, 0, 0, 0x2A, 0x9F))
-    topic, body, text = b"orders", b"some body", b"KEYS\x01a b\x02TAGS\x01A\x02"
+    topic, body = b"orders", b"some body"
     rest = (host * 3)[: 20 if flags & 0x10 else 8] + (1_700_000_000_000).to_bytes(8, "big")
     rest += (host * 3)[: 20 if flags & 0x20 else 8] + TAIL.pack(3, 5, len(body)) + body
     rest += len(topic).to_bytes(2 if magic == MAGIC_V2 else 1, "big") + topic
@@ -176,6 +178,19 @@ def test_whole_records_are_decoded_by_the_core_alone(made: list[_Made]) -> None:
     assert (len(rows), at) == (len(made), len(body))
 
 
+def test_names_of_properties_are_told_apart_wherever_they_stand() -> None:
+    """Records that name more, fewer, other and reordered properties follow each other."""
+    names = ([b"a", b"b", b"c"], [b"a", b"c", b"b"], [b"b"], [], [b"a", b"b", b"c", b"d"], [b"c"])
+    body = b"".join(
+        _record(MAGIC_V1, 0, has_checksum=False, text=b"".join(n + b"\x01v\x02" for n in stored))
+        for stored in names
+    )
+    assert _outcome(decode_messages, body) == _outcome(_defined, body)
+    assert [list(message.properties) for message in decode_messages(body)] == [
+        [name.decode() for name in stored] for stored in names
+    ]
+
+
 def _defined(body: bytes) -> list[Any]:
     return decode_messages_from(body, 0)
 
@@ -185,7 +200,7 @@ def _outcome(decode: Any, body: bytes) -> object:
         messages = decode(body)
     except CorruptRecordError as error:
         return str(error), error.physical_offset
-    names = record_decoder.MessageExt.__slots__
+    names = record_decoder.MessageExt.__struct_fields__
     rows = [[getattr(message, name) for name in names] for message in messages]
     return [
         [(type(value), list(value.items()) if isinstance(value, dict) else value) for value in row]

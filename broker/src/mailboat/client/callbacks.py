@@ -7,12 +7,15 @@ by such a call, which it must not wait for.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any, TypeVar
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextvars import ContextVar, Token
+from types import CoroutineType, coroutine
+from typing import Any, TypeVar, cast
 
-from mailboat.client.background import cancel_requests, forget_cancel_requests
+import msgspec
+
+from mailboat.client.background import forget_cancel_requests
 from mailboat.errors import MailboatError
 
 logger = logging.getLogger(__name__)
@@ -21,11 +24,11 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 
-@dataclass(eq=False, slots=True)
-class _Call:
-    """One call, made for `owner`."""
+class _Call(msgspec.Struct, eq=False):
+    """One call, made for `owner`; the time is `time.monotonic`."""
 
     owner: object
+    began_s: float
     is_running: bool = True
 
 
@@ -35,11 +38,27 @@ _current_call: ContextVar[_Call | None] = ContextVar("mailboat_callback", defaul
 async def call_back(
     owner: object, function: Callable[[A], Awaitable[T]], argument: A, timeout_s: float | None
 ) -> T:
-    """Return what `function` returns for `argument`.
+    """Return what `function` returns for `argument`; see `begin_call`."""
+    task = asyncio.current_task()
+    assert task is not None
+    result, rest = begin_call(task, owner, function, argument, timeout_s)
+    return cast(T, result) if rest is None else await rest
 
-    Only the caller's own cancellation comes out as CancelledError.
+
+def begin_call(
+    task: asyncio.Task[Any],
+    owner: object,
+    function: Callable[[A], Awaitable[T]],
+    argument: A,
+    timeout_s: float | None,
+) -> tuple[T | None, Coroutine[Any, Any, T] | None]:
+    """Call `function` up to where it waits for something; most do not, and need no timer.
+
+    Return what it returned, or what gives that when it is awaited, which must be done at once. Only
+    the caller's own cancellation comes out as CancelledError.
 
     Args:
+        task: the caller's.
         owner: for whom the call is made; see `is_inside`.
         function: the program's function.
         argument: what it is called with.
@@ -51,30 +70,89 @@ async def call_back(
         MailboatError: something that it waited for was cancelled, or it raised what is no
             Exception.
     """
-    requests_before = cancel_requests()
-    call = _Call(owner)
+    requests_before = task.cancelling()
+    call = _Call(owner, time.monotonic())
     token = _current_call.set(call)
+    rest: Awaitable[T] | None = None
+    result: T | None = None
+    try:
+        rest = function(argument)
+        if type(rest) is CoroutineType:
+            try:
+                awaited = rest.send(None)
+            except StopIteration as end:
+                rest, result = None, end.value
+            else:
+                rest = _go_on(rest, awaited)
+    except BaseException as error:
+        rest = None
+        _raise_instead(error, task, requests_before)
+        raise
+    finally:
+        if rest is None:
+            call.is_running = False
+            _current_call.reset(token)
+    if rest is not None:
+        return None, _end_call(rest, call, token, timeout_s, task, requests_before)
+    if task.cancelling() > requests_before:
+        forget_cancel_requests(requests_before)
+    return result, None
+
+
+async def _end_call(
+    rest: Awaitable[T],
+    call: _Call,
+    token: Token[_Call | None],
+    timeout_s: float | None,
+    task: asyncio.Task[Any],
+    requests_before: int,
+) -> T:
+    if timeout_s is not None:
+        timeout_s -= time.monotonic() - call.began_s
     try:
         async with asyncio.timeout(timeout_s):
-            result = await function(argument)
-    except asyncio.CancelledError as error:
-        if cancel_requests() > requests_before:
-            raise
-        raise MailboatError("something that it waited for was cancelled") from error
-    except (KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
+            result = await rest
     except BaseException as error:
-        # It may have answered its cancellation with another error, or have cancelled itself for a
-        # time limit of its own.
-        forget_cancel_requests(requests_before)
-        if isinstance(error, Exception):
-            raise
-        raise MailboatError(f"it raised {error!r}") from error
+        _raise_instead(error, task, requests_before)
+        raise
     finally:
         call.is_running = False
         _current_call.reset(token)
     forget_cancel_requests(requests_before)
     return result
+
+
+def _raise_instead(error: BaseException, task: asyncio.Task[Any], requests_before: int) -> None:
+    """Raise what a call ends with instead of what came out of it; return if it is just that."""
+    if isinstance(error, asyncio.CancelledError):
+        if task.cancelling() > requests_before:
+            return
+        raise MailboatError("something that it waited for was cancelled") from error
+    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+        return
+    # It may have answered its cancellation with another error, or have cancelled itself for a time
+    # limit of its own.
+    forget_cancel_requests(requests_before)
+    if not isinstance(error, Exception):
+        raise MailboatError(f"it raised {error!r}") from error
+
+
+@coroutine
+def _go_on(begun: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Go on with a coroutine that waits for something."""
+    while True:
+        try:
+            try:
+                yield awaited
+            except GeneratorExit:
+                begun.close()
+                raise
+            except BaseException as error:
+                awaited = begun.throw(error)
+            else:
+                awaited = begun.send(None)
+        except StopIteration as end:
+            return cast(T, end.value)
 
 
 def is_inside(owner: object) -> bool:

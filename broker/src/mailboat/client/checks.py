@@ -4,6 +4,7 @@ Source: apache/rocketmq client/Validators.java.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from mailboat.errors import IllegalMessageError
@@ -80,6 +81,7 @@ def check_batch(messages: Sequence[Message]) -> None:
         check_body_size(message.topic, len(message.body))
 
 
+@lru_cache(maxsize=1024)
 def check_destination(topic: str) -> None:
     """Refuse a topic that no program may send to.
 

@@ -9,7 +9,9 @@ Source: apache/rocketmq client/impl/consumer/ConsumeMessageConcurrentlyService.j
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Final, Protocol
@@ -27,6 +29,7 @@ from mailboat.client.retries import restore_topic
 from mailboat.errors import MailboatError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
+from mailboat.model.names import RETRY_PREFIX
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +37,11 @@ GiveBack = Callable[[MessageQueue, MessageExt, int], Awaitable[None]]
 """Gives a message back to the brokers with a delay level; see `Retries.give_back`."""
 
 RECONSUME_PAUSE_S: Final = 5.0
+# How long handlers that do not wait may follow each other before everybody else has a turn.
+_TURN_S: Final = 0.01
+
+_Request = tuple[ProcessQueue, Sequence[MessageExt]]
+"""Messages of one topic for one call of its handler."""
 
 
 class MessageService(Protocol):
@@ -52,7 +60,7 @@ class MessageService(Protocol):
 class ConsumeService:
     """Workers that take messages from process queues to handlers."""
 
-    __slots__ = ("_give_back", "_requests", "_runner", "_settings")
+    __slots__ = ("_give_back", "_idle", "_is_waking", "_requests", "_runner", "_settings")
 
     def __init__(
         self, handlers: Mapping[str, Handler], settings: ConsumeSettings, give_back: GiveBack | None
@@ -61,7 +69,10 @@ class ConsumeService:
         self._settings = settings
         self._give_back = give_back
         self._runner = HandlerRunner(handlers, settings.timeout_s)
-        self._requests: asyncio.Queue[tuple[ProcessQueue, list[MessageExt]]] = asyncio.Queue()
+        self._requests: deque[_Request] = deque()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        # One worker is woken at a time: where handlers do not wait, it does the work of all.
+        self._is_waking = False
 
     def start(self, tasks: BackgroundTasks) -> None:
         """Begin consuming, with as many tasks as handlers may run at the same time."""
@@ -74,33 +85,77 @@ class ConsumeService:
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         """Consume messages that `process_queue` holds, as soon as a worker is free."""
-        for message in messages:
-            restore_topic(message)
+        groups: Iterable[Sequence[MessageExt]] = (messages,)
+        if process_queue.queue.topic.startswith(RETRY_PREFIX):
+            for message in messages:
+                restore_topic(message)
+            groups = [list(group) for _, group in groupby(messages, key=attrgetter("topic"))]
         size = self._settings.batch_size
-        for _, same_topic in groupby(messages, key=attrgetter("topic")):
-            group = list(same_topic)
-            for start in range(0, len(group), size):
-                self._requests.put_nowait((process_queue, group[start : start + size]))
+        self._requests += [
+            (process_queue, group[start : start + size])
+            for group in groups
+            for start in range(0, len(group), size)
+        ]
+        self._wake()
 
     async def _work(self) -> None:
         while True:
-            process_queue, messages = await self._requests.get()
-            if process_queue.dropped or self._runner.is_stopping:
+            while not self._requests:
+                await self._wait()
+            with self._runner.busy():
+                await self._consume()
+
+    async def _wait(self) -> None:
+        """Return when there may be requests."""
+        woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._idle.append(woken)
+        try:
+            await woken
+        finally:
+            if woken in self._idle:
+                self._idle.remove(woken)
+            else:
+                self._is_waking = False
+
+    def _wake(self) -> None:
+        """Have one more worker look for requests, if there are any."""
+        if self._is_waking or not self._requests:
+            return
+        while self._idle:
+            woken = self._idle.popleft()
+            # One that is cancelled has not left yet.
+            if not woken.done():
+                self._is_waking = True
+                woken.set_result(None)
+                return
+
+    async def _consume(self) -> None:
+        """Take requests to handlers until there are none, or others should have a turn."""
+        requests, runner, task = self._requests, self._runner, asyncio.current_task()
+        assert task is not None
+        end_s = time.monotonic() + _TURN_S
+        while requests:
+            process_queue, messages = requests.popleft()
+            self._wake()
+            if process_queue.dropped or runner.is_stopping:
                 continue
             try:
-                with self._runner.busy():
-                    error = await self._runner.run(messages)
-                    if error is None:
-                        process_queue.finish(messages)
-                    else:
-                        await self._consume_later(process_queue, messages, error)
+                outcome = runner.begin(messages, task)
+                error = None if outcome is None else await outcome
+                if error is None:
+                    process_queue.finish(messages)
+                else:
+                    await self._consume_later(process_queue, messages, error)
             except BaseException:
                 # A defect ends this worker for a moment; its messages must not wait for ever.
                 self._consume_again(process_queue, messages)
                 raise
+            if time.monotonic() >= end_s:
+                await asyncio.sleep(0)
+                end_s = time.monotonic() + _TURN_S
 
     async def _consume_later(
-        self, process_queue: ProcessQueue, messages: list[MessageExt], reason: Exception
+        self, process_queue: ProcessQueue, messages: Sequence[MessageExt], reason: Exception
     ) -> None:
         delay_level = reason.delay_level if isinstance(reason, ConsumeLater) else 0
         for message in messages:
@@ -127,9 +182,12 @@ class ConsumeService:
         """Consume those of the messages that are unfinished once more, after a pause."""
         unfinished = [message for message in messages if process_queue.holds(message)]
         if unfinished:
-            asyncio.get_running_loop().call_later(
-                RECONSUME_PAUSE_S, self._requests.put_nowait, (process_queue, unfinished)
-            )
+            loop = asyncio.get_running_loop()
+            loop.call_later(RECONSUME_PAUSE_S, self._request, process_queue, unfinished)
+
+    def _request(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        self._requests.append((process_queue, messages))
+        self._wake()
 
 
 class ConsumingSink:

@@ -5,11 +5,12 @@ Source: apache/rocketmq client/impl/consumer/ConsumeMessageService.java.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from mailboat.client.callbacks import call_back
+from mailboat.client.callbacks import begin_call
 from mailboat.errors import MailboatError
 from mailboat.model.message import MessageExt
 
@@ -86,27 +87,54 @@ class HandlerRunner:
             if not self._running:
                 self._idle.set()
 
-    async def run(self, messages: list[MessageExt]) -> Exception | None:
+    async def run(self, messages: Sequence[MessageExt]) -> Exception | None:
         """Call the handler of these messages' topic; return what it raised, or None."""
+        task = asyncio.current_task()
+        assert task is not None
+        rest = self.begin(messages, task)
+        return None if rest is None else await rest
+
+    def begin(
+        self, messages: Sequence[MessageExt], task: asyncio.Task[Any]
+    ) -> Coroutine[Any, Any, Exception | None] | None:
+        """As `run`, in this task, but return None at once where the handler does not wait."""
         topic = messages[0].topic
         try:
             handler = self._handlers.get(topic)
             if handler is None:
                 raise MailboatError(f"topic {topic} has no handler any more")
-            await call_back(self._handlers, handler, list(messages), self._timeout_s)
+            _, rest = begin_call(task, self._handlers, handler, list(messages), self._timeout_s)
         except Exception as error:
-            # Whatever the program's handler raises means the same: deliver again later.
-            self.failed_count += len(messages)
-            logger.warning(
-                "handler failed topic=%s first_queue_offset=%d messages=%d: %r",
-                topic,
-                messages[0].queue_offset,
-                len(messages),
-                error,
-            )
-            return error
+            return self._end(messages, None, error)
+        if rest is not None:
+            return self._end(messages, rest, None)
         self.finished_count += len(messages)
         return None
+
+    async def _end(
+        self,
+        messages: Sequence[MessageExt],
+        rest: Coroutine[Any, Any, None] | None,
+        error: Exception | None,
+    ) -> Exception | None:
+        """Await the rest of a call; whatever it raises means the same: deliver again later."""
+        if rest is not None:
+            try:
+                await rest
+            except Exception as raised:
+                error = raised
+        if error is None:
+            self.finished_count += len(messages)
+            return None
+        self.failed_count += len(messages)
+        logger.warning(
+            "handler failed topic=%s first_queue_offset=%d messages=%d: %r",
+            messages[0].topic,
+            messages[0].queue_offset,
+            len(messages),
+            error,
+        )
+        return error
 
     async def stop(self, patience_s: float) -> None:
         """Let nothing new begin; return when what runs is done or `patience_s` is over."""

@@ -10,8 +10,8 @@ remoting/protocol/header/SendMessageRequestHeaderV2.java.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from mailboat.client.checks import (
     MAX_BODY_BYTES,
@@ -31,7 +31,7 @@ from mailboat.model.names import AUTO_CREATE_TOPIC, RETRY_PREFIX, retry_topic
 from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName, encode_properties
 from mailboat.model.sys_flag import COMPRESSED, COMPRESSION_TYPE_MASK, TRANSACTION_PREPARED
 from mailboat.protocol.codes import RequestCode
-from mailboat.protocol.command import ExtValue, RemotingCommand
+from mailboat.protocol.command import ONEWAY_FLAG, RemotingCommand
 
 COMPRESS_ABOVE_BYTES: Final = 4096
 # The producer group of what a consumer publishes itself; Java's consumers use the same.
@@ -71,19 +71,19 @@ DEFAULT_COMPRESSION: Final = Compression()
 _NO_COMPRESSION: Final = Compression(above_bytes=MAX_BODY_BYTES)
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(NamedTuple):
     """What of a send request does not depend on the queue."""
 
     code: int
     message_id: str
     body: bytes
-    fields: dict[str, ExtValue]
+    fields: dict[str, str]
 
     def to_command(self, queue: MessageQueue, *, oneway: bool = False) -> RemotingCommand:
         """Return the request that sends the message to `queue`."""
-        fields = {**self.fields, "e": queue.queue_id, "n": queue.broker_name}
-        return RemotingCommand.request(self.code, fields, self.body, oneway=oneway)
+        fields = {**self.fields, "e": str(queue.queue_id), "n": queue.broker_name}
+        flag = ONEWAY_FLAG if oneway else 0
+        return RemotingCommand(self.code, flag=flag, ext_fields=fields, body=self.body)
 
 
 def prepare_message(
@@ -99,12 +99,15 @@ def prepare_message(
     """
     check_message(message)
     properties = message.all_properties()
-    message_id = properties.setdefault(PropertyName.UNIQ_KEY, unique_keys.next())
-    retry_fields: dict[str, ExtValue] = {}
+    message_id = properties.get(PropertyName.UNIQ_KEY)
+    if message_id is None:
+        message_id = properties[PropertyName.UNIQ_KEY] = unique_keys.next()
+    retry_fields: dict[str, str] = {}
     if message.topic.startswith(RETRY_PREFIX):
         # These travel in the header, as the broker counts with them.
         retry_fields["j"] = properties.pop(PropertyName.RECONSUME_TIME, "0")
-        retry_fields["l"] = properties.pop(PropertyName.MAX_RECONSUME_TIMES, None)
+        if PropertyName.MAX_RECONSUME_TIMES in properties:
+            retry_fields["l"] = properties.pop(PropertyName.MAX_RECONSUME_TIMES)
     text = _properties_text(message.topic, properties)
     body, sys_flag = compression.apply(message.body)
     fields = _fields(group, message.topic, text, sys_flag=sys_flag, flag=message.flag)
@@ -127,7 +130,7 @@ def prepare_stored_message(
     """
     outgoing = prepare_message(message, group, unique_keys, _NO_COMPRESSION)
     bits = sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK)
-    return replace(outgoing, fields=outgoing.fields | {"f": bits})
+    return outgoing._replace(fields=outgoing.fields | {"f": str(bits)})
 
 
 def prepare_half_message(
@@ -179,7 +182,7 @@ def prepare_retry(
     text = _properties_text(topic, properties)
     sys_flag = message.sys_flag & (COMPRESSED | COMPRESSION_TYPE_MASK)
     fields = _fields(CONSUMERS_PRODUCER_GROUP, topic, text, sys_flag=sys_flag, flag=message.flag)
-    fields |= {"j": reconsume_times, "l": max_reconsume_times}
+    fields |= {"j": str(reconsume_times), "l": str(max_reconsume_times)}
     return Outgoing(RequestCode.SEND_MESSAGE_V2, message.message_id, message.body, fields)
 
 
@@ -203,25 +206,23 @@ def prepare_batch(
     first = messages[0]
     text = encode_properties({PropertyName.WAIT: "true" if first.wait_store_ok else "false"})
     fields = _fields(group, first.topic, text, sys_flag=0, flag=0)
-    fields["m"] = True
+    fields["m"] = "true"
     return Outgoing(RequestCode.SEND_BATCH_MESSAGE, ",".join(ids), body, fields)
 
 
-def _fields(
-    group: str, topic: str, properties: str, *, sys_flag: int, flag: int
-) -> dict[str, ExtValue]:
+def _fields(group: str, topic: str, properties: str, *, sys_flag: int, flag: int) -> dict[str, str]:
     return {
         "a": group,
         "b": topic,
         "c": AUTO_CREATE_TOPIC,
-        "d": DEFAULT_TOPIC_QUEUE_NUMS,
-        "f": sys_flag,
-        "g": time.time_ns() // 1_000_000,
-        "h": flag,
+        "d": str(DEFAULT_TOPIC_QUEUE_NUMS),
+        "f": str(sys_flag),
+        "g": str(time.time_ns() // 1_000_000),
+        "h": str(flag),
         "i": properties,
-        "j": 0,
-        "k": False,
-        "m": False,
+        "j": "0",
+        "k": "false",
+        "m": "false",
     }
 
 

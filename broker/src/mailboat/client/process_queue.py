@@ -8,8 +8,8 @@ Source: apache/rocketmq client/impl/consumer/ProcessQueue.java and DefaultMQPush
 """
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,7 +33,9 @@ class FlowLimits:
 class ProcessQueue:
     """Unfinished messages of one queue, in queue order."""
 
-    __slots__ = ("_limits", "_room", "_unfinished", "bytes_held", "dropped", "queue", "read_to")
+    __slots__ = (
+        "_limits", "_offsets", "_room", "_unfinished", "bytes_held", "dropped", "queue", "read_to"
+    )  # fmt: skip
 
     def __init__(
         self, queue: MessageQueue, queue_offset: int, limits: FlowLimits | None = None
@@ -44,7 +46,9 @@ class ProcessQueue:
         self.bytes_held = 0
         self.dropped = False
         self._limits = limits or FlowLimits()
-        self._unfinished: OrderedDict[int, MessageExt] = OrderedDict()
+        self._unfinished: dict[int, MessageExt] = {}
+        # From the lowest unfinished offset to the newest one; finished ones may lie between.
+        self._offsets: deque[int] = deque()
         self._room = asyncio.Event()
         self._room.set()
 
@@ -55,32 +59,37 @@ class ProcessQueue:
     @property
     def commit_offset(self) -> int:
         """The lowest queue offset that is not finished."""
-        return next(iter(self._unfinished), self.read_to)
+        return self._offsets[0] if self._offsets else self.read_to
 
     @property
     def span(self) -> int:
         """How many offsets lie between the lowest unfinished message and the newest one."""
-        if not self._unfinished:
-            return 0
-        return next(reversed(self._unfinished)) - next(iter(self._unfinished))
+        return self._offsets[-1] - self._offsets[0] if self._offsets else 0
 
-    def put(self, messages: Iterable[MessageExt], read_to: int) -> None:
+    def put(self, messages: Sequence[MessageExt], read_to: int) -> None:
         """Take over pulled messages, in queue order; everything before `read_to` has been read."""
-        for message in messages:
-            self._unfinished[message.queue_offset] = message
-            self.bytes_held += len(message.body)
+        offsets = [message.queue_offset for message in messages]
+        self._unfinished.update(zip(offsets, messages, strict=True))
+        self._offsets += offsets
+        self.bytes_held += sum([len(message.body) for message in messages])
         self.read_to = read_to
         self._update_room()
 
     def finish(self, messages: Iterable[MessageExt]) -> int:
         """Take finished messages out; return the offset that may now be committed."""
+        unfinished, offsets = self._unfinished, self._offsets
         for message in messages:
             # The same offset may hold a newer copy after `move`.
-            if self.holds(message):
-                del self._unfinished[message.queue_offset]
+            if unfinished.get(message.queue_offset) is message:
+                del unfinished[message.queue_offset]
                 self.bytes_held -= len(message.body)
-        self._update_room()
-        return self.commit_offset
+        while offsets and offsets[0] not in unfinished:
+            offsets.popleft()
+        while offsets and offsets[-1] not in unfinished:
+            offsets.pop()
+        if not self._room.is_set():
+            self._update_room()
+        return offsets[0] if offsets else self.read_to
 
     def holds(self, message: MessageExt) -> bool:
         """Tell whether this very message is unfinished."""
@@ -98,6 +107,7 @@ class ProcessQueue:
     def move(self, queue_offset: int) -> None:
         """Go on at another offset, forgetting what is unfinished."""
         self._unfinished.clear()
+        self._offsets.clear()
         self.bytes_held = 0
         self.read_to = queue_offset
         self._update_room()

@@ -7,8 +7,8 @@ copy with the same UNIQ_KEY.
 Source: apache/rocketmq client/impl/producer/DefaultMQProducerImpl.java.
 """
 
-import asyncio
 import ipaddress
+import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final, Self
@@ -161,10 +161,9 @@ class Producer:
         """
         outgoing = prepare_message(message, self.group, self._started_keys(), self._compression)
         if selector is not None:
-            loop = asyncio.get_running_loop()
-            deadline_s = loop.time() + timeout_s
+            deadline_s = time.monotonic() + timeout_s
             queue = selector(list(await self._sender.queues(message.topic, deadline_s)), message)
-            timeout_s = deadline_s - loop.time()
+            timeout_s = deadline_s - time.monotonic()
         return await self._sender.send(message.topic, outgoing, queue, timeout_s)
 
     async def send_stored(
@@ -218,7 +217,7 @@ class Producer:
             RequestTimeoutError: no reply in time; the message may have been consumed.
             MailboatError: as for `send`.
         """
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         self._started_keys()
         # Replies come only to a producer that the brokers know.
         await self._instance.routes.write_queues(message.topic)
@@ -227,7 +226,7 @@ class Producer:
         reply = self._replies.expect(correlation_id)
         try:
             await self.send(request, timeout_s=min(timeout_s, SEND_TIMEOUT_S))
-            return await wait_reply(reply, deadline_s - asyncio.get_running_loop().time())
+            return await wait_reply(reply, deadline_s - time.monotonic())
         finally:
             self._replies.forget(correlation_id)
 

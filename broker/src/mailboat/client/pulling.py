@@ -16,7 +16,7 @@ from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import SubscriptionData
 from mailboat.model.sys_flag import PULL_SUBSCRIPTION, PULL_SUSPEND
 from mailboat.protocol.codes import RequestCode, ResponseCode
-from mailboat.protocol.command import ExtValue, RemotingCommand, optional_int, required_int
+from mailboat.protocol.command import RemotingCommand, optional_int, required_int
 from mailboat.remoting.client import RemotingClient
 
 REQUEST_TIMEOUT_S: Final = 10.0
@@ -101,21 +101,21 @@ class PullRequest:
         sys_flag = PULL_SUBSCRIPTION
         if self.suspend_s > 0:
             sys_flag |= PULL_SUSPEND
-        fields: dict[str, ExtValue] = {
+        fields = {
             "consumerGroup": self.group,
             "topic": self.queue.topic,
-            "queueId": self.queue.queue_id,
-            "queueOffset": self.queue_offset,
-            "maxMsgNums": self.max_messages,
-            "sysFlag": sys_flag,
-            "commitOffset": 0,
-            "suspendTimeoutMillis": int(self.suspend_s * 1000),
+            "queueId": str(self.queue.queue_id),
+            "queueOffset": str(self.queue_offset),
+            "maxMsgNums": str(self.max_messages),
+            "sysFlag": str(sys_flag),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(int(self.suspend_s * 1000)),
             "subscription": self.subscription.sub_string,
-            "subVersion": self.subscription.sub_version,
+            "subVersion": str(self.subscription.sub_version),
             "expressionType": self.subscription.expression_type,
             "bname": self.queue.broker_name,
         }
-        return RemotingCommand.request(RequestCode.PULL_MESSAGE, fields)
+        return RemotingCommand(RequestCode.PULL_MESSAGE, ext_fields=fields)
 
 
 class Puller:

@@ -59,13 +59,14 @@ def read_send_result(response: RemotingCommand, queue: MessageQueue, message_id:
     if status is None:
         raise BrokerError(response.code, response.remark or "")
     fields = response.ext_fields
+    queue_id = required_int(response, "queueId")
+    if queue_id != queue.queue_id:
+        queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
     return SendResult(
         status=status,
         message_id=message_id,
         offset_message_id=fields.get("msgId", ""),
-        message_queue=MessageQueue(
-            queue.topic, queue.broker_name, required_int(response, "queueId")
-        ),
+        message_queue=queue,
         queue_offset=required_int(response, "queueOffset"),
         region=fields.get("MSG_REGION", "DefaultRegion"),
         trace_on=fields.get("TRACE_ON") == "true",

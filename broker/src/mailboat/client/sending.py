@@ -5,6 +5,7 @@ Source: apache/rocketmq client/impl/producer/DefaultMQProducerImpl.java (sendDef
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -86,7 +87,7 @@ class Sender:
 
         Raises:
             RouteNotFoundError, NoWritableQueueError: there are none.
-            ConnectError: no name server has answered before `deadline_s` (of the loop's clock).
+            ConnectError: no name server has answered before `deadline_s` (`time.monotonic`).
         """
         routes = self._instance.routes
         known = routes.known_write_queues(topic)
@@ -104,7 +105,7 @@ class Sender:
             RequestTimeoutError, ConnectionLostError: a try was not answered, whatever became of
                 those after it: the message may or may not be stored.
         """
-        deadline_s = asyncio.get_running_loop().time() + timeout_s
+        deadline_s = time.monotonic() + timeout_s
         if queue is not None:
             return await self._try_send(queue, outgoing, deadline_s)
         tries = _Tries()
@@ -122,9 +123,10 @@ class Sender:
         last_broker: str | None = None
         failure: MailboatError | None = None
         for _ in range(1 + self._retries):
-            if failure is not None and asyncio.get_running_loop().time() >= deadline_s:
+            if failure is not None and time.monotonic() >= deadline_s:
                 break
-            queues = await self.queues(topic, deadline_s)
+            known = self._instance.routes.known_write_queues(topic)
+            queues = known or await self.queues(topic, deadline_s)
             chosen = self._selection.select(topic, queues, last_broker)
             last_broker = chosen.broker_name
             try:
@@ -148,12 +150,11 @@ class Sender:
     async def _try_send(
         self, queue: MessageQueue, outgoing: Outgoing, deadline_s: float
     ) -> SendResult:
-        loop = asyncio.get_running_loop()
         routes = self._instance.routes
         address = routes.known_master_address(queue)
         if address is None:
             address = await _in_time(routes.master_address(queue), deadline_s)
-        started_s = loop.time()
+        started_s = time.monotonic()
         if started_s >= deadline_s:
             raise RequestTimeoutError(f"no time was left to send to {queue}")
         try:
@@ -169,12 +170,12 @@ class Sender:
 
     def _record_latency(self, queue: MessageQueue, started_s: float, *, failed: bool) -> None:
         if self._faults is not None:
-            latency_ms = (asyncio.get_running_loop().time() - started_s) * 1000
+            latency_ms = (time.monotonic() - started_s) * 1000
             self._faults.record(queue.broker_name, latency_ms, failed=failed)
 
     async def _refresh_route(self, topic: str, deadline_s: float) -> None:
         try:
-            async with asyncio.timeout_at(deadline_s):
+            async with asyncio.timeout(deadline_s - time.monotonic()):
                 await self._instance.routes.refresh(topic)
         except (MailboatError, TimeoutError) as error:
             # The old route stays; the next try shows whether it is any good.
@@ -188,7 +189,7 @@ async def _in_time(search: Coroutine[Any, Any, _Found], deadline_s: float) -> _F
         ConnectError: none of them has answered in time, so no message was sent.
     """
     try:
-        async with asyncio.timeout_at(deadline_s):
+        async with asyncio.timeout(deadline_s - time.monotonic()):
             return await search
     except TimeoutError:
         raise ConnectError("a name server in the time that the send had") from None

@@ -21,7 +21,7 @@ from typing import Final
 
 from mailboat.errors import IllegalMessageError
 from mailboat.model.message import Message
-from mailboat.model.properties import MAX_PROPERTIES_BYTES, encode_properties
+from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName, encode_properties
 
 MAX_BATCH_MESSAGES: Final = 1_900
 """Most messages of a batch.
@@ -49,7 +49,8 @@ def encode_batch(messages: Sequence[Message], unique_keys: Sequence[str]) -> byt
     """Return the batch body of `messages`, giving each the unique key at its place."""
     parts: list[bytes] = []
     for message, unique_key in zip(messages, unique_keys, strict=True):
-        properties = {**message.all_properties(), "UNIQ_KEY": unique_key}
+        properties = message.all_properties()
+        properties[PropertyName.UNIQ_KEY] = unique_key
         try:
             text = encode_properties(properties).encode()
         except UnicodeEncodeError as error:

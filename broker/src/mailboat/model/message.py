@@ -6,6 +6,8 @@ Source: apache/rocketmq common/message/Message.java and MessageExt.java.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from mailboat.model.compression import decompress
 from mailboat.model.hosts import format_host
 from mailboat.model.message_id import encode_offset_message_id
@@ -48,8 +50,7 @@ class Message:
         return properties
 
 
-@dataclass(slots=True)
-class MessageExt:
+class MessageExt(msgspec.Struct, gc=False):
     """A message as it was stored; `body` is as stored, `payload()` is what the producer gave."""
 
     topic: str

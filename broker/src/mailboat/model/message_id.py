@@ -18,15 +18,12 @@ MessageClientIDSetter.java.
 
 import calendar
 import os
-import struct
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from mailboat.errors import IllegalMessageError
 from mailboat.model.hosts import format_host
-
-_TAIL: Final = struct.Struct(">IH")
 
 
 class OffsetMessageId(NamedTuple):
@@ -81,7 +78,7 @@ class UniqKeyGenerator:
             self._enter_month(now)
         self._counter = (self._counter + 1) & 0xFFFF
         elapsed_ms = int((now - self._month_start_s) * 1000) & 0xFFFFFFFF
-        return self._prefix + _TAIL.pack(elapsed_ms, self._counter).hex().upper()
+        return f"{self._prefix}{elapsed_ms:08X}{self._counter:04X}"
 
     def _enter_month(self, now: float) -> None:
         month = time.gmtime(now)

@@ -54,6 +54,11 @@ def encode_properties(properties: Mapping[str, str]) -> str:
     Raises:
         IllegalMessageError: a name is empty, or a name or value holds a separator character.
     """
+    entries = [f"{name}\x01{value}\x02" for name, value in properties.items() if name and value]
+    text = "".join(entries)
+    # Each entry has one of each: where that is all, no name or value holds any.
+    if len(entries) == text.count("\x01") == text.count("\x02") == len(properties):
+        return text
     parts: list[str] = []
     for name, value in properties.items():
         text = f"{name}{NAME_VALUE_SEPARATOR}{value}{PROPERTY_SEPARATOR}"

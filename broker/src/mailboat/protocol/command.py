@@ -70,9 +70,8 @@ _BINARY_FIXED: Final = struct.Struct(">hbhiii")
 _BINARY_CODE: Final = struct.Struct(">h")
 _INT16: Final = struct.Struct(">h")
 _INT32: Final = struct.Struct(">i")
+_INT64_DIGITS: Final = 19
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
-# So many digits may be too large for 31 bits.
-_SHORT_DIGITS: Final = 10
 _JSON_MAX_EXACT_FLOAT: Final = 2.0**53
 
 
@@ -356,9 +355,9 @@ def optional_bool(command: RemotingCommand, name: str, default: bool = False) ->
 
 def parse_decimal(text: str, bits: int) -> int | None:
     """Return a decimal integer that fits `bits` and a sign as Java reads it, or None."""
-    if len(text) < _SHORT_DIGITS and text.isascii() and text.isdigit():
-        return int(text)  # Most numbers are short, and fit whatever is asked for.
-    if _DECIMAL.fullmatch(text) is None:
+    # Most are bare digits, which are told for a tenth of what the pattern takes.
+    is_bare = len(text) <= _INT64_DIGITS and text.isascii() and text.isdigit()
+    if not is_bare and _DECIMAL.fullmatch(text) is None:
         return None
     value = int(text)
     return value if -(1 << bits) <= value < 1 << bits else None

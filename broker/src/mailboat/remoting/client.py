@@ -4,6 +4,7 @@ Source: apache/rocketmq remoting/netty/NettyRemotingClient.java
 """
 
 import asyncio
+import time
 from typing import Final
 
 from mailboat.errors import ConnectError, LocalProtocolError, RequestTimeoutError
@@ -46,14 +47,15 @@ class RemotingClient:
             ConnectError: the address cannot be connected to; nothing was sent.
             RequestTimeoutError, ConnectionLostError: no answer; the outcome is unknown.
         """
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
         connection = self._by_address.get(address)
+        left_s = timeout_s
         if connection is None or connection.is_closed:
+            began_s = time.monotonic()
             connection = await self._connect(address, timeout_s)
+            left_s = max(0.0, timeout_s - (time.monotonic() - began_s))
         reads_before = connection.reads
         try:
-            return await connection.request(command, max(0.0, deadline_s - loop.time()))
+            return await connection.request(command, left_s)
         except RequestTimeoutError:
             # Silence for that long means a peer that is gone or hangs: the next request asks anew.
             if connection.reads == reads_before and timeout_s >= self._limits.connect_timeout_s:

@@ -9,6 +9,7 @@ Source: apache/rocketmq remoting/netty/NettyRemotingAbstract.java, NettyRemoting
 
 import asyncio
 import logging
+import math
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,8 @@ _SWEEP_SLICE: Final = 500  # connections looked at in one go: below a millisecon
 _SLICE_INTERVAL: Final = 0.25  # of the sweep interval
 _FEW_PIECES: Final = 4  # What uvloop sends without an allocation of its own.
 _NO_HOST: Final = bytes(8)  # 0.0.0.0:0
+# Requests that are late are looked for this often at most.
+_ALARM_PAUSE_S: Final = 0.01
 
 
 class FrameHandler(Protocol):
@@ -73,6 +76,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_active_since_sweep",
+        "_alarm",
+        "_alarm_s",
         "_awaited_bytes",
         "_decoder",
         "_frame_started_s",
@@ -110,7 +115,10 @@ class Connection(asyncio.Protocol):
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pending: dict[int, asyncio.Future[RemotingCommand]] = {}
+        # Each with the time on the loop's clock when it is late.
+        self._pending: dict[int, tuple[asyncio.Future[RemotingCommand], float]] = {}
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_s = math.inf
         self._next_opaque = 0
         self._postponed: list[Frame] | None = None
         self._postponed_bytes = 0
@@ -232,11 +240,13 @@ class Connection(asyncio.Protocol):
         opaque = command.opaque = self._take_opaque()
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         data = command.encode()
-        self._pending[opaque] = future
+        late_s = self._loop.time() + timeout_s
+        self._pending[opaque] = future, late_s
+        if late_s < self._alarm_s:
+            self._set_alarm(late_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                self.write(data)
-                return await future
+            self.write(data)
+            return await future
         except TimeoutError:
             raise RequestTimeoutError(
                 f"{self.peer} did not answer {request_code_name(command.code)} "
@@ -253,11 +263,11 @@ class Connection(asyncio.Protocol):
 
     def response_received(self, command: RemotingCommand) -> None:
         """Hand a response to the request that waits for it; late and unknown ones are counted."""
-        future = self._pending.pop(command.opaque, None)
-        if future is None or future.done():
+        waiting = self._pending.pop(command.opaque, None)
+        if waiting is None or waiting[0].done():
             self.unknown_responses += 1
         else:
-            future.set_result(command)
+            waiting[0].set_result(command)
 
     def postpone(self, frames: list[Frame]) -> None:
         """Give frames back that must wait until the peer has read its answers.
@@ -438,14 +448,35 @@ class Connection(asyncio.Protocol):
         self.is_closed = True
         self._transport = None
         self._forget()
+        if self._alarm is not None:
+            self._alarm.cancel()
         pending, self._pending = self._pending, {}
-        for future in pending.values():
+        for future, _ in pending.values():
             if not future.done():
                 future.set_exception(
                     ConnectionLostError(f"{self.peer} closed the connection before it answered")
                 )
         if was_opened:
             self._handler.connection_closed(self)
+
+    def _set_alarm(self, at_s: float) -> None:
+        """Look for late requests then: one timer for all of them, as most are answered."""
+        assert self._loop is not None
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_s = at_s
+        self._alarm = self._loop.call_at(at_s, self._fail_late)
+
+    def _fail_late(self) -> None:
+        assert self._loop is not None
+        self._alarm, self._alarm_s = None, math.inf
+        now_s = self._loop.time()
+        for future, late_s in self._pending.values():
+            if late_s <= now_s and not future.done():
+                future.set_exception(TimeoutError())
+        due_s = [late_s for _, late_s in self._pending.values() if late_s > now_s]
+        if due_s:
+            self._set_alarm(max(min(due_s), now_s + _ALARM_PAUSE_S))
 
     def _put_back(self, frames: list[Frame]) -> None:
         if not frames:

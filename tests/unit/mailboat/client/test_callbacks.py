@@ -119,6 +119,32 @@ async def test_inside_is_only_while_the_call_runs():
     assert not is_inside(OWNER)
 
 
+async def test_call_that_does_not_wait_leaves_no_trace():
+    """What it started is outside once it has returned, and its cancellation does not count."""
+    seen: list[bool] = []
+
+    async def look() -> None:
+        seen.append(is_inside(OWNER))
+
+    async def function(_: object) -> asyncio.Task[None]:
+        assert is_inside(OWNER)
+        return asyncio.ensure_future(look())
+
+    async def cancelling(_: object) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+
+    await (await call_back(OWNER, function, None, None))
+    assert (seen, is_inside(OWNER)) == ([False], False)
+    await call_back(OWNER, cancelling, None, None)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.sleep(0)
+
+
 async def test_end_comes_once_and_in_spite_of_who_waits():
     """A caller that is cancelled while it waits does not break off the end."""
     begun, may_end = asyncio.Event(), asyncio.Event()

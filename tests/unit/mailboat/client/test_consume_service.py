@@ -1,5 +1,5 @@
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
@@ -220,6 +220,79 @@ async def test_concurrency_is_a_limit(start: Start):
         gate.release()
     await service.stop(5.0)
     assert peak == 3
+
+
+async def test_handlers_that_wait_run_side_by_side(start: Start):
+    """Of workers that had nothing to do, as many begin as there are messages, and no more."""
+    running = peak = 0
+    may_end = asyncio.Event()
+
+    async def waiting(messages: list[MessageExt]) -> None:
+        nonlocal running, peak
+        running += 1
+        peak = max(peak, running)
+        await may_end.wait()
+        running -= 1
+
+    service = start({"T": waiting}, settings=ConsumeSettings(20, 1, 60.0))
+    await asyncio.sleep(0)
+    process_queue = ProcessQueue(QUEUE, 0)
+    for first in (0, 3):
+        put(process_queue, service, *(message_at(first + index) for index in range(3)))
+        for _ in range(6):
+            await asyncio.sleep(0)
+        assert (running, peak) == (first + 3, first + 3)
+    may_end.set()
+    await service.stop(5.0)
+    assert process_queue.commit_offset == 6
+
+
+async def test_handlers_that_do_not_wait_leave_others_a_turn(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+):
+    """However many messages wait, the loop goes on in between."""
+    monkeypatch.setattr(consume_service, "_TURN_S", 0.0)
+    handler = Recorder()
+    service = start({"T": handler})
+    put(ProcessQueue(QUEUE, 0), service, *(message_at(offset) for offset in range(1000)))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert 0 < len(handler.calls) < 1000
+    await handler.wait(1000)
+
+
+async def test_function_that_raises_stop_iteration_has_failed(start: Start):
+    """It is not taken for a coroutine that returned."""
+    taken: asyncio.Queue[int] = asyncio.Queue()
+
+    async def give_back(queue: MessageQueue, message: MessageExt, delay_level: int) -> None:
+        taken.put_nowait(message.queue_offset)
+
+    def plain(messages: list[MessageExt]) -> Awaitable[None]:
+        raise StopIteration
+
+    put(ProcessQueue(QUEUE, 0), start({"T": plain}, give_back), message_at(0))
+    assert await asyncio.wait_for(taken.get(), 5) == 0
+
+
+async def test_handler_need_not_be_a_coroutine_function(start: Start):
+    """Anything that can be awaited is waited for, before the message is finished."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    called = asyncio.Event()
+
+    def plain(messages: list[MessageExt]) -> Awaitable[None]:
+        called.set()
+        return done
+
+    process_queue = ProcessQueue(QUEUE, 0)
+    service = start({"T": plain})
+    put(process_queue, service, message_at(0))
+    await asyncio.wait_for(called.wait(), 5)
+    await asyncio.sleep(0)
+    assert process_queue.commit_offset == 0
+    done.set_result(None)
+    await service.stop(5.0)
+    assert process_queue.commit_offset == 1
 
 
 @pytest.mark.parametrize(

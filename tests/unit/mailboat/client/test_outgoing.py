@@ -61,16 +61,16 @@ def test_body_above_4096_bytes_is_compressed(keys: UniqKeyGenerator):
     """4097 bytes travel as zlib with the sysFlag 769 that Java sends; 4096 travel as they are."""
     large = prepare_message(Message("T", b"x" * 4097), "G", keys)
     assert zlib.decompress(large.body) == b"x" * 4097
-    assert large.fields["f"] == 769
+    assert large.fields["f"] == "769"
     small = prepare_message(Message("T", b"x" * 4096), "G", keys)
-    assert (small.body, small.fields["f"]) == (b"x" * 4096, 0)
+    assert (small.body, small.fields["f"]) == (b"x" * 4096, "0")
 
 
 def test_body_that_does_not_shrink_stays(keys: UniqKeyGenerator):
     """Random bytes travel as they are instead of growing."""
     body = os.urandom(8192)
     outgoing = prepare_message(Message("T", body), "G", keys)
-    assert (outgoing.body, outgoing.fields["f"]) == (body, 0)
+    assert (outgoing.body, outgoing.fields["f"]) == (body, "0")
 
 
 def test_retry_counts_travel_in_the_header(keys: UniqKeyGenerator):
@@ -132,8 +132,8 @@ def test_codec_is_the_producers_choice(keys: UniqKeyGenerator, name, sys_flag, u
     chosen = Compression(name, above_bytes=100)
     small = prepare_message(Message("T", b"x" * 100), "G", keys, chosen)
     large = prepare_message(Message("T", b"x" * 101), "G", keys, chosen)
-    assert (small.fields["f"], small.body) == (0, b"x" * 100)
-    assert large.fields["f"] == sys_flag
+    assert (small.fields["f"], small.body) == ("0", b"x" * 100)
+    assert large.fields["f"] == str(sys_flag)
     assert unpack(large.body) == b"x" * 101
 
 

@@ -37,6 +37,18 @@ def test_commit_offset_is_the_lowest_unfinished():
     assert process_queue.finish([messages[3]]) == 14
 
 
+def test_span_is_between_unfinished_messages():
+    """Messages that were finished behind an unfinished one make it no longer."""
+    process_queue = ProcessQueue(QUEUE, 0)
+    messages = [message_at(offset) for offset in (3, 5, 8, 9)]
+    process_queue.put(messages, 10)
+    assert process_queue.span == 6
+    process_queue.finish(messages[2:])
+    assert (process_queue.span, process_queue.commit_offset) == (2, 3)
+    process_queue.finish(messages[:2])
+    assert (process_queue.span, process_queue.commit_offset, len(process_queue)) == (0, 10, 0)
+
+
 def test_filtered_offsets_count_as_finished():
     """Offsets whose messages were filtered out are committed once those before them are done."""
     process_queue = ProcessQueue(QUEUE, 0)

@@ -29,8 +29,15 @@ def test_an_entry_without_value_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    "properties", [{"a\x01": "1"}, {"a": "1\x01"}, {"a\x02": "1"}, {"a": "\x02"}, {"": "1"}]
-)
+    "properties",
+    [
+        {"a\x01": "1"}, {"a": "1\x01"}, {"a\x02": "1"}, {"a": "\x02"}, {"": "1"}, {"": ""},
+        {"a\x01": ""},
+        # As many separators as entries have, but in the wrong ones.
+        {"a": "", "b": "x\x02c\x01y"},
+        {"": "", "b": "x\x02c\x01y"},
+    ],
+)  # fmt: skip
 def test_separators_and_empty_names_are_refused(properties: dict[str, str]) -> None:
     """They would come back as other properties."""
     with pytest.raises(IllegalMessageError, match=r"U\+0001 and U\+0002"):
