@@ -1,6 +1,6 @@
 """Conditions in the core take what their definition in Python takes, whatever they look at."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import pytest
@@ -188,10 +188,8 @@ class _Log:
     def units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
         return self._units[queue_offset * 20 :][: count * 20]
 
-    def copy(self, offsets: Any, sizes: Any, total: int) -> bytes:
-        return b"".join(
-            [self._data[at : at + size] for at, size in zip(offsets, sizes, strict=True)]
-        )
+    def copy(self, places: bytes, runs: Sequence[tuple[int, int]]) -> bytes:
+        return b"".join([self._data[at : at + size] for at, size in runs])
 
     def record(self, physical_offset: int, size: int) -> bytes:
         return self._data[physical_offset : physical_offset + size]

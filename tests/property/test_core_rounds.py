@@ -41,7 +41,6 @@ from mailboat.protocol.frame import FrameDecoder
 from mailboat.remoting.connection import Connection, ConnectionSet
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.store.consume_queue import UNIT
-from mailboat.store.dispatch import _Waiting
 from mailboat.store.index_rows import ROW
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.simulated_disk import SimulatedDisk

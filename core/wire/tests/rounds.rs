@@ -275,7 +275,10 @@ fn what_waits_goes_where_it_waits_and_back() {
         let taken = if waited == Waited::Half { 0 } else { 2 };
         assert_eq!(plan.message_count(), taken);
         let plan = rounds.plan(&reads, PLACE, &mut AllEndAt(5));
-        assert_eq!((plan.message_count(), touched(plan)), (2, vec![(parked.queue, 2)]));
+        assert_eq!(
+            (plan.message_count(), touched(plan)),
+            (2, vec![(parked.queue, 2)])
+        );
         // The answer names the queue that was asked for.
         assert_eq!(plan.answers[0].queue_id, 1);
         let stored = filled(&rounds, &reads, PLACE);

@@ -30,12 +30,13 @@ from mailboat.broker.stored_message import Restorer, inner_of, park
 from mailboat.broker.supervisor import STALL_AFTER_S, TaskProgress
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk, UnreadableError
+from mailboat.model import compiled
 from mailboat.model.delay_level import DelayLevels, level_of, queue_id_of
 from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from mailboat.model.properties import PropertyName
 from mailboat.model.record import to_message
-from mailboat.store.consume_queue import BLANK_SIZE, UNIT
+from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
 from mailboat.store.record_source import LogSource
@@ -281,29 +282,29 @@ class ScheduleMessageService:
         if queue is None or source.is_aside or at < self._known_ends.get(source.level, 0):
             return False
         end = queue.max_offset if source.end is None else source.end
-        offsets: list[int] = []
-        sizes: list[int] = []
-        total = 0
+        assert compiled.choose_places is not None
         try:
             units = queue.read_units(at, min(_UNITS_A_READ, end - at))
-            for physical_offset, size, deliver_ms in UNIT.iter_unpack(units):
-                total += size
-                is_large = total > _RESTORED_BYTES and len(sizes) > 0
-                if deliver_ms > now_ms or size == BLANK_SIZE or is_large:
+            due = 0
+            for _, _, deliver_ms in UNIT.iter_unpack(units):
+                if deliver_ms > now_ms:
                     break
-                offsets.append(physical_offset)
-                sizes.append(size)
-            records = self._source.copy(offsets, sizes, sum(sizes)) if sizes else None
+                due += 1
+            units = units[: due * UNIT_BYTES]
+            chosen = compiled.choose_places(units, at, due, _RESTORED_BYTES, None) if due else None
+            if chosen is None:
+                return False
+            places, _, runs = chosen
+            records = self._source.copy(places, runs)
         except OSError:
             return False  # Whoever looks at each tells about it.
         if records is None:
             return False
-        places = b"".join(map(UNIT.pack, offsets, sizes, range(at, at + len(sizes))))
         count = restorer.restore(records, places, are_halves=False)
         if count:
             self.delivered += count
             self.progress.advance(source, at + count)
-        return count == len(sizes)
+        return count == len(places) // UNIT_BYTES
 
     def _take_due(self, source: DelayRange, now_ms: int, batch: "_Batch") -> None:
         """Add what is due of one range, and note when to look at it again."""

@@ -61,6 +61,7 @@ time; by queue its topic, queue id, first queue offset, first physical offset, u
 physical offset behind the last record; by millisecond an `index_backlog.ROW` for each key, the
 first physical offset and the store time. All messages of one queue are next to each other there."""
 
+
 class Condition(Protocol):
     """An SQL92 condition that the core judges."""
 

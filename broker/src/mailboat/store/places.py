@@ -68,7 +68,7 @@ def choose_places(
     if count < len(sizes):
         after = numbers[count]
         numbers, offsets, sizes = numbers[:count], offsets[:count], sizes[:count]
-    runs = _runs(offsets, sizes)
+    runs = runs_of(offsets, sizes)
     if runs is None:
         return None
     places = unit_columns(count).pack(
@@ -77,8 +77,8 @@ def choose_places(
     return places, after, runs
 
 
-def _runs(offsets: tuple[int, ...], sizes: tuple[int, ...]) -> list[Run] | None:
-    """Join what lies back to back; None where places are not in order."""
+def runs_of(offsets: tuple[int, ...], sizes: tuple[int, ...]) -> list[Run] | None:
+    """Join what lies back to back of at least one; None where places are not in order."""
     ends = tuple(map(add, offsets, sizes))
     if ends[:-1] == offsets[1:]:
         return [(offsets[0], ends[-1] - offsets[0])]

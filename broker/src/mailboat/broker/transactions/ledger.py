@@ -32,6 +32,7 @@ from mailboat.store.consume_queue import UNIT
 from mailboat.store.key_search import KeyQuery, QueryResult
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import PutStatus
+from mailboat.store.places import runs_of
 from mailboat.store.record_source import LogSource
 
 _log = logging.getLogger(__name__)
@@ -187,7 +188,9 @@ class HalfLedger:
             if not chosen:
                 return {}
             offsets, sizes, _ = zip(*chosen, strict=True)
-            body = LogSource(store.commit_log).copy(offsets, sizes, total)
+            runs = runs_of(offsets, sizes)
+            packed = b"".join([UNIT.pack(*place) for place in chosen])
+            body = None if runs is None else LogSource(store.commit_log).copy(packed, runs)
         except OSError:
             return {}  # Whoever reads each of them tells about it.
         rows = [] if body is None else compiled.decode_records(body)[0]
