@@ -28,8 +28,8 @@ pub struct SendRounds {
 #[pymethods]
 impl SendRounds {
     #[new]
-    #[pyo3(signature = (*, store_host, broker_name, suffix, append_crc, with_keys, holds_answers, delays_ms))]
-    #[allow(clippy::fn_params_excessive_bools)]
+    #[pyo3(signature = (*, store_host, broker_name, suffix, append_crc, with_keys, holds_answers, max_body_bytes, delays_ms))]
+    #[allow(clippy::fn_params_excessive_bools, clippy::too_many_arguments)]
     fn new(
         store_host: Vec<u8>,
         broker_name: &str,
@@ -37,6 +37,7 @@ impl SendRounds {
         append_crc: bool,
         with_keys: bool,
         holds_answers: bool,
+        max_body_bytes: usize,
         delays_ms: Vec<i64>,
     ) -> PyResult<Self> {
         if store_host.len() != HOST_BYTES && store_host.len() != HOST_V6_BYTES {
@@ -54,18 +55,13 @@ impl SendRounds {
                 append_crc,
                 with_keys,
                 holds_answers,
-                max_body_bytes: 0,
+                max_body_bytes,
                 delays_ms,
             }),
             topics: Vec::new(),
             queues: Vec::new(),
             store_host: digits.into(),
         })
-    }
-
-    #[pyo3(signature = (*, max_body_bytes))]
-    fn configure(&mut self, max_body_bytes: usize) {
-        self.rounds.settings.max_body_bytes = max_body_bytes;
     }
 
     fn learn(

@@ -18,7 +18,13 @@ from typing import NoReturn
 
 import bench_java
 from bench_brokers import Mailboat, System
-from bench_machine import CACHE_DIR, BenchError, RowSkippedError, describe_machine
+from bench_machine import (
+    CACHE_DIR,
+    BenchError,
+    RowSkippedError,
+    describe_machine,
+    full_page_cache,
+)
 from bench_report import (
     Results,
     format_value,
@@ -66,6 +72,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     console.print("  ".join(f"{key}: {value}" for key, value in machine.items()), markup=False)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=CACHE_DIR)))
+        if arguments.full_memory:
+            stack.enter_context(full_page_cache(folder))
         sessions = [_open_session(stack, name, folder, timing, console) for name in systems]
         results, failures = _measure_rows(rows, sessions, arguments.runs, console)
     for name in systems:
@@ -222,6 +230,11 @@ def _parse_arguments() -> argparse.Namespace:
         type=float,
         metavar="GB",
         help="size of the log of the restart row (default 3.2; 0.4 when no rows are named)",
+    )
+    parser.add_argument(
+        "--full-memory",
+        action="store_true",
+        help="fill free memory with cached pages first, as a broker has it that runs for long",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers here")
     arguments = parser.parse_args()

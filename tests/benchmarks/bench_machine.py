@@ -8,6 +8,8 @@ import platform
 import random
 import resource
 import socket
+import tempfile
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -88,6 +90,24 @@ def memory_of(pid: int) -> Memory:
         return int(values[name].split()[0]) * 1024 / 1e6
 
     return Memory(megabytes("VmRSS"), megabytes("RssAnon"), megabytes("RssFile"))
+
+
+@contextlib.contextmanager
+def full_page_cache(folder: Path) -> Iterator[None]:
+    """Fill the memory that is free with cached pages of a file that takes no room on the disk.
+
+    So it is on a machine whose broker has stored more than its memory: new pages are old ones that
+    are taken back. Free memory of a virtual machine may have to be fetched from the host first,
+    which costs the one that touches it ten times as much as the copy.
+    """
+    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free_kb = next(int(line.split()[1]) for line in lines if line.startswith("MemFree:"))
+        file.truncate(free_kb * 1024)
+        block = bytearray(1 << 20)
+        while file.readinto(block):
+            pass
+        yield
 
 
 def free_port() -> int:

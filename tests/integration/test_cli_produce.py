@@ -1,6 +1,7 @@
 """`mailboat produce` when something goes wrong: what it says of the lines is what is stored."""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -334,8 +335,10 @@ async def test_first_interrupt_is_seen_while_a_named_pipe_has_no_writer(shell, t
 
 async def _has_open(pid: int, path: Path) -> bool:
     """Tell whether a process has a file open and its loop runs."""
-    folder = f"/proc/{pid}/fd"
-    targets = [os.readlink(f"{folder}/{each}") for each in os.listdir(folder)]
+    targets = []
+    for each in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # It may be closed meanwhile.
+            targets.append(os.readlink(f"/proc/{pid}/fd/{each}"))
     return str(path) in targets and any("eventpoll" in target for target in targets)
 
 

@@ -16,6 +16,7 @@ from mailboat.protocol.bodies import encode_body
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue
 from mailboat.protocol.stats_bodies import decode_consume_stats, decode_topic_stats
+from mailboat.store.consume_queue import UNIT
 from mailboat.testing.cluster import Cluster
 
 LIMIT_S = 0.25
@@ -200,7 +201,8 @@ async def test_a_deleted_topic_of_very_many_queues_holds_nobody_up(
     queues = broker.store.queues
     for queue_id in range(3000):
         queue = queues.get_or_add("W", queue_id)
-        queue.append(broker.store.commit_log.start, 10, 0)
+        start = broker.store.commit_log.start
+        queue.append_units(UNIT.pack(start, 10, 0), start + 10)
         queues.mark_dirty(queue)
     queues.write()
     assert count_queues(tmp_path) == 3000

@@ -238,11 +238,11 @@ class WithCore(OneBroker):
             append_crc=append_crc,
             with_keys=True,
             holds_answers=self.store.is_sync_flush,
+            max_body_bytes=MAX_BODY_BYTES,
             delays_ms=self.schedule.levels.delays_ms,
         )
         self.schedule.restorer = self
         self.restored = 0
-        self.core.configure(max_body_bytes=MAX_BODY_BYTES)
         for topic in LEARNED:
             for queue_id in range(QUEUES):
                 if (topic, queue_id) != MISSING_QUEUE:

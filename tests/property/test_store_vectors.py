@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mailboat.model.tags import java_hash
 from mailboat.store import lookup
+from mailboat.store.consume_queue import UNIT
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
@@ -325,7 +326,7 @@ def test_offsets_by_time_step_over_messages_that_are_not_there(
             _put(store, _message())
             times[end] = disk.wall_ms()
         elif kind == "u":
-            queue.append(1 << 40, 200, 0)
+            queue.append_units(UNIT.pack(1 << 40, 200, 0), (1 << 40) + 200)
             queue.next_offset = queue.max_offset
         else:
             queue.append_blanks(end + (1 if kind == "b" else 11))

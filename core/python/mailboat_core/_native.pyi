@@ -11,9 +11,9 @@ class SendRounds:
         append_crc: bool,
         with_keys: bool,
         holds_answers: bool,
+        max_body_bytes: int,
         delays_ms: list[int],
     ) -> SendRounds: ...
-    def configure(self, *, max_body_bytes: int) -> None: ...
     def learn(self, topic: str, queue_id: int, queue: Any) -> None: ...
     def take(
         self,

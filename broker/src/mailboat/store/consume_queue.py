@@ -209,12 +209,6 @@ class ConsumeQueue:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def append(self, physical_offset: int, size_bytes: int, tags_code: int) -> None:
-        """Make the next message visible; reaches memory only."""
-        self._pending += UNIT.pack(physical_offset, size_bytes, tags_code)
-        self.max_offset += 1
-        self.last_physical_end = physical_offset + size_bytes
-
     def append_units(self, units: bytes, physical_end: int) -> None:
         """Make packed units visible, all at once; reaches memory only."""
         self._pending += units

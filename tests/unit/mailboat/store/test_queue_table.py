@@ -9,13 +9,18 @@ import pytest
 
 from mailboat.disk.real import RealDisk
 from mailboat.errors import IllegalMessageError
-from mailboat.store.consume_queue import ConsumeQueue
+from mailboat.store.consume_queue import UNIT, ConsumeQueue
 from mailboat.store.file_pool import FilePool
 from mailboat.store.queue_table import QueueDrop, QueueTable
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
 
 FILE_BYTES = 400
+
+
+def _append(queue: ConsumeQueue, physical_offset: int, size_bytes: int) -> None:
+    units = UNIT.pack(physical_offset, size_bytes, 0)
+    queue.append_units(units, physical_offset + size_bytes)
 
 
 def test_a_topic_has_its_own_queues_by_id() -> None:
@@ -40,7 +45,7 @@ def test_the_queues_of_a_topic_are_found_after_a_start(tmp_path: Path) -> None:
     table = QueueTable(disk, FilePool(disk, 8), f"{tmp_path}", FILE_BYTES)
     for topic, queue_id in (("b", 1), ("b", 0), ("a", 3)):
         queue = table.get_or_add(topic, queue_id)
-        queue.append(100 * queue_id, 100, 0)
+        _append(queue, 100 * queue_id, 100)
         table.mark_dirty(queue)
     table.write()
     table.close()
@@ -78,7 +83,7 @@ def test_sums_are_the_same_after_a_start_however_the_files_came() -> None:
     table = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
     queue = table.get_or_add("topic", 0)
     for number in range(65):
-        queue.append(100 * number, 100, 0)
+        _append(queue, 100 * number, 100)
         table.mark_dirty(queue)
         if number == 25:
             table.write()
@@ -104,7 +109,7 @@ def test_a_deleted_topic_takes_its_dropped_files_along() -> None:
     for life in range(2):
         queue = table.get_or_add("topic", 0)
         for number in range(65):
-            queue.append(10_000 * life + 100 * number, 100, 0)
+            _append(queue, 10_000 * life + 100 * number, 100)
         table.mark_dirty(queue)
         table.write()
         if life == 0:
@@ -149,7 +154,7 @@ def test_a_removal_reads_nothing_of_queues_that_it_does_not_touch() -> None:
     table = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
     for number in range(200):
         queue = table.get_or_add("topic", number)
-        queue.append(1000 + number, 10, 0)
+        _append(queue, 1000 + number, 10)
         table.mark_dirty(queue)
     table.write()
     table.raise_min(1000)
@@ -170,8 +175,8 @@ def test_queues_are_adjusted_in_slices_and_nobody_sees_it() -> None:
     table = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
     for number in range(1000):
         queue = table.get_or_add("topic", number)
-        queue.append(number, 10, 0)
-        queue.append(10_000 + number, 10, 0)
+        _append(queue, number, 10)
+        _append(queue, 10_000 + number, 10)
     table.begin_raise(10_000)
     raised = table.raise_some(0.003)
     assert table.is_raising
@@ -193,7 +198,7 @@ def test_a_queue_that_cannot_be_read_now_is_adjusted_later() -> None:
     table = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
     for number in range(20):
         queue = table.get_or_add("topic", number)
-        queue.append(number, 10, 0)
+        _append(queue, number, 10)
         table.mark_dirty(queue)
     table.write()
     disk.inject(Fault(("pread",), 7, errno.ENOMEM, sticky=True))

@@ -51,11 +51,7 @@ class SendRounds:
         self._stats = broker.stats
         self._flush = flush
         self._is_sync = broker.store.is_sync_flush
-        self._schedule = broker.schedule
-        delayed = [(SCHEDULE_TOPIC, queue_id) for queue_id in range(self._schedule.levels.last)]
-        # The core has to know where they end that messages are parked in.
-        self._parking: tuple[Place, ...] = (*delayed, (HALF_TOPIC, 0))
-        self._core = self._make()
+        self._max_body_bytes = broker.settings.store.max_message_size
         # The queues that the core knows; all are forgotten when any topic changes.
         self._known: dict[Place, ConsumeQueue] = {}
         self._version = -1
@@ -74,26 +70,31 @@ class SendRounds:
             arrivals: what wakes pulls, once for all messages that are stored inside.
         """
         self._loop = asyncio.get_running_loop()
+        self._schedule = self._broker.schedule
+        delayed = [(SCHEDULE_TOPIC, queue_id) for queue_id in range(self._schedule.levels.last)]
+        # The core has to know where they end that messages are parked in.
+        self._parking: tuple[Place, ...] = (*delayed, (HALF_TOPIC, 0))
+        self._core = self._make()
         self._store_others = store_others
         self._arrivals = arrivals
 
     def _make(self) -> "core.native.SendRounds":
         settings = self._broker.settings
-        made = core.native.SendRounds(
+        return core.native.SendRounds(
             store_host=self._store.commit_log.store_host,
             broker_name=settings.broker.broker_name,
             suffix=self._suffix,
             append_crc=settings.store.enabled_append_prop_crc,
             with_keys=settings.store.message_index_enable,
             holds_answers=self._is_sync,
+            max_body_bytes=self._max_body_bytes,
             delays_ms=self._schedule.levels.delays_ms,
         )
-        made.configure(max_body_bytes=settings.store.max_message_size)
-        return made
 
     def configure(self, config: MessageStoreConfig) -> None:
         """Follow other settings."""
-        self._core.configure(max_body_bytes=config.max_message_size)
+        self._max_body_bytes = config.max_message_size
+        self._version = -1  # The next round begins anew.
 
     def learn(self, places: Iterable[Place]) -> None:
         """Have the core take sends to these queues, as far as they are there."""
