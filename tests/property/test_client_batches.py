@@ -126,7 +126,6 @@ def test_a_write_that_fails_refuses_all_of_its_batches_and_leaves_nothing() -> N
         broker.processor.send([batch_send(peer, body)])
     log = broker.store.commit_log
     before = log.end
-    segment = log.segments[0]
     refusal = OSError(28, "No space left on device")
     with patch("mailboat.store.commit_log.write_fully", side_effect=refusal):
         broker.processor.send([batch_send(peer, body), batch_send(peer, body, queue_id=2)])
