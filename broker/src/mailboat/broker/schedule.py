@@ -39,10 +39,13 @@ from mailboat.model.record import to_message
 from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
+from mailboat.store.places import choose_places
 from mailboat.store.record_source import LogSource
 from mailboat.store.segment_reader import read_record_at
 
 _log = logging.getLogger(__name__)
+
+_choose: Final = compiled.choose_places or choose_places
 
 GATHER_MS: Final = 10
 """How long after the earliest due time is looked: what comes due meanwhile is stored along."""
@@ -282,7 +285,6 @@ class ScheduleMessageService:
         if queue is None or source.is_aside or at < self._known_ends.get(source.level, 0):
             return False
         end = queue.max_offset if source.end is None else source.end
-        assert compiled.choose_places is not None
         try:
             units = queue.read_units(at, min(_UNITS_A_READ, end - at))
             due = 0
@@ -291,7 +293,7 @@ class ScheduleMessageService:
                     break
                 due += 1
             units = units[: due * UNIT_BYTES]
-            chosen = compiled.choose_places(units, at, due, _RESTORED_BYTES, None) if due else None
+            chosen = _choose(units, at, due, _RESTORED_BYTES, None) if due else None
             if chosen is None:
                 return False
             places, _, runs = chosen
