@@ -284,6 +284,29 @@ async def test_workers_share_one_turn(start: Start, monkeypatch: pytest.MonkeyPa
     await handler.wait(1000)
 
 
+async def test_handlers_that_raise_generator_exit_have_failed(start: Start):
+    """The workers go on, as after any other failure."""
+    given: list[int] = []
+    handler = Recorder()
+
+    async def give_back(queue: MessageQueue, message: MessageExt, delay_level: int) -> None:
+        given.append(message.queue_offset)
+
+    async def leaving(messages: list[MessageExt]) -> None:
+        (message,) = messages
+        if message.queue_offset % 2:
+            await asyncio.sleep(0)
+        if message.queue_offset < 8:
+            raise GeneratorExit
+        await handler(messages)
+
+    process_queue = ProcessQueue(QUEUE, 0)
+    put(process_queue, start({"T": leaving}, give_back), *(message_at(i) for i in range(20)))
+    await handler.wait(12)
+    assert sorted(given) == list(range(8))
+    assert process_queue.commit_offset == 20
+
+
 async def test_function_that_raises_stop_iteration_has_failed(start: Start):
     """It is not taken for a coroutine that returned."""
     taken: asyncio.Queue[int] = asyncio.Queue()
