@@ -76,16 +76,16 @@ def begin_call(
     rest: Awaitable[T] | None = None
     result: T | None = None
     try:
-        rest = function(argument)
-        if type(rest) is CoroutineType:
-            try:
-                awaited = rest.send(None)
-            except StopIteration as end:
-                rest, result = None, end.value
-            else:
-                rest = _go_on(rest, awaited)
+        begun = function(argument)
+        if type(begun) is not CoroutineType:
+            begun = _wait_for(begun)
+        try:
+            awaited = begun.send(None)
+        except StopIteration as end:
+            result = end.value
+        else:
+            rest = _go_on(begun, awaited, call)
     except BaseException as error:
-        rest = None
         _raise_instead(error, task, requests_before)
         raise
     finally:
@@ -113,7 +113,8 @@ async def _end_call(
         async with asyncio.timeout(timeout_s):
             result = await rest
     except BaseException as error:
-        _raise_instead(error, task, requests_before)
+        if call.is_running:
+            _raise_instead(error, task, requests_before)
         raise
     finally:
         call.is_running = False
@@ -128,7 +129,7 @@ def _raise_instead(error: BaseException, task: asyncio.Task[Any], requests_befor
         if task.cancelling() > requests_before:
             return
         raise MailboatError("something that it waited for was cancelled") from error
-    if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit):
+    if isinstance(error, KeyboardInterrupt | SystemExit):
         return
     # It may have answered its cancellation with another error, or have cancelled itself for a time
     # limit of its own.
@@ -137,14 +138,19 @@ def _raise_instead(error: BaseException, task: asyncio.Task[Any], requests_befor
         raise MailboatError(f"it raised {error!r}") from error
 
 
+async def _wait_for(awaitable: Awaitable[T]) -> T:
+    return await awaitable
+
+
 @coroutine
-def _go_on(begun: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """Go on with a coroutine that waits for something."""
+def _go_on(begun: Coroutine[Any, Any, T], awaited: Any, call: _Call) -> Generator[Any, Any, T]:
+    """Go on with a coroutine that waits for something; the call is over if this is closed."""
     while True:
         try:
             try:
                 yield awaited
             except GeneratorExit:
+                call.is_running = False
                 begun.close()
                 raise
             except BaseException as error:

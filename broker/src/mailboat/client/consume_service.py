@@ -60,7 +60,9 @@ class MessageService(Protocol):
 class ConsumeService:
     """Workers that take messages from process queues to handlers."""
 
-    __slots__ = ("_give_back", "_idle", "_is_waking", "_requests", "_runner", "_settings")
+    __slots__ = (
+        "_give_back", "_idle", "_is_pausing", "_is_waking", "_requests", "_runner", "_settings"
+    )  # fmt: skip
 
     def __init__(
         self, handlers: Mapping[str, Handler], settings: ConsumeSettings, give_back: GiveBack | None
@@ -73,6 +75,8 @@ class ConsumeService:
         self._idle: deque[asyncio.Future[None]] = deque()
         # One worker is woken at a time: where handlers do not wait, it does the work of all.
         self._is_waking = False
+        # And one at a time goes on after its turn, or each round of the loop had a turn of each.
+        self._is_pausing = False
 
     def start(self, tasks: BackgroundTasks) -> None:
         """Begin consuming, with as many tasks as handlers may run at the same time."""
@@ -99,11 +103,15 @@ class ConsumeService:
         self._wake()
 
     async def _work(self) -> None:
-        while True:
-            while not self._requests:
-                await self._wait()
-            with self._runner.busy():
-                await self._consume()
+        try:
+            while True:
+                while not self._requests or self._is_pausing:
+                    await self._wait()
+                with self._runner.busy():
+                    await self._consume()
+        finally:
+            # What this worker left is another's.
+            self._wake()
 
     async def _wait(self) -> None:
         """Return when there may be requests."""
@@ -119,7 +127,7 @@ class ConsumeService:
 
     def _wake(self) -> None:
         """Have one more worker look for requests, if there are any."""
-        if self._is_waking or not self._requests:
+        if self._is_waking or self._is_pausing or not self._requests:
             return
         while self._idle:
             woken = self._idle.popleft()
@@ -136,12 +144,14 @@ class ConsumeService:
         end_s = time.monotonic() + _TURN_S
         while requests:
             process_queue, messages = requests.popleft()
-            self._wake()
             if process_queue.dropped or runner.is_stopping:
                 continue
             try:
                 outcome = runner.begin(messages, task)
-                error = None if outcome is None else await outcome
+                error = None
+                if outcome is not None:
+                    self._wake()
+                    error = await outcome
                 if error is None:
                     process_queue.finish(messages)
                 else:
@@ -151,8 +161,18 @@ class ConsumeService:
                 self._consume_again(process_queue, messages)
                 raise
             if time.monotonic() >= end_s:
-                await asyncio.sleep(0)
+                if self._is_pausing:
+                    return
+                await self._pause()
                 end_s = time.monotonic() + _TURN_S
+
+    async def _pause(self) -> None:
+        """Let everybody else have a turn; workers that end theirs meanwhile become idle."""
+        self._is_pausing = True
+        try:
+            await asyncio.sleep(0)
+        finally:
+            self._is_pausing = False
 
     async def _consume_later(
         self, process_queue: ProcessQueue, messages: Sequence[MessageExt], reason: Exception

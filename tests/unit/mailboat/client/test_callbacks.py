@@ -21,14 +21,46 @@ async def no_exception(_: object) -> None:
     raise BaseExceptionGroup("many", [asyncio.CancelledError()])
 
 
+async def generator_exit(_: object) -> None:
+    """Raise what ends generators, before anything was waited for."""
+    raise GeneratorExit
+
+
+async def late_generator_exit(_: object) -> None:
+    """Raise what ends generators, after something was waited for."""
+    await asyncio.sleep(0)
+    raise GeneratorExit
+
+
 @pytest.mark.parametrize(
     ("function", "match"),
-    [(cancelled_future, "waited for was cancelled"), (no_exception, "it raised BaseExc")],
+    [
+        (cancelled_future, "waited for was cancelled"),
+        (no_exception, "it raised BaseExc"),
+        (generator_exit, "it raised GeneratorExit"),
+        (late_generator_exit, "it raised GeneratorExit"),
+    ],
 )
 async def test_what_comes_out_of_a_call_is_an_exception(function, match: str):
     """A CancelledError that nobody meant for us is the call's failure and not our end."""
     with pytest.raises(MailboatError, match=match):
         await call_back(OWNER, function, None, None)
+
+
+async def test_call_that_is_closed_ends_as_coroutines_do():
+    """Nobody is told of the end of a call whose caller is thrown away."""
+    ended: list[bool] = []
+
+    async def waiting(_: object) -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            ended.append(is_inside(OWNER))
+
+    caller = call_back(OWNER, waiting, None, None)
+    caller.send(None)
+    caller.close()
+    assert ended == [False]
 
 
 async def test_our_own_cancellation_comes_out():

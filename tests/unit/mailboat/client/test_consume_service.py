@@ -261,6 +261,52 @@ async def test_handlers_that_do_not_wait_leave_others_a_turn(
     await handler.wait(1000)
 
 
+async def test_workers_share_one_turn(start: Start, monkeypatch: pytest.MonkeyPatch):
+    """However many workers there are, one of them goes on in a round of the loop."""
+    monkeypatch.setattr(consume_service, "_TURN_S", 0.0)
+    gate = asyncio.Event()
+    handler = Recorder()
+
+    async def waiting(messages: list[MessageExt]) -> None:
+        await gate.wait()
+        await handler(messages)
+
+    service = start({"T": waiting}, settings=ConsumeSettings(20, 1, 60.0))
+    put(ProcessQueue(QUEUE, 0), service, *(message_at(offset) for offset in range(1000)))
+    for _ in range(30):
+        await asyncio.sleep(0)
+    gate.set()
+    await handler.wait(20)
+    for _ in range(50):
+        before = len(handler.calls)
+        await asyncio.sleep(0)
+        assert len(handler.calls) - before <= 2
+    await handler.wait(1000)
+
+
+async def test_handlers_that_raise_generator_exit_have_failed(start: Start):
+    """The workers go on, as after any other failure."""
+    given: list[int] = []
+    handler = Recorder()
+
+    async def give_back(queue: MessageQueue, message: MessageExt, delay_level: int) -> None:
+        given.append(message.queue_offset)
+
+    async def leaving(messages: list[MessageExt]) -> None:
+        (message,) = messages
+        if message.queue_offset % 2:
+            await asyncio.sleep(0)
+        if message.queue_offset < 8:
+            raise GeneratorExit
+        await handler(messages)
+
+    process_queue = ProcessQueue(QUEUE, 0)
+    put(process_queue, start({"T": leaving}, give_back), *(message_at(i) for i in range(20)))
+    await handler.wait(12)
+    assert sorted(given) == list(range(8))
+    assert process_queue.commit_offset == 20
+
+
 async def test_function_that_raises_stop_iteration_has_failed(start: Start):
     """It is not taken for a coroutine that returned."""
     taken: asyncio.Queue[int] = asyncio.Queue()
