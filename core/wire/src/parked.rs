@@ -95,7 +95,7 @@ impl Parking {
         text_at: usize,
         found: &Properties,
         (topic, queue_id): (&[u8], i32),
-    ) -> Option<()> {
+    ) {
         let at = |place: &std::ops::Range<usize>| text_at + place.start..text_at + place.end;
         match *self {
             Parking::Delayed {
@@ -121,7 +121,6 @@ impl Parking {
         texts.extend_from_slice(topic);
         texts.push(2);
         put(texts, REAL_QUEUE_ID, queue_id.into());
-        Some(())
     }
 }
 
@@ -197,17 +196,13 @@ mod tests {
         let found = properties::read(text.as_bytes()).expect("well-formed");
         let mut texts = [b"before", text.as_bytes()].concat();
         let parking = of(text).expect("delayed");
-        assert!(parking.write(&mut texts, 6, &found, (b"T", 3)).is_some());
+        parking.write(&mut texts, 6, &found, (b"T", 3));
         let expected =
             b"WAIT\x01true\x02MAILBOAT_DELIVER_MS\x011070\x02MAILBOAT_DELAY_MS\x011000\x02\
             REAL_TOPIC\x01T\x02REAL_QID\x013\x02";
         assert_eq!(&texts[6 + text.len()..], expected);
         let mut texts = text.as_bytes().to_vec();
-        assert!(
-            Parking::Half
-                .write(&mut texts, 0, &found, (b"T", 0))
-                .is_some()
-        );
+        Parking::Half.write(&mut texts, 0, &found, (b"T", 0));
         let expected = b"__transactionId__\x01U\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02";
         assert_eq!(&texts[text.len()..], expected);
     }

@@ -354,7 +354,7 @@ impl Rounds {
         }
         plan.texts.extend_from_slice(&settings.suffix);
         let home = (real.name.as_slice(), header.queue_id);
-        parking.write(&mut plan.texts, text_at, found, home)?;
+        parking.write(&mut plan.texts, text_at, found, home);
         let (name, queue_id) = parking.place();
         let (numbers, topic) = self.topics.own(name, queue_id)?;
         target.fixed_bytes -= real.name.len() + settings.suffix.len();
