@@ -267,7 +267,11 @@ impl Round {
             frames.clear();
             for row in of_read {
                 let range = row.first..row.first + if names_places { row.count } else { 0 };
-                let (id_at, id_end) = row.transaction_id;
+                let (id_at, id_end) = if names_places {
+                    row.transaction_id
+                } else {
+                    (0, 0)
+                };
                 Answer {
                     code,
                     opaque: row.opaque,
