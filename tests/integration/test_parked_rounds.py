@@ -1,20 +1,25 @@
 """Delayed and half messages that the compiled core parks and restores, on a running broker."""
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from raw_client import RawClient, connected, running_broker
 
+from mailboat import core
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.processors.send_rounds import SendRounds
+from mailboat.disk import Disk
 from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from mailboat.model.record import decode_records
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
+from mailboat.store import commit_log
 from mailboat.store.lookup import GetStatus
 from mailboat.store.segment import Segment
 
@@ -51,15 +56,26 @@ async def client(broker: BrokerController) -> AsyncIterator[RawClient]:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Note how many messages each write of the core's holds."""
     counts: list[int] = []
-    write = SendRounds._write
+    publish = SendRounds._publish
 
-    def noted(self: SendRounds, round_: object, now_ms: int) -> bool:
-        is_written = write(self, round_, now_ms)  # type: ignore[arg-type]
-        counts.append(round_.message_count if is_written else 0)  # type: ignore[attr-defined]
-        return is_written
+    def noted(self: SendRounds, round_: "core.native.Round", now_ms: int) -> None:
+        counts.append(round_.message_count)
+        publish(self, round_, now_ms)
 
-    monkeypatch.setattr(SendRounds, "_write", noted)
+    monkeypatch.setattr(SendRounds, "_publish", noted)
     return counts
+
+
+def let_writes_fail(patch: pytest.MonkeyPatch, code: int) -> list[int]:
+    """Have every write to the log fail; return the sizes of what was to be written."""
+    sizes: list[int] = []
+
+    def fails(_disk: Disk, _fd: int, data: bytes, _position: int) -> None:
+        sizes.append(len(data))
+        raise OSError(code, os.strerror(code))
+
+    patch.setattr(commit_log, "write_fully", fails)
+    return sizes
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -178,17 +194,13 @@ async def test_nobody_sends_to_where_messages_are_parked(client: RawClient) -> N
 
 
 async def test_a_delivery_that_cannot_be_written_is_made_later(
-    broker: BrokerController, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    broker: BrokerController, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each message comes once, after the disk takes it."""
     await sent(broker, DELAYED, 3)
     with monkeypatch.context() as patch:
-
-        def full(_self: Segment, _data: bytes, _position: int) -> None:
-            raise OSError(28, "No space left on device")
-
-        patch.setattr(Segment, "write", full)
-        await until(lambda: taken[-1] == 0)
+        refused = let_writes_fail(patch, errno.ENOSPC)
+        await until(lambda: bool(refused))
         assert broker.schedule.delivered == 1
     await until(lambda: broker.schedule.delivered == 4)
     assert [message.unique_key for message in stored(broker, "T")] == ["U0", "U1", "U2"]
@@ -202,10 +214,10 @@ async def test_a_commit_that_cannot_be_written_says_what_became_of_it(
     [answer] = await sent(broker, HALF, 1)
 
     def fails(_self: Segment, *_: object) -> None:
-        raise OSError(5, "Input/output error")
+        raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Segment, "write", fails)
+        let_writes_fail(patch, errno.EIO)
         if not is_undone:
             patch.setattr(Segment, "cut", fails)
         result = await ended(client, answer)
