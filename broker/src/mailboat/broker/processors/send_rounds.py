@@ -117,9 +117,8 @@ class SendRounds:
     def _is_plain(self, config: TopicConfig) -> bool:
         """Tell whether sends to a topic need no check but that of the queue."""
         topic = config.topic_name
-        may_write = self._broker.settings.broker.broker_permission & Perm.WRITE or not config.order
         is_forbidden = topic in SEND_FORBIDDEN_TOPICS and topic not in _PARKING_TOPICS
-        return bool(may_write) and not is_forbidden and config.topic_filter_type == "SINGLE_TAG"
+        return not is_forbidden and config.topic_filter_type == "SINGLE_TAG"
 
     def store(self) -> None:
         """Store and answer what is plain in the reads that are kept, and hand on what is left."""
@@ -130,13 +129,15 @@ class SendRounds:
         end_s = time.monotonic() + ROUND_S
         self._store_others()
         log = self._store.commit_log
-        if self._store.refusal() is not None:
+        config = self._broker.settings.broker
+        # Without permission to write, it depends on the topic what is refused.
+        if self._store.refusal() is not None or not config.broker_permission & Perm.WRITE:
             self._hand_on(reads, end_s)
             return
         if self._version != self._topics.data_version.counter:
             self._forget()
         now_ms, delay_from_ms = log.next_store_timestamp_ms, self._schedule.delay_from_ms
-        takes_halves = not self._broker.settings.broker.reject_transaction_message
+        takes_halves = not config.reject_transaction_message
         round_ = self._core.take(
             reads, log.end, log.room_bytes, now_ms, delay_from_ms, takes_halves, _MESSAGES_A_CALL
         )
