@@ -62,6 +62,9 @@ class SendRounds:
         self.reads: dict[Connection, bytes] = {}
         """What is stored at the end of this round of the loop, by `store`."""
 
+        # Those of them that no round has had room for: how many bytes each connection counts.
+        self._kept: dict[Connection, int] = {}
+
     def begin(
         self,
         store_others: Callable[[], None],
@@ -126,6 +129,11 @@ class SendRounds:
         self.reads.clear()
         if not reads:
             return
+        self._store_reads(reads)
+        if self.reads or self._kept:
+            self._count_kept()
+
+    def _store_reads(self, reads: list[Read]) -> None:
         end_s = time.monotonic() + ROUND_S
         self._store_others()
         log = self._store.commit_log
@@ -211,6 +219,21 @@ class SendRounds:
                 self.reads[connection] = data
         if self.reads:
             self._loop.call_soon(self.store)
+
+    def _count_kept(self) -> None:
+        """Have the budget of all peers know what is kept, and let go of whom it closes."""
+        before, self._kept = self._kept, {}
+        for connection, data in self.reads.items():
+            size = self._kept[connection] = len(data)
+            grown = size - before.pop(connection, 0)
+            if grown > 0:
+                connection.keep(grown)
+            else:
+                connection.release(-grown)
+        for connection, size in before.items():
+            connection.release(size)
+        for connection in [one for one in self.reads if one.is_closed]:
+            del self.reads[connection], self._kept[connection]
 
     def _forget(self) -> None:
         # Made anew: the first topics come after the port, and with it the address, is known.
