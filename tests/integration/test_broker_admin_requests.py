@@ -236,6 +236,25 @@ async def test_the_permission_of_the_broker_counts_at_once(client: Client) -> No
     assert {config.perm & 6 for config in client.broker.topics.registered()} <= {4, 0}
 
 
+async def test_a_broker_without_permission_takes_nothing_for_ordered_topics(
+    client: Client,
+) -> None:
+    """Neither the core, which knew the topic before, nor Python; other topics go on."""
+    topics = [TopicConfig("T", 1, 1, order=True), TopicConfig("U", 1, 1)]
+    body = encode_topic_configs(topics)
+    await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body=body)
+    for permission, expected in ((6, ResponseCode.SUCCESS), (4, ResponseCode.NO_PERMISSION)):
+        change = b"brokerPermission=%d" % permission
+        await client.ok(RequestCode.UPDATE_BROKER_CONFIG, body=change)
+        for topic, code in [("T", expected), ("U", ResponseCode.SUCCESS)] * 3:
+            fields: dict[str, ExtValue] = {
+                "a": "P", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1, "h": 0,
+                "i": "UNIQ_KEY\x01U\x02", "j": 0, "k": False,
+            }  # fmt: skip
+            answer = await client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+            assert answer.code == code
+
+
 async def test_no_address_or_path_is_a_live_setting(client: Client) -> None:
     """The allow-list holds numbers, switches and hours, and the one list of name servers."""
     assert {

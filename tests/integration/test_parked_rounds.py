@@ -1,14 +1,16 @@
 """Delayed and half messages that the compiled core parks and restores, on a running broker."""
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from raw_client import RawClient, connected, running_broker
 
+from mailboat import core
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.processors.send_rounds import SendRounds
 from mailboat.disk import Disk
@@ -17,6 +19,7 @@ from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from mailboat.model.record import decode_records
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
+from mailboat.store import commit_log
 from mailboat.store.lookup import GetStatus
 from mailboat.store.segment import Segment
 
@@ -55,12 +58,24 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     publish = SendRounds._publish
 
-    def noted(self: SendRounds, round_: Any, now_ms: int) -> None:
+    def noted(self: SendRounds, round_: "core.native.Round", now_ms: int) -> None:
         counts.append(round_.message_count)
         publish(self, round_, now_ms)
 
     monkeypatch.setattr(SendRounds, "_publish", noted)
     return counts
+
+
+def let_writes_fail(patch: pytest.MonkeyPatch, code: int) -> list[int]:
+    """Have every write to the log fail; return the sizes of what was to be written."""
+    sizes: list[int] = []
+
+    def fails(_disk: Disk, _fd: int, data: bytes, _position: int) -> None:
+        sizes.append(len(data))
+        raise OSError(code, os.strerror(code))
+
+    patch.setattr(commit_log, "write_fully", fails)
+    return sizes
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -184,14 +199,8 @@ async def test_a_delivery_that_cannot_be_written_is_made_later(
     """Each message comes once, after the disk takes it."""
     await sent(broker, DELAYED, 3)
     with monkeypatch.context() as patch:
-        refused: list[bytes] = []
-
-        def full(_disk: Disk, _fd: int, data: bytes, _position: int) -> None:
-            refused.append(data)
-            raise OSError(28, "No space left on device")
-
-        patch.setattr("mailboat.store.commit_log.write_fully", full)
-        await until(lambda: len(refused) > 1)  # By the core, then by Python.
+        refused = let_writes_fail(patch, errno.ENOSPC)
+        await until(lambda: bool(refused))
         assert broker.schedule.delivered == 1
     await until(lambda: broker.schedule.delivered == 4)
     assert [message.unique_key for message in stored(broker, "T")] == ["U0", "U1", "U2"]
@@ -204,11 +213,11 @@ async def test_a_commit_that_cannot_be_written_says_what_became_of_it(
     """Refused where nothing is in the log, unknown where that cannot be said."""
     [answer] = await sent(broker, HALF, 1)
 
-    def fails(*_: object) -> None:
-        raise OSError(5, "Input/output error")
+    def fails(_self: Segment, *_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mailboat.store.commit_log.write_fully", fails)
+        let_writes_fail(patch, errno.EIO)
         if not is_undone:
             patch.setattr(Segment, "cut", fails)
         result = await ended(client, answer)

@@ -250,6 +250,31 @@ async def test_what_a_round_has_no_room_for_is_of_the_next(
     assert taken == [4] * 5
 
 
+async def test_what_waits_for_the_next_round_counts(
+    broker: BrokerController, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is stored; and a peer with more than there is room for is closed."""
+    monkeypatch.setattr(send_rounds, "_MESSAGES_A_CALL", 4)
+    peer.writer.write(send(0))
+    assert await peer.answers(1) == [Answer(0, 0, 1)]
+    connections = broker._server._connections
+    connection = list(connections)[-1]
+    rounds: Any = connection._handler
+    rounds = rounds._rounds
+    data = b"".join(map(send, range(10, 22)))
+    connection.data_received(data)
+    for stored in (4, 8, 12):
+        rounds.store()
+        assert connection.awaited_bytes == len(data) * (12 - stored) // 12
+    assert await peer.answers(12) == [Answer(n, 0, n - 8) for n in range(10, 22)]
+    connection.data_received(data)
+    monkeypatch.setattr(connections.kept, "look_at", 0)
+    monkeypatch.setattr(connections.kept, "_limit", 0)
+    rounds.store()
+    assert connection.is_closed
+    assert not rounds.reads
+
+
 async def test_a_peer_that_stops_sending_gets_all_rounds(
     broker: BrokerController, peer: Peer, taken: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

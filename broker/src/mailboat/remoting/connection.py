@@ -35,6 +35,8 @@ _COMPLAINT_PEERS: Final = 1024
 _OPAQUE_MASK: Final = 0x7FFF_FFFF
 _SWEEP_SLICE: Final = 500  # connections looked at in one go: below a millisecond
 _SLICE_INTERVAL: Final = 0.25  # of the sweep interval
+# Where a read fills uvloop's buffer, it reads on at once, up to 32 times.
+_FULL_READ_BYTES: Final = 256_000
 _FEW_PIECES: Final = 4  # What uvloop sends without an allocation of its own.
 _NO_HOST: Final = bytes(8)  # 0.0.0.0:0
 # Requests that are late are looked for this often at most.
@@ -377,6 +379,8 @@ class Connection(asyncio.Protocol):
             self._grew(len(data))
             return
         is_idle = self._postponed is None and not self._is_deferred
+        if len(data) >= _FULL_READ_BYTES:
+            self.defer([])  # What follows is read once others had their turn.
         if is_idle and self._handler.read_received(self, gathered):
             return
         self.read_back(gathered)

@@ -24,6 +24,8 @@ from mailboat.store.index_rows import ROW, index_hash
 
 # Entries kept in memory before they go to the file: enough to make one call worth it.
 _WRITE_BYTES: Final = 256 * 1024
+# Where keys come faster than `write_some`: what one write takes without keeping others waiting.
+_MOST_PENDING_BYTES: Final = 1024 * 1024
 _NAME_DIGITS: Final = 17
 
 log = logging.getLogger(__name__)
@@ -126,6 +128,10 @@ class IndexService:
                 file = self._current()
                 fitting_bytes = file.room * ROW.size
                 file.put(rows[:fitting_bytes], first_ms, last_ms)
+                if file.pending_bytes >= _MOST_PENDING_BYTES:
+                    # Where that fails they wait in memory, and `write_some` tells.
+                    with contextlib.suppress(OSError):
+                        file.write_entries()
             except OSError as exc:
                 self.stop(ROW.unpack_from(rows)[1], exc)
                 raise

@@ -66,6 +66,8 @@ class Transport(asyncio.Transport):
     def __init__(self) -> None:
         """Stand for a connected socket."""
         super().__init__({"peername": ("10.0.0.1", 5000)})
+        self.is_read = asyncio.Event()
+        self.is_read.set()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Ignore the mark."""
@@ -75,10 +77,12 @@ class Transport(asyncio.Transport):
         return False
 
     def pause_reading(self) -> None:
-        """Go on: what is read meanwhile has to wait."""
+        """Take note."""
+        self.is_read.clear()
 
     def resume_reading(self) -> None:
-        """Nothing was paused."""
+        """Take note."""
+        self.is_read.set()
 
 
 class NotedTransport(Transport):
@@ -156,14 +160,14 @@ def connect(pulls: Pulls, count: int) -> list[tuple[Connection, NotedTransport]]
 async def test_what_the_core_leaves_of_large_reads_shares_the_loop(
     monkeypatch: pytest.MonkeyPatch, peers: int
 ) -> None:
-    """A second's worth of sends arrives before the loop comes round."""
+    """A second's worth of sends arrives as fast as it is read."""
     sends, dispatcher = SlowSends(), BrokerDispatcher()
     pull: Any = SimpleNamespace(arrivals=nullcontext)
     dispatcher.use(sends, pull, lambda _: None, sends)
     owner = ConnectionSet(RemotingLimits(), name="test", capacity=None, expects_frames=True)
-    connections = [Connection(dispatcher, owner) for _ in range(peers)]
-    for connection in connections:
-        connection.connection_made(Transport())
+    pairs = [(Connection(dispatcher, owner), Transport()) for _ in range(peers)]
+    for connection, transport in pairs:
+        connection.connection_made(transport)
     one = RemotingCommand.request(RequestCode.SEND_MESSAGE_V2, SEND, b"x").encode()
     count = READ_BYTES * 16 // peers // len(one)
     data = one * count
@@ -178,13 +182,15 @@ async def test_what_the_core_leaves_of_large_reads_shares_the_loop(
 
     monkeypatch.setattr(sends, "store", noted)
     for start in range(0, len(data), READ_BYTES):
-        for connection in connections:
+        for connection, transport in pairs:
+            while not transport.is_read.is_set():  # It may be paused again by now.
+                await transport.is_read.wait()
             connection.data_received(data[start : start + READ_BYTES])
     async with asyncio.timeout(10):
         await sends.are_all_there.wait()
     assert max(sends.rounds) <= MOST_AT_ONCE
     assert max(handled) <= 2 * MOST_AT_ONCE
-    for connection in connections:
+    for connection, _ in pairs:
         connection.connection_lost(None)
 
 

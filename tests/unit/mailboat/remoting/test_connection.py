@@ -368,6 +368,21 @@ async def test_unfinished_frames_count() -> None:
     assert (0, False) == (owner.kept.look(), second_transport.is_aborted)
 
 
+async def test_others_have_a_turn_between_full_reads() -> None:
+    """The loop reads such a peer again and again before it looks at anybody else."""
+    connection, transport, handler = connect(new_set())
+    full = FRAME * (256_000 // len(FRAME) + 1)
+    for size in (len(full), len(FRAME) * 2):
+        handler.frames.clear()
+        connection.data_received(full[:size])
+        is_full = size == len(full)
+        assert transport.is_reading_paused == is_full
+        await asyncio.sleep(0)
+        assert len(handler.frames) == size // len(FRAME)
+        assert not transport.is_reading_paused
+    connection.connection_lost(None)
+
+
 async def test_frames_put_back_count() -> None:
     """So do requests that wait until their peer reads."""
     owner = new_set(RemotingLimits(unsent_budget_bytes=1000))

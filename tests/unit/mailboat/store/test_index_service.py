@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from mailboat.model.tags import unsigned_text_hash
-from mailboat.store import index_file
+from mailboat.store import index_file, index_service
 from mailboat.store.file_pool import FilePool
 from mailboat.store.index_backlog import IndexedRecord
 from mailboat.store.index_service import IndexService, file_name
@@ -184,3 +184,30 @@ def test_a_full_file_is_searched_while_its_slots_wait_to_be_written(snapshots: i
         save()
     assert index.search("t", "k7", 10, 0, disk.wall_ms())(FilePool(disk, 2)) == [7]
     assert index.files[0]._slots is None
+
+
+def test_few_entries_are_only_in_memory_however_fast_they_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits until many of them are written; where they cannot be, none is lost."""
+    monkeypatch.setattr(index_service, "_MOST_PENDING_BYTES", 3 * index_file.ENTRY_BYTES)
+    disk = SimulatedDisk()
+    index = _index(disk)
+
+    def refuse(_file: index_file.IndexFile) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    pending = []
+    for number in range(_ENTRIES - 1):
+        with monkeypatch.context() as patch:
+            if number == 5:
+                patch.setattr(index_file.IndexFile, "write_entries", refuse)
+            index.put_messages((IndexedRecord("t", f"k{number}", None, number),), disk.wall_ms())
+            index.build()
+        pending.append(index.files[-1].pending_bytes // index_file.ENTRY_BYTES)
+    assert pending[:8] == [1, 2, 0, 1, 2, 3, 0, 1]
+    assert index.gap is None
+    pool = FilePool(disk, 2)
+    now_ms = disk.wall_ms()
+    for number in range(_ENTRIES - 1):
+        assert index.search("t", f"k{number}", 1, 0, now_ms)(pool) == [number]

@@ -141,6 +141,7 @@ class SendMessageProcessor:
         """Make messages of requests and store them; what ends before is answered and left out."""
         topics = self._topics
         max_body_bytes = self._max_body_bytes
+        may_write = bool(self._broker.settings.broker.broker_permission & Perm.WRITE)
         accepted: list[Send] = []
         messages: list[MessageInner] = []
         for send in sends:
@@ -158,6 +159,7 @@ class SendMessageProcessor:
                 or not 0 < len(body) <= max_body_bytes
                 or config.topic_filter_type != "SINGLE_TAG"
                 or fields.broker_name not in self._own_names
+                or not may_write
             ):
                 if config is None or topic[0] == "%":
                     if self._waits_for_topic(send, answers):

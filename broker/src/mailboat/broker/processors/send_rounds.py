@@ -58,6 +58,9 @@ class SendRounds:
         self.reads: dict[Connection, bytes] = {}
         """What is stored at the end of this round of the loop, by `store`."""
 
+        # Those of them that no round has had room for: how many bytes each connection counts.
+        self._kept: dict[Connection, int] = {}
+
     def begin(
         self,
         store_others: Callable[[], None],
@@ -118,9 +121,8 @@ class SendRounds:
     def _is_plain(self, config: TopicConfig) -> bool:
         """Tell whether sends to a topic need no check but that of the queue."""
         topic = config.topic_name
-        may_write = self._broker.settings.broker.broker_permission & Perm.WRITE or not config.order
         is_forbidden = topic in SEND_FORBIDDEN_TOPICS and topic not in _PARKING_TOPICS
-        return bool(may_write) and not is_forbidden and config.topic_filter_type == "SINGLE_TAG"
+        return not is_forbidden and config.topic_filter_type == "SINGLE_TAG"
 
     def store(self) -> None:
         """Store and answer what is plain in the reads that are kept, and hand on what is left."""
@@ -128,16 +130,23 @@ class SendRounds:
         self.reads.clear()
         if not reads:
             return
+        self._store_reads(reads)
+        if self.reads or self._kept:
+            self._count_kept()
+
+    def _store_reads(self, reads: list[Read]) -> None:
         end_s = time.monotonic() + ROUND_S
         self._store_others()
         log = self._store.commit_log
-        if self._store.refusal() is not None:
+        config = self._broker.settings.broker
+        # Without permission to write, it depends on the topic what is refused.
+        if self._store.refusal() is not None or not config.broker_permission & Perm.WRITE:
             self._hand_on(reads, end_s)
             return
         if self._version != self._topics.data_version.counter:
             self._forget()
         now_ms, delay_from_ms = log.next_store_timestamp_ms, self._schedule.delay_from_ms
-        takes_halves = not self._broker.settings.broker.reject_transaction_message
+        takes_halves = not config.reject_transaction_message
         round_ = self._core.take(
             reads, log.end, log.room_bytes, now_ms, delay_from_ms, takes_halves, _MESSAGES_A_CALL
         )
@@ -211,6 +220,21 @@ class SendRounds:
                 self.reads[connection] = data
         if self.reads:
             self._loop.call_soon(self.store)
+
+    def _count_kept(self) -> None:
+        """Have the budget of all peers know what is kept, and let go of whom it closes."""
+        before, self._kept = self._kept, {}
+        for connection, data in self.reads.items():
+            size = self._kept[connection] = len(data)
+            grown = size - before.pop(connection, 0)
+            if grown > 0:
+                connection.keep(grown)
+            else:
+                connection.release(-grown)
+        for connection, size in before.items():
+            connection.release(size)
+        for connection in [one for one in self.reads if one.is_closed]:
+            del self.reads[connection], self._kept[connection]
 
     def _forget(self) -> None:
         # Made anew: the first topics come after the port, and with it the address, is known.
