@@ -15,6 +15,7 @@ from mailboat.store.consume_queue import (
     UNIT_BYTES,
     ConsumeQueue,
     end_of_files,
+    last_of_files,
     queue_files,
     stored_queues,
     stored_queues_of,
@@ -333,6 +334,27 @@ class QueueTable:
             for folder in (directory, directory.rpartition("/")[0]):
                 if not self._disk.listdir(folder):
                     self._disk.rmdir(folder)
+
+    def remove_if(self, given_out: int, is_message: Callable[[str, int, int, int], bool]) -> None:
+        """Delete the files of queues whose newest message the log has: it tells their ends as well.
+
+        Args:
+            given_out: as `load` has it.
+            is_message: gets topic, queue id, queue offset and physical offset.
+
+        Raises:
+            OSError: a file cannot be read or removed.
+        """
+        # A file that is open keeps its room.
+        self._pool.close()
+        for topic, queue_id, directory in list(stored_queues(self._disk, self._directory)):
+            try:
+                end, physical_offset = last_of_files(self._disk, directory, given_out)
+            except UnreadableError:
+                continue
+            if is_message(topic, queue_id, end - 1, physical_offset):
+                for name in queue_files(self._disk, directory):
+                    self._disk.unlink(f"{directory}/{name}")
 
     def begin_raise(self, physical_offset: int) -> None:
         """Note that the CommitLog begins later now; `raise_some` adjusts the queues to it.
