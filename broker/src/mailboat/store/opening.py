@@ -255,6 +255,8 @@ def _note_ends(queues: QueueTable, progress: Progress, deleted: DeletedTopics) -
     for topic, queue_id, end in progress.empty_queues:
         if not deleted.is_gone(topic, last):
             queues.note_end(topic, queue_id, end)
+            # A rebuild that did not get to its checkpoint has removed the files that say so.
+            queues.note_given_out(topic, queue_id, end)
 
 
 def _load_queues(queues: QueueTable, progress: Progress, log_start: int, given_out: int) -> bool:
