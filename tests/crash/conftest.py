@@ -13,6 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture
 def slow_index(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let keys wait to be indexed, across slices of the background and up to a bound."""
-    monkeypatch.setattr(index_backlog, "_STEP_BYTES", 60)
+    monkeypatch.setattr(index_backlog, "STEP_BYTES", 60)
     monkeypatch.setattr(index_backlog, "BACKLOG_MESSAGES", 20)
     monkeypatch.setattr(message_store, "_INDEX_SLICE_S", 0.0)

@@ -4,6 +4,7 @@ Its end stands in the saved progress and in its last ConsumeQueue file. A queue 
 0 would lie behind the offsets of its groups, and they would skip what is sent meanwhile.
 """
 
+import contextlib
 import errno
 import logging
 import subprocess
@@ -182,6 +183,36 @@ def test_a_rebuild_that_is_cut_off_at_any_call_keeps_the_ends(
         assert faulty.failures == 0
         assert number > 10
         return
+
+
+def test_a_rebuild_that_is_killed_gives_out_no_offset_of_a_damaged_message_again() -> None:
+    """The next start knows of it what the queue's files had said before they went."""
+    number = 0
+    while True:
+        number += 1
+        disk = SimulatedDisk()
+        store = _store(disk)
+        store.open()
+        _put(store, "hit", 30)
+        _put(store, "other", 1)
+        unit = store.queues.by_key["hit", 0].unit(29)
+        assert unit is not None
+        segment = store.commit_log.find(unit[0])
+        assert segment is not None
+        store.close()
+        fd = disk.open(segment.path)
+        disk.pwrite(fd, b"\xff" * 99, unit[0] - segment.start + 9)
+        disk.close(fd)
+        faulty = FaultyDisk(disk, Fault(CHANGING_CALLS, number, errno.EIO, sticky=True))
+        store = _store(faulty)
+        with contextlib.suppress(OSError):
+            store.open(rebuild=True)
+        store = _store(disk.kill())
+        store.open()
+        assert _put(store, "hit", 1) == [30]
+        if not faulty.failures:
+            assert number > 10
+            return
 
 
 def test_a_rebuild_waits_for_the_lock() -> None:

@@ -123,25 +123,35 @@ def end_of_files(disk: Disk, directory: str, physical_offset: int) -> int:
     Raises:
         OSError: a file cannot be read.
     """
+    return last_of_files(disk, directory, physical_offset)[0]
+
+
+def last_of_files(disk: Disk, directory: str, physical_offset: int) -> tuple[int, int]:
+    """Return what `end_of_files` does, and where the record of that last unit lies, -1 for none.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
     names = queue_files(disk, directory)
     for name in reversed(names):
         path = f"{directory}/{name}"
         fd = disk.open(path)
+        last = -1
         try:
             low, high = 0, disk.size(path) // UNIT_BYTES
             while low < high:
                 middle = (low + high) // 2
                 unit = read_fully(disk, fd, UNIT_BYTES, middle * UNIT_BYTES)
                 if _lies_below(unit, physical_offset):
-                    low = middle + 1
+                    low, last = middle + 1, UNIT.unpack(unit)[0]
                 else:
                     high = middle
         finally:
             disk.close(fd)
         # A file without a unit says where it begins, once there is none before it.
         if low or name == names[0]:
-            return int(name) // UNIT_BYTES + low
-    return 0
+            return int(name) // UNIT_BYTES + low, last
+    return 0, -1
 
 
 def _lies_below(unit: bytes, physical_offset: int) -> bool:

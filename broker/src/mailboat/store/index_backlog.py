@@ -19,9 +19,12 @@ BACKLOG_MESSAGES: Final = 2048
 BACKLOG_BYTES: Final = 8 * 1024 * 1024
 """Nor so much of the log: what waits is in memory, bodies and all."""
 
+# Messages made of keys come faster than they are indexed: so many times as much may wait.
+_MOST_TIMES: Final = 2
+
 # Rows and characters of keys that make one step: less than a millisecond even in Python. Only a
 # message made of keys is more.
-_STEP_BYTES: Final = 16 * 1024
+STEP_BYTES: Final = 16 * 1024
 
 
 class Indexed(Protocol):
@@ -93,10 +96,17 @@ class IndexBacklog:
         """More waits than memory should be spent on."""
         if self.count > BACKLOG_MESSAGES:
             return True
+        return self._log_bytes > BACKLOG_BYTES
+
+    @property
+    def is_beyond_bounds(self) -> bool:
+        """So much waits that no more can be kept."""
+        return self._log_bytes > _MOST_TIMES * BACKLOG_BYTES
+
+    @property
+    def _log_bytes(self) -> int:
         rounds = self._rounds
-        return (
-            len(rounds) > 1 and rounds[-1].physical_offset - rounds[0].physical_offset
-        ) > BACKLOG_BYTES
+        return rounds[-1].physical_offset - rounds[0].physical_offset if rounds else 0
 
     def add_messages(self, messages: Sequence[Indexed], store_timestamp_ms: int) -> None:
         """Take over messages of one store time; there is at least one."""
@@ -147,7 +157,7 @@ class IndexBacklog:
         begin_ms = first_ms if begin_ms is None else begin_ms
         end_ms = first_ms + 1000 - (first_ms - begin_ms) % 1000
         pieces: list[bytes] = []
-        room_bytes = _STEP_BYTES
+        room_bytes = STEP_BYTES
         while room_bytes > 0 and rounds:
             source, count, _, store_timestamp_ms = rounds[0]
             # The clock of another broker, whose log this is, may have gone back.

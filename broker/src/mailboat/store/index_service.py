@@ -18,7 +18,13 @@ from typing import Final
 from mailboat.disk import Disk, UnreadableError
 from mailboat.model.tags import unsigned_text_hash
 from mailboat.store.file_pool import FilePool
-from mailboat.store.index_backlog import IndexBacklog, Indexed, IndexedRecord, IndexRows
+from mailboat.store.index_backlog import (
+    STEP_BYTES,
+    IndexBacklog,
+    Indexed,
+    IndexedRecord,
+    IndexRows,
+)
 from mailboat.store.index_file import IndexFile, index_file_bytes
 from mailboat.store.index_rows import ROW, index_hash
 
@@ -26,6 +32,8 @@ from mailboat.store.index_rows import ROW, index_hash
 _WRITE_BYTES: Final = 256 * 1024
 # Where keys come faster than `write_some`: what one write takes without keeping others waiting.
 _MOST_PENDING_BYTES: Final = 1024 * 1024
+# What a send that finds the backlog full builds of it; one message may take as long again.
+_FULL_SLICE_S: Final = 0.02
 _NAME_DIGITS: Final = 17
 
 log = logging.getLogger(__name__)
@@ -44,6 +52,7 @@ class IndexService:
         self._slot_count = slot_count
         self._max_entries = max_entries
         self._backlog = IndexBacklog()
+        self._record_key_bytes = 0
         self._saves: list[Callable[[], None]] = []
         self.files: list[IndexFile] = []
         self.dropped: list[str] = []
@@ -80,7 +89,10 @@ class IndexService:
             OSError: as `build` does.
         """
         self._backlog.add_messages((record,), store_timestamp_ms)
-        if self._backlog.is_full:
+        self._record_key_bytes += len(record.keys or "")
+        # Whoever reads records looks at the clock behind each: a few made of keys are long enough.
+        if self._backlog.is_full or self._record_key_bytes > STEP_BYTES:
+            self._record_key_bytes = 0
             self.build()
 
     @property
@@ -89,9 +101,18 @@ class IndexService:
         return self._backlog.count > 0
 
     def _build_if_full(self) -> None:
+        backlog = self._backlog
+        if not backlog.is_full:
+            return
+        until_s = self._disk.monotonic() + _FULL_SLICE_S
         with contextlib.suppress(OSError):
-            while self._backlog.is_full:
-                self._put(self._backlog.take(self._begin_ms()))
+            while backlog.is_full:
+                self._put(backlog.take(self._begin_ms()))
+                if self._disk.monotonic() >= until_s:
+                    break
+        if backlog.is_beyond_bounds:
+            log.warning("the index is behind: messages have too many keys")
+            self.stop_waiting()
 
     def build_for_search(self, slice_s: float = math.inf) -> None:
         """Do as `build`; where that fails there is a gap, and what lies behind is not found."""

@@ -7,8 +7,9 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from mailboat.config import MessageStoreConfig
@@ -38,6 +39,7 @@ from mailboat.store.layout import StorePaths
 from mailboat.store.queue_table import QueueTable
 from mailboat.store.recovery import RecoveryReport, Scanner, cut_log, quarantine
 from mailboat.store.segment import Segment, pages
+from mailboat.store.segment_reader import read_record_at
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +130,7 @@ def recover(
     start = commit_log.start if trusted is None else trusted.commit_log_offset
     if trusted is None:
         queues.note_stored_ends(max(start, mark.flushed_offset), given_out)
-        _begin_rebuild(disk, paths, queues, index, progress or Progress())
+        _begin_rebuild(disk, paths, commit_log, queues, index, progress, given_out=given_out)
     commit_log.end = dispatch.dispatched_offset = start
     if config.message_index_enable:
         _load_index(disk, commit_log, index, dispatch, trusted, is_clean=is_clean)
@@ -253,6 +255,8 @@ def _note_ends(queues: QueueTable, progress: Progress, deleted: DeletedTopics) -
     for topic, queue_id, end in progress.empty_queues:
         if not deleted.is_gone(topic, last):
             queues.note_end(topic, queue_id, end)
+            # A rebuild that did not get to its checkpoint has removed the files that say so.
+            queues.note_given_out(topic, queue_id, end)
 
 
 def _load_queues(queues: QueueTable, progress: Progress, log_start: int, given_out: int) -> bool:
@@ -277,13 +281,21 @@ def _load_queues(queues: QueueTable, progress: Progress, log_start: int, given_o
 
 
 def _begin_rebuild(
-    disk: Disk, paths: StorePaths, queues: QueueTable, index: IndexService, before: Progress
+    disk: Disk,
+    paths: StorePaths,
+    commit_log: CommitLog,
+    queues: QueueTable,
+    index: IndexService,
+    progress: Progress | None,
+    *,
+    given_out: int,
 ) -> None:
     """Clear the queues, to be built anew from the log; the ends that are known are kept, durably.
 
     Queue files and progress know the ends of queues whose every message has expired, the log does
     not.
     """
+    before = progress or Progress()
     # The old claim goes first: a crash may leave holes in what is built from here on.
     if queues.known_ends:
         ends = Progress(
@@ -294,25 +306,65 @@ def _begin_rebuild(
         )
         # Where an earlier start has said so, there may be no room to say it again.
         if ends != before:
-            _write_ends(disk, paths, index, ends)
+            for _ in _make_room(disk, paths, commit_log, queues, index, given_out):
+                if _write_ends(disk, paths, ends):
+                    break
+            else:
+                write_progress(disk, paths.progress, ends)
     else:
         _forget(disk, paths.own, (paths.progress,))
     queues.clear()
 
 
-def _write_ends(disk: Disk, paths: StorePaths, index: IndexService, ends: Progress) -> None:
+def _write_ends(disk: Disk, paths: StorePaths, ends: Progress) -> bool:
+    """Write the progress; tell whether there was room."""
     try:
         write_progress(disk, paths.progress, ends)
     except OSError as exc:
         if exc.errno not in NO_ROOM:
             raise
-        # The index is built anew as well, and a start that dies here finds that it must be.
-        index.clear()
-        # There may be none, where queues took all the room: RocketMQ's checkpoint has a block,
-        # says nothing to us, and is written anew.
-        if disk.exists(paths.checkpoint):
-            disk.unlink(paths.checkpoint)
-        write_progress(disk, paths.progress, ends)
+        return False
+    return True
+
+
+def _make_room(
+    disk: Disk,
+    paths: StorePaths,
+    commit_log: CommitLog,
+    queues: QueueTable,
+    index: IndexService,
+    given_out: int,
+) -> Iterator[None]:
+    """Give up, with each step but the first, some of what a rebuild makes anew.
+
+    A start that dies here finds that it must be.
+    """
+    yield
+    index.clear()
+    # RocketMQ's checkpoint has a block, says nothing to us, and is written anew.
+    if disk.exists(paths.checkpoint):
+        disk.unlink(paths.checkpoint)
+    yield
+    queues.remove_if(given_out, partial(_is_message, commit_log))
+
+
+def _is_message(
+    commit_log: CommitLog, topic: str, queue_id: int, queue_offset: int, physical_offset: int
+) -> bool:
+    """Tell whether a good record at a place of the log is a message of a queue."""
+    segment = commit_log.find(physical_offset)
+    if segment is None:
+        return False
+    try:
+        view, parts = read_record_at(segment, physical_offset)
+    except (ValueError, UnreadableError):
+        return False
+    header = parts.header
+    return (
+        bytes(view[parts.topic_at : parts.topic_end]) == topic.encode()
+        and header.queue_id == queue_id
+        and header.queue_offset == queue_offset
+    )
 
 
 def _load_index(

@@ -15,6 +15,7 @@ from mailboat.store.consume_queue import (
     UNIT_BYTES,
     ConsumeQueue,
     end_of_files,
+    last_of_files,
     queue_files,
     stored_queues,
     stored_queues_of,
@@ -242,6 +243,10 @@ class QueueTable:
         if end > 0:
             self._known_ends[topic, queue_id] = max(end, self._known_ends.get((topic, queue_id), 0))
 
+    def note_given_out(self, topic: str, queue_id: int, end: int) -> None:
+        """Note that queue offsets up to an end were given out; the highest one counts."""
+        self._given_out[topic, queue_id] = max(end, self._given_out.get((topic, queue_id), 0))
+
     def note_stored_ends(self, physical_offset: int, given_out: int) -> None:
         """Note the ends of all queues as their files tell them.
 
@@ -259,16 +264,15 @@ class QueueTable:
             key = topic, queue_id
             try:
                 self.note_end(*key, end_of_files(self._disk, directory, physical_offset))
-                end = end_of_files(self._disk, directory, given_out)
+                self.note_given_out(*key, end_of_files(self._disk, directory, given_out))
             except UnreadableError as exc:
                 log.warning("the end of %s cannot be read: %s", directory, exc)
-                continue
-            self._given_out[key] = max(end, self._given_out.get(key, 0))
 
     @property
     def known_ends(self) -> list[tuple[str, int, int]]:
         """Topic, queue id and end of the queues whose ends were noted."""
-        return [(*key, end) for key, end in self._known_ends.items()]
+        known, given_out = self._known_ends, self._given_out
+        return [(*key, max(end, given_out.get(key, 0))) for key, end in known.items()]
 
     def delete_topic_steps(self, topic: str) -> Iterator[None]:
         """Delete the queues of a topic, one with each step.
@@ -333,6 +337,27 @@ class QueueTable:
             for folder in (directory, directory.rpartition("/")[0]):
                 if not self._disk.listdir(folder):
                     self._disk.rmdir(folder)
+
+    def remove_if(self, given_out: int, is_message: Callable[[str, int, int, int], bool]) -> None:
+        """Delete the files of queues whose newest message the log has: it tells their ends as well.
+
+        Args:
+            given_out: as `load` has it.
+            is_message: gets topic, queue id, queue offset and physical offset.
+
+        Raises:
+            OSError: a file cannot be read or removed.
+        """
+        # A file that is open keeps its room.
+        self._pool.close()
+        for topic, queue_id, directory in list(stored_queues(self._disk, self._directory)):
+            try:
+                end, physical_offset = last_of_files(self._disk, directory, given_out)
+            except UnreadableError:
+                continue
+            if is_message(topic, queue_id, end - 1, physical_offset):
+                for name in queue_files(self._disk, directory):
+                    self._disk.unlink(f"{directory}/{name}")
 
     def begin_raise(self, physical_offset: int) -> None:
         """Note that the CommitLog begins later now; `raise_some` adjusts the queues to it.

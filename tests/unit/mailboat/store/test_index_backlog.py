@@ -3,6 +3,7 @@
 import errno
 import struct
 from collections.abc import Callable
+from itertools import pairwise
 from random import Random
 from typing import Any
 
@@ -93,7 +94,7 @@ def test_entries_are_those_of_keys_put_one_by_one(
     monkeypatch: pytest.MonkeyPatch, step_bytes: int, builds: int, seed: int
 ) -> None:
     """In the order of the log, exact to the second, however many rounds are built at once."""
-    monkeypatch.setattr(index_backlog, "_STEP_BYTES", step_bytes)
+    monkeypatch.setattr(index_backlog, "STEP_BYTES", step_bytes)
     disk = SimulatedDisk()
     index = IndexService(disk, FilePool(disk, 2), "/index", _SLOTS, _ENTRIES)
     rounds = _rounds(seed)
@@ -188,7 +189,7 @@ class Life:
 @pytest.fixture
 def no_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a slice of the background index one message and no more."""
-    monkeypatch.setattr(index_backlog, "_STEP_BYTES", 1)
+    monkeypatch.setattr(index_backlog, "STEP_BYTES", 1)
     monkeypatch.setattr(message_store, "_INDEX_SLICE_S", 0.0)
     monkeypatch.setattr(key_search, "_BUILD_SLICE_S", 0.0)
 
@@ -472,3 +473,43 @@ def test_a_segment_stays_until_its_keys_are_in_a_checkpoint() -> None:
         life.disk.advance(61)
     assert life.store.commit_log.start > start
     assert life.entries == 200
+
+
+class _SlowDisk(SimulatedDisk):
+    """A disk whose clock goes on with each look: every slice is over after its first step."""
+
+    def monotonic(self) -> float:
+        """Return seconds that only ever go up."""
+        self.advance(0.03)
+        return super().monotonic()
+
+
+def test_a_full_backlog_costs_a_send_one_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes faster than it is indexed waits in the log, and no key of it is missed."""
+    monkeypatch.setattr(index_backlog, "BACKLOG_BYTES", 3000)
+    monkeypatch.setattr(index_backlog, "STEP_BYTES", 1)
+    life = Life(_SlowDisk())
+    built, count = [0], 0
+    while life.store.index.gap is None:
+        life.send(count, 5)
+        count += 5
+        built.append(life.entries)
+    assert count < 100
+    assert {after - before for before, after in pairwise(built)} == {0, 2}
+    assert not life.store.index.has_backlog
+    life.store.background()
+    assert life.store.refusal() is not None
+    for _ in range(count):
+        life.store.background()
+    assert life.store.refusal() is None
+    assert life.missing(count) == []
+
+
+def test_records_made_of_keys_are_indexed_as_they_are_read() -> None:
+    """Whoever reads them for so many milliseconds does not index for seconds afterwards."""
+    disk = SimulatedDisk()
+    index = IndexService(disk, FilePool(disk, 2), "/index", 100, 1_000_000)
+    keys = " ".join(["k"] * 5000)
+    for number in range(20):
+        index.put_record(IndexedRecord("t", None, keys, number), disk.wall_ms())
+        assert number * 5000 - sum(index.entry_counts) <= 5000
