@@ -252,9 +252,10 @@ class Lookup:
         matched = _Matched(wanted, max_messages, max_bytes)
         ends_at_s = self._clock() + _SLICE_S
         at = queue_offset
+        units = b""
         while at < high and scan_bytes > 0:
             units = source.units(queue, at, matched.units_to_look_at(at - queue_offset))
-            if not units and at > queue_offset:
+            if not units:
                 break
             read = self._read_chunk(source, units, at)
             data = b"".join(read.slices)
@@ -267,7 +268,9 @@ class Lookup:
         count, total = matched.count, matched.size_bytes
         if count:
             return GetResult(GetStatus.FOUND, at, low, high, matched.slices, count, total)
-        status = GetStatus.NO_MATCHED_MESSAGE if at > queue_offset else GetStatus.DAMAGED
+        # There are no units where those of a queue that is gone were fetched: all is asked again.
+        is_damaged = at == queue_offset and units
+        status = GetStatus.DAMAGED if is_damaged else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, at, low, high, [], 0, 0)
 
     def _read_chunk(self, source: RecordSource, units: bytes, queue_offset: int) -> "_Read":
