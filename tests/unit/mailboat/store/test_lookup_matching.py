@@ -234,6 +234,26 @@ def test_damage_does_not_hide_a_message_from_a_filter(
     store.close()
 
 
+def test_a_read_that_steps_over_damage_ends_soon(tmp_path: Path) -> None:
+    """Hundreds of large damaged messages would stop the broker; those behind them are found."""
+    store = _open(tmp_path, skip_corrupt=True)
+    messages = [_put(store, number, body=b"body") for number in range(40)]
+    with open(store.commit_log.segments[0].path, "r+b") as file:
+        for message in messages[:30]:
+            os.pwrite(file.fileno(), b"!", message.physical_offset + 90)
+    queue = store.queues.get("orders", 0)
+    assert queue is not None
+    seconds = itertools.count(0.0, 0.0007)
+    reader = _reader(store, lambda: next(seconds))
+    tags, at, reads = frozenset([65]), 0, 0
+    while (result := reader.get_message(queue, at, 32, _ALL, tags)).status != GetStatus.FOUND:
+        assert result.status == GetStatus.NO_MATCHED_MESSAGE
+        assert at < result.next_offset <= at + 3
+        at, reads = result.next_offset, reads + 1
+    assert (_numbers(result), reads) == (list(range(30, 40)), 10)
+    store.close()
+
+
 def test_an_unknown_queue_has_no_matching_messages(tmp_path: Path) -> None:
     """As a read without a filter has it."""
     store = _open(tmp_path)
