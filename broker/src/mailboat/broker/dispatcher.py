@@ -150,6 +150,7 @@ class BrokerDispatcher(Dispatcher):
         self._reads_bytes = 0
         self._answers: list[tuple[Connection, Sequence[bytes]]] = []
         self._answers_bytes = 0
+        self._answers_due_s = 0.0
 
     def use(
         self,
@@ -230,9 +231,12 @@ class BrokerDispatcher(Dispatcher):
             if not self._answers:
                 assert self._loop is not None
                 self._loop.call_soon(self._write_answers)
+                self._answers_due_s = time.monotonic() + ROUND_S
             self._answers.append((connection, answer))
             self._answers_bytes += sum(map(len, answer))
-            if self._answers_bytes >= _MAX_ANSWERS_BYTES:
+            # A round is long where many pulls look for what few messages have.
+            is_due = time.monotonic() > self._answers_due_s
+            if is_due or self._answers_bytes >= _MAX_ANSWERS_BYTES:
                 self._write_answers()
         return True
 

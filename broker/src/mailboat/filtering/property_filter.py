@@ -70,9 +70,21 @@ class PropertyReader:
 
 
 def _value_before(text: bytes, start: int, empty_at: int, entry_start: bytes) -> str | None:
-    """Return the last value that is not empty of a name whose entry at `empty_at` is."""
-    value: bytes | None = None
-    for entry in text[start:empty_at].split(_ENTRY_END):
-        if entry.startswith(entry_start[1:]) and len(entry) > len(entry_start) - 1:
-            value = entry[len(entry_start) - 1 :]
-    return None if value is None else value.decode("utf-8", "replace")
+    """Return the last value that is not empty of a name whose value at `empty_at` is.
+
+    Only entries of this name are looked at: a message may have ten thousand of others, and an
+    expression some hundred names.
+    """
+    size = len(entry_start)
+    entry_at = empty_at - size
+    while (entry_at := text.rfind(entry_start, start, entry_at)) >= 0:
+        if not text.startswith(_ENTRY_END, entry_at + size):
+            value_at = entry_at + size
+            break
+    else:
+        # The first entry has no other one's end before it.
+        value_at = start + size - 1
+        if not text.startswith(entry_start[1:], start, empty_at) or value_at == empty_at:
+            return None
+    value = text[value_at : text.find(_ENTRY_END, value_at)]
+    return value.decode("utf-8", "replace") if value else None

@@ -10,7 +10,12 @@ Source: apache/rocketmq store/DefaultMessageFilter.java (isMatchedByConsumeQueue
 from functools import lru_cache
 from typing import Final
 
+from mailboat.errors import IllegalMessageError
 from mailboat.model.subscription import build_subscription
+
+MAX_EXPRESSION_BYTES: Final = 65_536
+"""What the header of a pull has room for. A heartbeat has room for fifty thousand tags, which would
+take a tenth of a second to read, with each pull."""
 
 _CACHED_EXPRESSIONS: Final = 4096
 # A header has room for 60 KB, which take half a megabyte as codes.
@@ -21,9 +26,17 @@ def tags_codes(expression: str) -> frozenset[int] | None:
     """Return the tagsCodes that an expression such as `a || b` takes, None when it takes all.
 
     Raises:
-        IllegalMessageError: the expression names no tag.
+        IllegalMessageError: the expression names no tag, or is too long.
     """
-    return (_recall if len(expression) <= _CACHED_CHARACTERS else _read)(expression)
+    if len(expression) <= _CACHED_CHARACTERS:
+        return _recall(expression)
+    size = len(expression.encode(errors="surrogatepass"))
+    if size > MAX_EXPRESSION_BYTES:
+        raise IllegalMessageError(
+            f"the subscription has {size} bytes where {MAX_EXPRESSION_BYTES} are allowed; "
+            "subscribe to fewer tags"
+        )
+    return _read(expression)
 
 
 def _read(expression: str) -> frozenset[int] | None:

@@ -38,6 +38,9 @@ _SLICE_INTERVAL: Final = 0.25  # of the sweep interval
 # Where a read fills uvloop's buffer, it reads on at once, up to 32 times.
 _FULL_READ_BYTES: Final = 256_000
 _FEW_PIECES: Final = 4  # What uvloop sends without an allocation of its own.
+# Python's own transports get one piece. Their `writelines` of 3.12 and later sends an empty piece
+# again and again, and the early ones do not say that the peer does not read.
+_OWN_TRANSPORTS: Final = "asyncio."
 _NO_HOST: Final = bytes(8)  # 0.0.0.0:0
 # Requests that are late are looked for this often at most.
 _ALARM_PAUSE_S: Final = 0.01
@@ -94,6 +97,7 @@ class Connection(asyncio.Protocol):
         "_opened_s",
         "_owner",
         "_pending",
+        "_pieces_together",
         "_postponed",
         "_postponed_bytes",
         "_transport",
@@ -125,6 +129,7 @@ class Connection(asyncio.Protocol):
         self._postponed: list[Frame] | None = None
         self._postponed_bytes = 0
         self._awaited_bytes = 0
+        self._pieces_together = 0
         self._written_bytes = 0
         self._written_at_sweep = 0
         self._is_aborted = False
@@ -211,7 +216,7 @@ class Connection(asyncio.Protocol):
     def write_pieces(self, pieces: Sequence[bytes]) -> None:
         """Send pieces with one call, as `write`; a large one among few is not copied."""
         if (transport := self._admit(sum(map(len, pieces)))) is not None:
-            if len(pieces) > _FEW_PIECES:
+            if len(pieces) > self._pieces_together:
                 transport.write(b"".join(pieces))
             else:
                 transport.writelines(pieces)
@@ -355,6 +360,8 @@ class Connection(asyncio.Protocol):
         # uvloop's transports are no subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._loop = asyncio.get_running_loop()
+        if not type(transport).__module__.startswith(_OWN_TRANSPORTS):
+            self._pieces_together = _FEW_PIECES
         peername = transport.get_extra_info("peername")
         if peername is None:  # closed by the peer before it was accepted
             self._transport.abort()

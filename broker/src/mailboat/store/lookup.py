@@ -60,8 +60,8 @@ assert _SHAPE_BYTES == HEAD_V4.size
 _ANY_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 # Units looked at in one call when most of them may be filtered out.
 _SCAN_UNITS: Final = 800
-# A read by properties looks at this many messages at once, and ends after this time. So many more
-# than it expects to need spare it to look once more.
+# A read by properties looks at this many messages at once, and ends after this time, as does one
+# that steps over damaged messages. So many more than it expects to need spare it to look once more.
 _CHUNK_UNITS: Final = 256
 _SPARE_UNITS: Final = 4
 _CHUNK_BYTES: Final = 262_144
@@ -252,9 +252,10 @@ class Lookup:
         matched = _Matched(wanted, max_messages, max_bytes)
         ends_at_s = self._clock() + _SLICE_S
         at = queue_offset
+        units = b""
         while at < high and scan_bytes > 0:
             units = source.units(queue, at, matched.units_to_look_at(at - queue_offset))
-            if not units and at > queue_offset:
+            if not units:
                 break
             read = self._read_chunk(source, units, at)
             data = b"".join(read.slices)
@@ -267,7 +268,9 @@ class Lookup:
         count, total = matched.count, matched.size_bytes
         if count:
             return GetResult(GetStatus.FOUND, at, low, high, matched.slices, count, total)
-        status = GetStatus.NO_MATCHED_MESSAGE if at > queue_offset else GetStatus.DAMAGED
+        # There are no units where those of a queue that is gone were fetched: all is asked again.
+        is_damaged = at == queue_offset and units
+        status = GetStatus.DAMAGED if is_damaged else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, at, low, high, [], 0, 0)
 
     def _read_chunk(self, source: RecordSource, units: bytes, queue_offset: int) -> "_Read":
@@ -340,10 +343,15 @@ class Lookup:
         max_bytes: int,
         tags_codes: frozenset[int] | None,
     ) -> "_Read":
-        """Check record after record, up to the first damaged one or stepping over those."""
+        """Check record after record, up to the first damaged one or stepping over those.
+
+        Damaged ones count for no limit, and each may be as large as a message gets: after some of
+        them the read ends early.
+        """
         records: list[bytes] = []
         at = queue_offset
         total = 0
+        ends_at_s = self._clock() + _SLICE_S
         for physical_offset, size, code in UNIT.iter_unpack(units):
             if tags_codes is not None and code not in tags_codes:
                 at += 1
@@ -357,6 +365,8 @@ class Lookup:
             elif not self._skip_corrupt:
                 break
             at += 1
+            if record is None and self._clock() > ends_at_s:
+                break
         return _Read(at, records, len(records), total)
 
     def _readable_record(

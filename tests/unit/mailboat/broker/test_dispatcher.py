@@ -1,6 +1,7 @@
 """How much of what was read is handled in one go, and when it is answered."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -213,6 +214,22 @@ async def test_few_answers_wait_for_the_end_of_a_round() -> None:
     for number, (connection, _) in enumerate(pairs):
         connection.data_received(pull_frame(number))
     assert [len(transport.written) for _, transport in pairs] == [1] * PEERS
+    for connection, _ in pairs:
+        connection.connection_lost(None)
+
+
+async def test_answers_do_not_wait_for_the_end_of_a_long_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hundreds of pulls may look through two milliseconds of messages each."""
+    pairs = connect(Pulls(), PEERS)
+    now_s = itertools.count(0.0, ROUND_S / 2.5)
+    monkeypatch.setattr(time, "monotonic", lambda: next(now_s))
+    for number, (connection, _) in enumerate(pairs):
+        connection.data_received(pull_frame(number))
+    waiting = [number for number, (_, transport) in enumerate(pairs) if not transport.written]
+    assert len(waiting) <= 2
+    monkeypatch.undo()
     for connection, _ in pairs:
         connection.connection_lost(None)
 

@@ -1,6 +1,9 @@
 """Tag subscriptions as sets of codes, and what is remembered of them."""
 
+import pytest
+
 from mailboat.broker.processors.send_rules import TagsCodes
+from mailboat.errors import IllegalMessageError
 from mailboat.filtering import tag_filter
 from mailboat.filtering.tag_filter import tags_codes
 from mailboat.model.tags import tags_code
@@ -22,3 +25,14 @@ def test_long_tags_of_messages_are_not_remembered() -> None:
     assert codes["t" * 30_000] == tags_code("t" * 30_000)
     assert codes["t"] == tags_code("t")
     assert list(codes) == ["t"]
+
+
+def test_an_expression_that_takes_long_to_read_is_refused() -> None:
+    """It may come with a heartbeat, and is read with each pull."""
+    tags = [f"t{number:04}" for number in range(10_000)]
+    longest = "||".join(tags)[: tag_filter.MAX_EXPRESSION_BYTES]
+    codes = tags_codes(longest)
+    assert codes is not None
+    assert len(codes) > 9000
+    with pytest.raises(IllegalMessageError, match="65537 bytes where 65536 are allowed"):
+        tags_codes(longest + "x")

@@ -602,3 +602,23 @@ async def test_few_pieces_leave_as_they_are_and_many_joined() -> None:
     connection.close()
     connection.write_pieces([b"late", b"r"])
     assert len(transport.written) == 3
+
+
+class PythonsTransport(NotedTransport):
+    """One of Python's own, as far as can be seen."""
+
+    __module__ = "asyncio.selector_events"
+
+    def writelines(self, list_of_data: Iterable[bytes | bytearray | memoryview]) -> None:
+        """Send an empty piece for ever, and never pause."""
+        raise AssertionError(list(list_of_data))
+
+
+async def test_pythons_own_transport_gets_one_piece() -> None:
+    """From 3.12 on its `writelines` is of no use."""
+    transport = PythonsTransport()
+    connection = Connection(NotingHandler(), new_set())
+    connection.connection_made(transport)
+    connection.write_pieces([b"head", b""])
+    connection.write_pieces([b"head", b"body"])
+    assert transport.written == [b"head", b"headbody"]

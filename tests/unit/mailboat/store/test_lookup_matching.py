@@ -19,6 +19,8 @@ from mailboat.model.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from mailboat.store.lookup import GetResult, GetStatus, Lookup
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
+from mailboat.store.places import choose_places
+from mailboat.store.record_source import Limits, fetch_job
 from mailboat.testing.store_simulator import HOST, small_config
 
 _ALL = 1 << 40
@@ -232,9 +234,52 @@ def test_damage_does_not_hide_a_message_from_a_filter(
     store.close()
 
 
+def test_a_read_that_steps_over_damage_ends_soon(tmp_path: Path) -> None:
+    """Hundreds of large damaged messages would stop the broker; those behind them are found."""
+    store = _open(tmp_path, skip_corrupt=True)
+    messages = [_put(store, number, body=b"body") for number in range(40)]
+    with open(store.commit_log.segments[0].path, "r+b") as file:
+        for message in messages[:30]:
+            os.pwrite(file.fileno(), b"!", message.physical_offset + 90)
+    queue = store.queues.get("orders", 0)
+    assert queue is not None
+    seconds = itertools.count(0.0, 0.0007)
+    reader = _reader(store, lambda: next(seconds))
+    tags, at, reads = frozenset([65]), 0, 0
+    while (result := reader.get_message(queue, at, 32, _ALL, tags)).status != GetStatus.FOUND:
+        assert result.status == GetStatus.NO_MATCHED_MESSAGE
+        assert at < result.next_offset <= at + 3
+        at, reads = result.next_offset, reads + 1
+    assert (_numbers(result), reads) == (list(range(30, 40)), 10)
+    store.close()
+
+
 def test_an_unknown_queue_has_no_matching_messages(tmp_path: Path) -> None:
     """As a read without a filter has it."""
     store = _open(tmp_path)
     result = store.get_matching_message("orders", 0, 0, 32, _ALL, compile_sql("n = 1"), _ALL)
     assert (result.status, result.next_offset) == (GetStatus.NO_MESSAGE_IN_QUEUE, 0)
+    store.close()
+
+
+def test_what_was_fetched_of_a_deleted_queue_damages_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is made anew while a pull waits for the disk; with the core and without it."""
+    store = _open(tmp_path)
+    for topic in ("gone", "orders"):
+        _put(store, 1, topic=topic)
+    gone, queue = store.queues.get("gone", 0), store.queues.get("orders", 0)
+    assert gone is not None
+    assert queue is not None
+    fetched = fetch_job(RealDisk(), store.commit_log, gone, 0, Limits(8, 8, _ALL, None))()
+    for choose in (None, choose_places):
+        reader = _reader(store)
+        if choose is not None:
+            monkeypatch.setattr(reader, "_choose", choose)
+        wanted = compile_sql("n > 0")
+        result = reader.get_matching_message(queue, 0, 32, _ALL, wanted, _ALL, fetched)
+        plain = reader.get_message(queue, 0, 32, _ALL, None, fetched)
+        assert result == plain
+        assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 0)
     store.close()

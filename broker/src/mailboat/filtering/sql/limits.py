@@ -32,3 +32,12 @@ def check_length(text: str) -> None:
             f"the SQL92 expression has {len(text)} characters where "
             f"{MAX_EXPRESSION_CHARACTERS} are allowed; shorten it"
         )
+
+
+def contains_comparisons(text: str) -> int:
+    """Return how many comparisons a CONTAINS counts for.
+
+    Of some properties it takes many times longer to tell that they do not hold a text than to
+    compare them, and the longer the text is.
+    """
+    return 4 + len(text) // 16

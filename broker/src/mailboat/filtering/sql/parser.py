@@ -11,8 +11,14 @@ from lark import Lark, Token, Transformer, UnexpectedToken, v_args
 from mailboat.errors import FilterSyntaxError
 from mailboat.filtering.sql.grammar import GRAMMAR
 from mailboat.filtering.sql.lexer import SqlLexer
-from mailboat.filtering.sql.limits import MAX_COMPARISONS, MAX_DEPTH, check_length
+from mailboat.filtering.sql.limits import (
+    MAX_COMPARISONS,
+    MAX_DEPTH,
+    check_length,
+    contains_comparisons,
+)
 from mailboat.filtering.sql.tree import (
+    CONTAINS,
     AllOf,
     AnyOf,
     Compare,
@@ -90,7 +96,8 @@ def _over(node: Node, *parts: _Part, start: int | None = None, adds: int = 0) ->
     comparisons = sum(part.comparisons for part in parts) + adds
     if comparisons > MAX_COMPARISONS:
         raise FilterSyntaxError(
-            f"there are more than {MAX_COMPARISONS} comparisons; use IN (...) for lists of texts"
+            f"there are more than {MAX_COMPARISONS} comparisons, where a CONTAINS counts for "
+            "4 and one more for each 16 characters; use IN (...) for lists of texts"
         )
     return _Part(node, parts[0].start if start is None else start, depth, comparisons)
 
@@ -153,6 +160,11 @@ def _compared(symbol: str, left: _Part, right: _Part) -> _Part:
     return _over(Compare(symbol, left.node, right.node), left, right, adds=1)
 
 
+def _text_match(left: _Part, kind: str, text: str, *, is_negated: bool) -> _Part:
+    adds = contains_comparisons(text) if kind == CONTAINS else 1
+    return _over(TextMatch(kind, left.node, text, is_negated), left, adds=adds)
+
+
 def _text(token: Token) -> str:
     return token[1:-1].replace("''", "'")
 
@@ -188,10 +200,10 @@ class _TreeBuilder(Transformer[Token, _Part]):
         return _compared(str(symbol), left, right)
 
     def text_match(self, left: _Part, kind: Token, text: Token) -> _Part:
-        return _over(TextMatch(kind.type, left.node, _text(text), False), left, adds=1)
+        return _text_match(left, kind.type, _text(text), is_negated=False)
 
     def no_text_match(self, left: _Part, _not: Token, kind: Token, text: Token) -> _Part:
-        return _over(TextMatch(kind.type, left.node, _text(text), True), left, adds=1)
+        return _text_match(left, kind.type, _text(text), is_negated=True)
 
     def between(self, left: _Part, _between: Token, low: _Part, _and: Token, high: _Part) -> _Part:
         _check_bounds(low, high)

@@ -25,6 +25,9 @@ LONG_MAX: Final = 2**63 - 1
 _LONG_DIGITS: Final = 19
 
 _SHORT: Final = 9
+# Noughts of all scripts that Java reads digits of: it looks at UTF-16 units.
+_ZEROS: Final = "".join(chr(code) for code in range(0x10000) if decimal(chr(code), None) == 0)
+_BEYOND_UTF16: Final = re.compile("[\U00010000-\U0010ffff]")
 # Longer texts are not read again for each comparison.
 _REMEMBERED: Final = 64
 _DOUBLE: Final = re.compile(
@@ -78,13 +81,9 @@ def _read_whole(text: str) -> int | None:
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isdecimal():
         return None
-    if not digits.isascii():
-        # Java looks at UTF-16 units: digits beyond the basic plane are none.
-        if max(digits) > "\uffff":
-            return None
-        digits = "".join([str(decimal(digit)) for digit in digits])
-    digits = digits.lstrip("0") or "0"
-    number = int(digits[: _LONG_DIGITS + 1])
+    if not digits.isascii() and _BEYOND_UTF16.search(digits):
+        return None
+    number = int(digits.lstrip(_ZEROS)[: _LONG_DIGITS + 1] or "0")
     return -number if text[0] == "-" else number
 
 

@@ -101,8 +101,11 @@ _DOUBLING = "-(" * 20 + "a BETWEEN 1 AND 2" + ") BETWEEN 1 AND 2" * 20
         (" OR ".join(["a=5"] * _TOO_MANY), "more than 256 comparisons"),
         (" AND ".join(["a"] * _TOO_MANY), "more than 256 comparisons"),
         (_DOUBLING, "more than 256 comparisons"),
+        (" OR ".join(["a CONTAINS 'b'"] * 65), "a CONTAINS counts for 4"),
+        (" OR ".join([f"a CONTAINS '{'b' * 64}'"] * 33), "one more for each 16 characters"),
+        ("a = 5 OR " + " OR ".join(["a NOT CONTAINS 'b'"] * 64), "a CONTAINS counts for 4"),
     ],
-    ids=["text", "tokens", "chain", "not", "minus", "or", "properties", "doubling"],
+    ids="text tokens chain not minus or properties doubling contains long not-contains".split(),
 )
 def test_an_expression_beyond_a_limit_is_refused(text: str, reason: str) -> None:
     """Text, tokens, depth and comparisons are bounded, whatever the expression is made of."""
@@ -140,13 +143,27 @@ def test_what_the_limits_allow_works() -> None:
 )  # fmt: skip
 def test_long_values_are_read_as_short_ones(condition: str, value: str, is_taken: bool) -> None:
     """They cost one reading, however often an expression compares them, and raise nothing."""
-    many = " OR ".join([f"({condition} AND x = 'none')"] * (limits.MAX_COMPARISONS // 2 - 1))
+    counts_for = limits.contains_comparisons("ab") if "CONTAINS" in condition else 1
+    copies = limits.MAX_COMPARISONS // (counts_for + 1) - 1
+    many = " OR ".join([f"({condition} AND x = 'none')"] * copies)
     wanted = compile_sql(f"{many} OR {condition}")
     text = f"x\x01none but one\x02a\x01{value}\x02".encode()
     begin_s = time.process_time()
     assert wanted.matches_text(text, 0, len(text)) is is_taken
     # A hundred times what it takes.
     assert time.process_time() - begin_s < 2.0
+
+
+def test_many_long_numbers_of_another_script_take_a_few_milliseconds() -> None:
+    """More texts than are remembered from one comparison to the next."""
+    names = [f"p{number}" for number in range(17)]
+    wanted = compile_sql(" AND ".join([f"{names[at % 17]} >= 0" for at in range(250)]))
+    values = {name: "\u0660" * 950 + f"{at:02}" for at, name in enumerate(names)}
+    began_s = time.process_time()
+    for _ in range(20):
+        assert wanted.matches(values)
+    # Four times what it takes, and half of what a look at every digit takes.
+    assert time.process_time() - began_s < 0.4
 
 
 def test_nothing_of_sql_is_imported_before_it_is_needed() -> None:
