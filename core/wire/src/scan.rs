@@ -16,11 +16,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::hash::{hash_text, tags_code};
+use crate::index::ROW_BYTES;
 use crate::property_text::entries;
 use crate::record::unit;
 use crate::stored_record::StoredRecord;
 
-const ROW_BYTES: usize = 12;
 /// Of a message that is half of a transaction, and of the note that it was rolled back.
 const PREPARED_OR_ROLLBACK: i32 = 0x4;
 const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";

@@ -160,8 +160,7 @@ class SendRounds:
                 if self._is_sync:
                     self._flush.wait(log.end, partial(_answer_flushed, round_))
                 else:
-                    for connection, answers in round_.answers(ResponseCode.SUCCESS, True):
-                        connection.write(answers)
+                    _answer(round_, ResponseCode.SUCCESS, names_places=True)
             for queue, _, _, _ in round_.queues:
                 if queue.topic == SCHEDULE_TOPIC:
                     self._schedule.expect(level_of(queue.queue_id), delay_from_ms)
