@@ -21,9 +21,9 @@ from bench_brokers import Mailboat, System
 from bench_machine import (
     CACHE_DIR,
     BenchError,
+    FullMemory,
     RowSkippedError,
     describe_machine,
-    full_page_cache,
 )
 from bench_report import (
     Results,
@@ -72,10 +72,11 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
     console.print("  ".join(f"{key}: {value}" for key, value in machine.items()), markup=False)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=CACHE_DIR)))
+        full_memory = None
         if arguments.full_memory:
-            stack.enter_context(full_page_cache(folder))
+            full_memory = stack.enter_context(contextlib.closing(FullMemory(folder)))
         sessions = [_open_session(stack, name, folder, timing, console) for name in systems]
-        results, failures = _measure_rows(rows, sessions, arguments.runs, console)
+        results, failures = _measure_rows(rows, sessions, arguments.runs, full_memory, console)
     for name in systems:
         print_system(console, name, results, rows)
     print_targets(console, peers, results, rows)
@@ -115,7 +116,11 @@ def _open_session(
 
 
 def _measure_rows(
-    rows: list[Row], sessions: list[Session], runs: int, console: Console
+    rows: list[Row],
+    sessions: list[Session],
+    runs: int,
+    full_memory: FullMemory | None,
+    console: Console,
 ) -> tuple[Results, int]:
     """Measure each row on all systems in turn; of several runs the median one counts."""
     results: dict[tuple[str, str], Result] = {}
@@ -124,6 +129,8 @@ def _measure_rows(
         collected: dict[str, list[Result]] = {}
         for _ in range(runs):
             for session in sessions:
+                if full_memory is not None:
+                    full_memory.fill()
                 try:
                     result = _measure(row, session, console)
                 except RowSkippedError as reason:

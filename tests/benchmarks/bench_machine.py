@@ -9,13 +9,14 @@ import random
 import resource
 import socket
 import tempfile
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CACHE_DIR = REPOSITORY / ".cache" / "bench"
 
+# Below it the kernel begins to take pages back by itself.
+_LEFT_FREE_BYTES = 300 << 20
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -92,22 +93,37 @@ def memory_of(pid: int) -> Memory:
     return Memory(megabytes("VmRSS"), megabytes("RssAnon"), megabytes("RssFile"))
 
 
-@contextlib.contextmanager
-def full_page_cache(folder: Path) -> Iterator[None]:
-    """Fill the memory that is free with cached pages of a file that takes no room on the disk.
+class FullMemory:
+    """Cached pages of a file that takes no room on the disk, in all the memory that was free.
 
     So it is on a machine whose broker has stored more than its memory: new pages are old ones that
     are taken back. Free memory of a virtual machine may have to be fetched from the host first,
-    which costs the one that touches it ten times as much as the copy.
+    which costs the one that touches it ten times as much as the copy, and goes back to the host
+    within a second: `fill` is called before each measurement, for what others have freed.
     """
-    with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free_kb = next(int(line.split()[1]) for line in lines if line.startswith("MemFree:"))
-        file.truncate(free_kb * 1024)
-        block = bytearray(1 << 20)
-        while file.readinto(block):
-            pass
-        yield
+
+    def __init__(self, folder: Path) -> None:
+        """Make the file, which needs no name."""
+        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)
+        self._size_bytes = 0
+        self._block = bytearray(1 << 20)
+
+    def fill(self) -> None:
+        """Read holes of the file until hardly any memory is free."""
+        while (free_bytes := _free_memory_bytes()) > _LEFT_FREE_BYTES:
+            self._size_bytes += free_bytes - _LEFT_FREE_BYTES // 2
+            self._file.truncate(self._size_bytes)
+            while self._file.readinto(self._block):
+                pass
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._file.close()
+
+
+def _free_memory_bytes() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemFree:")) * 1024
 
 
 def free_port() -> int:

@@ -185,33 +185,57 @@ def test_a_rebuild_that_is_cut_off_at_any_call_keeps_the_ends(
         return
 
 
-def test_a_rebuild_that_is_killed_gives_out_no_offset_of_a_damaged_message_again() -> None:
-    """The next start knows of it what the queue's files had said before they went."""
+def _with_a_damaged_last_message(disk: SimulatedDisk, *, is_killed: bool) -> SimulatedDisk:
+    """Leave a store whose last message of `hit`, the 30th, cannot be read; return its disk.
+
+    One that was killed has its units in files, and none of them in the saved progress.
+    """
+    store = _store(disk)
+    store.open()
+    if is_killed:
+        store.close()
+        store = _store(disk)
+        store.open()
+    _put(store, "hit", 30)
+    _put(store, "other", 1)
+    unit = store.queues.by_key["hit", 0].unit(29)
+    assert unit is not None
+    segment = store.commit_log.find(unit[0])
+    assert segment is not None
+    if is_killed:
+        store.background()
+        assert not store.queues.by_key["hit", 0].pending_bytes
+        disk = disk.kill()
+    else:
+        store.close()
+    fd = disk.open(segment.path)
+    disk.pwrite(fd, b"\xff" * 99, unit[0] - segment.start + 9)
+    disk.close(fd)
+    return disk
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_start_that_is_killed_gives_out_no_offset_of_a_damaged_message_again(
+    *, is_killed: bool
+) -> None:
+    """The next start knows of it what the queue's files had said before this one wrote to them.
+
+    After a clean stop they are built anew, after a kill what the progress does not know is.
+    """
     number = 0
     while True:
         number += 1
-        disk = SimulatedDisk()
-        store = _store(disk)
-        store.open()
-        _put(store, "hit", 30)
-        _put(store, "other", 1)
-        unit = store.queues.by_key["hit", 0].unit(29)
-        assert unit is not None
-        segment = store.commit_log.find(unit[0])
-        assert segment is not None
-        store.close()
-        fd = disk.open(segment.path)
-        disk.pwrite(fd, b"\xff" * 99, unit[0] - segment.start + 9)
-        disk.close(fd)
+        disk = _with_a_damaged_last_message(SimulatedDisk(), is_killed=is_killed)
         faulty = FaultyDisk(disk, Fault(CHANGING_CALLS, number, errno.EIO, sticky=True))
         store = _store(faulty)
         with contextlib.suppress(OSError):
-            store.open(rebuild=True)
+            store.open(rebuild=not is_killed)
+            store.background()
         store = _store(disk.kill())
         store.open()
         assert _put(store, "hit", 1) == [30]
         if not faulty.failures:
-            assert number > 10
+            assert number > 5
             return
 
 

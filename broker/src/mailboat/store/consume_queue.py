@@ -414,7 +414,9 @@ class ConsumeQueue:
         """Keep the leading units whose records lie whole below a physical offset; zero the rest.
 
         Everything behind the first unit that is empty or out of order goes too, as does everything
-        beyond, so that no later recovery takes it for new.
+        beyond, so that no later recovery takes it for new. Units of records below `given_out` are
+        out of the queue as well, but stay in its files until what follows is written over them, or
+        `zero_rest` is called: a start that dies before finds them again.
 
         Returns:
             How far the units of records below `given_out` went: those queue offsets have been
@@ -443,8 +445,17 @@ class ConsumeQueue:
         if unit is not None:
             self.last_physical_end = unit[0] + (unit[1] if unit[1] != BLANK_SIZE else 0)
         end = self._count_beyond(low, given_out)
-        self._zero_after(low * UNIT_BYTES)
+        self._zero_after(end * UNIT_BYTES)
         return end
+
+    def zero_rest(self) -> None:
+        """Zero what lies behind the queue's end in its files.
+
+        Raises:
+            OSError: it may be incomplete; the call may be repeated.
+        """
+        if self._files:
+            self._zero_after(self.max_offset * UNIT_BYTES)
 
     def is_ordered(self) -> bool:
         """Tell whether the ends of all files lie in order in the CommitLog.

@@ -145,6 +145,7 @@ def recover(
     queues.restore_ends()
     if report.damaged:
         queues.fill_stored()
+    queues.zero_rest()
     cut_log(disk, commit_log, paths.commit_log, report, force=not is_clean)
     if not is_clean:
         _make_durable(disk, commit_log, mark, report.end)

@@ -486,6 +486,17 @@ class QueueTable:
                 queue.append_blanks(end)
                 self.mark_dirty(queue)
 
+    def zero_rest(self) -> None:
+        """Zero the units in files whose records are neither in the log nor damaged.
+
+        Raises:
+            OSError: some are still there; the call may be repeated.
+        """
+        for key, end in self._given_out.items():
+            queue = self.by_key.get(key)
+            if queue is not None and queue.max_offset < end:
+                queue.zero_rest()
+
     def begin_appending(self) -> None:
         """Let the next message of each queue follow the last one that is there."""
         for queue in self.by_key.values():
