@@ -130,18 +130,13 @@ class SendRounds:
         self.reads.clear()
         if not reads:
             return
-        self._store_reads(reads)
-        if self.reads or self._kept:
-            self._count_kept()
-
-    def _store_reads(self, reads: list[Read]) -> None:
         end_s = time.monotonic() + ROUND_S
         self._store_others()
         log = self._store.commit_log
         config = self._broker.settings.broker
         # Without permission to write, it depends on the topic what is refused.
         if self._store.refusal() is not None or not config.broker_permission & Perm.WRITE:
-            self._hand_on(reads, end_s)
+            self._leave(reads, 0, end_s)
             return
         if self._version != self._topics.data_version.counter:
             self._forget()
@@ -165,7 +160,7 @@ class SendRounds:
                 if queue.topic == SCHEDULE_TOPIC:
                     self._schedule.expect(level_of(queue.queue_id), delay_from_ms)
         elif log.failure is None:
-            self._hand_on(reads, end_s)
+            self._leave(reads, 0, end_s)
             return
         else:
             self._stats.record_put_failed(count)
@@ -176,11 +171,9 @@ class SendRounds:
                 connection.frames_taken()
             if taken < len(data):
                 left.append((connection, data[taken:] if taken else data))
-        if left:
+        if left or self._kept:
             # A first one that there is no room for is not the core's: somebody has to make some.
-            waiting = round_.waiting if count else max(round_.waiting - 1, 0)
-            self._hand_on(left[: len(left) - waiting], end_s)
-            self._keep(left[len(left) - waiting :])
+            self._leave(left, round_.waiting if count else max(round_.waiting - 1, 0), end_s)
 
     def restore(self, records: bytes, places: bytes, *, are_halves: bool) -> int:
         """Store messages where they belong: `mailboat.broker.stored_message.Restorer`."""
@@ -202,16 +195,18 @@ class SendRounds:
         for topic, messages, size_bytes in round_.topics:
             self._stats.record_put(topic, messages, size_bytes)
 
-    def _hand_on(self, left: list[Read], end_s: float) -> None:
-        """Have reads cut into frames, in the loop's next round once a time has passed."""
-        for connection, data in left:
+    def _leave(self, left: list[Read], waiting: int, end_s: float) -> None:
+        """Have reads cut into frames, in the loop's next round once a time has passed.
+
+        The last `waiting` of them are offered to the core again in that round, and nothing more is
+        read from their connections meanwhile.
+        """
+        first_waiting = len(left) - waiting
+        for connection, data in left[:first_waiting]:
             if time.monotonic() > end_s and not connection.is_closed:
                 connection.defer([])
             connection.read_back(data)
-
-    def _keep(self, waiting: list[Read]) -> None:
-        """Offer reads again in the loop's next round; nothing more is read meanwhile."""
-        for connection, data in waiting:
+        for connection, data in left[first_waiting:]:
             if connection.is_write_paused or connection.is_closed:
                 connection.read_back(data)  # A peer that does not read its answers waits.
             else:
@@ -219,6 +214,8 @@ class SendRounds:
                 self.reads[connection] = data
         if self.reads:
             self._loop.call_soon(self.store)
+        if self.reads or self._kept:
+            self._count_kept()
 
     def _count_kept(self) -> None:
         """Have the budget of all peers know what is kept, and let go of whom it closes."""
