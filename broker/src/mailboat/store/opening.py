@@ -143,9 +143,7 @@ def recover(
     report = scanner.scan(start, dispatch.dispatch_record, dispatch.on_block)
     quarantine(disk, paths.quarantine, commit_log, report.damaged)
     queues.restore_ends()
-    if report.damaged:
-        queues.fill_stored()
-    queues.zero_rest()
+    queues.settle_given_out(is_damaged=bool(report.damaged))
     cut_log(disk, commit_log, paths.commit_log, report, force=not is_clean)
     if not is_clean:
         _make_durable(disk, commit_log, mark, report.end)

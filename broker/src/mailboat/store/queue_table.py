@@ -478,24 +478,22 @@ class QueueTable:
                 queue.begin_at(end)
                 self.mark_dirty(queue)
 
-    def fill_stored(self) -> None:
-        """Fill queues up to where they once went, after damage took the records themselves."""
-        for (topic, queue_id), end in self._given_out.items():
-            queue = self.get_or_add(topic, queue_id) if end else None
-            if queue is not None and queue.max_offset < end:
-                queue.append_blanks(end)
-                self.mark_dirty(queue)
+    def settle_given_out(self, *, is_damaged: bool) -> None:
+        """Have queues end where their files once did, or have the files end where the queues do.
 
-    def zero_rest(self) -> None:
-        """Zero the units in files whose records are neither in the log nor damaged.
+        The former after damage, which took the records themselves.
 
         Raises:
-            OSError: some are still there; the call may be repeated.
+            OSError: some files have units of no record yet; the call may be repeated.
         """
-        for key, end in self._given_out.items():
-            queue = self.by_key.get(key)
-            if queue is not None and queue.max_offset < end:
-                queue.zero_rest()
+        for (topic, queue_id), end in self._given_out.items():
+            if is_damaged:
+                queue = self.get_or_add(topic, queue_id) if end else None
+                if queue is not None and queue.max_offset < end:
+                    queue.append_blanks(end)
+                    self.mark_dirty(queue)
+            elif (left := self.by_key.get((topic, queue_id))) and left.max_offset < end:
+                left.zero_rest()
 
     def begin_appending(self) -> None:
         """Let the next message of each queue follow the last one that is there."""

@@ -1,0 +1,120 @@
+"""A follower: it takes what its leader sends, in order, and says how far it has it."""
+
+from mailboat.replication.actions import Alarm, CutLog, ResetLog, WriteLog
+from mailboat.replication.epochs import consistent_end
+from mailboat.replication.frames import Ack, Beat, Data, Frame, Hello, Refused, Welcome
+from mailboat.replication.lease import Member
+from mailboat.replication.state import ReplicaState
+
+
+class Following:
+    """One session with one leader; joined once the logs agree."""
+
+    def __init__(self, replica: ReplicaState, ordinal: int) -> None:
+        """Begin a session with whoever is at an ordinal."""
+        self._replica = replica
+        self._ordinal = ordinal
+        self._session = 0
+        self._heard_s = replica.now_s
+        self._beat = 0
+        self._granted = 0
+        self._acked_end = -1
+        self._end_at_beat = -1
+        self._epoch_start = 0
+        self.epoch = 0
+        self.is_joined = False
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing was heard of the leader for too long."""
+        return self._replica.now_s >= self._heard_s + self._replica.times.lost_s
+
+    def say_hello(self) -> None:
+        """Ask to be taken up."""
+        replica = self._replica
+        self._session = replica.next_number()
+        hello = Hello(self._session, replica.durable.seen, replica.settings.boot)
+        replica.send(self._ordinal, hello)
+
+    def received(self, sender: Member, frame: Frame) -> None:
+        """Take a frame; one of another session, place or epoch is too late."""
+        match frame:
+            case Welcome() if frame.session == self._session and not self.is_joined:
+                self._welcomed(frame)
+            case Data() | Beat() if frame.epoch < self._replica.durable.seen:
+                self._replica.send(sender.ordinal, Refused(self._replica.durable.seen))
+            case Data() if self._is_mine(frame):
+                self._heard_s = self._replica.now_s
+                self._take(frame)
+            case Beat() if self._is_mine(frame) and frame.number > self._beat:
+                self._heard_s = self._replica.now_s
+                self._follow_beat(frame)
+
+    def acknowledge(self, *, even_if_same: bool = False) -> None:
+        """Say how far the log is as durable as the group wants it."""
+        end = self._replica.kept_end
+        if self.is_joined and (even_if_same or end > self._acked_end):
+            self._acked_end = end
+            ack = Ack(self._session, self.epoch, end, self._granted)
+            self._replica.send(self._ordinal, ack)
+
+    def _is_mine(self, frame: Data | Beat) -> bool:
+        return self.is_joined and frame.session == self._session and frame.epoch == self.epoch
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        """Cut off what the leader does not have, then take over its epochs."""
+        replica = self._replica
+        durable = replica.durable
+        if welcome.epoch < durable.seen:
+            replica.send(self._ordinal, Refused(durable.seen))
+            return
+        end = consistent_end(durable.epochs, replica.end, welcome.epochs, welcome.end)
+        if end is None:
+            replica.act(ResetLog())
+            replica.stop("the log has nothing in common with the leader's")
+            return
+        if end < replica.end:
+            confirmed = max(replica.confirmed, durable.confirmed)
+            if end < confirmed:
+                replica.is_halted = True
+                text = f"the leader of epoch {welcome.epoch} has the log up to {end} only"
+                replica.act(Alarm(f"{text}, and below {confirmed} it was confirmed"))
+                return
+            # Durable before the epochs are: they say that the log is a prefix of the leader's.
+            replica.act(CutLog(end))
+            replica.end = replica.flushed_end = end
+        if (welcome.epoch, welcome.epochs) != (durable.seen, durable.epochs):
+            replica.persist(durable._replace(seen=welcome.epoch, epochs=welcome.epochs))
+        self.epoch = welcome.epoch
+        self._epoch_start = welcome.epochs[-1].start
+        self.is_joined = True
+        self._heard_s = replica.now_s
+        self.acknowledge(even_if_same=True)
+
+    def _take(self, data: Data) -> None:
+        replica = self._replica
+        if data.physical_offset > replica.end:
+            # Something between was lost: begin again where the log ends.
+            replica.say_hello(self._ordinal)
+        elif data.physical_offset == replica.end:
+            replica.act(WriteLog(data.physical_offset, data.end, data.records))
+            replica.end = data.end
+            self.acknowledge()
+
+    def _follow_beat(self, beat: Beat) -> None:
+        replica = self._replica
+        self._beat = beat.number
+        if beat.is_heard:
+            replica.promised_until_s = replica.now_s + replica.times.promise_s
+            self._granted = beat.number
+        if beat.has_authority:
+            replica.authority_heard_until_s = replica.now_s + replica.times.grant_s
+        replica.confirm(min(beat.confirmed, replica.end))
+        # The leader may not know how much of what it began with is confirmed.
+        if replica.is_suspect and replica.end >= max(self._epoch_start, beat.confirmed):
+            replica.trust()
+        self.acknowledge(even_if_same=True)
+        if beat.end > replica.end == self._end_at_beat:
+            # What was sent between two beats has not come: begin again where the log ends.
+            replica.say_hello(self._ordinal)
+        self._end_at_beat = replica.end

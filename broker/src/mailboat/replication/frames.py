@@ -1,0 +1,102 @@
+"""What replicas tell each other.
+
+Every frame but `Ask` and `Answer` belongs to an epoch. A `session` begins with each `Hello`: what a
+link delivers late, twice or out of order belongs to none any more, or is out of place in the log.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mailboat.replication.epochs import Epochs
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A follower asks to be taken up; `seen` is the highest epoch it knows of."""
+
+    session: int
+    seen: int
+    boot: str
+    """Which run of its process asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The leader's epochs and end, for the follower to cut its own log by."""
+
+    session: int
+    epoch: int
+    epochs: Epochs
+    end: int
+    confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Somebody has seen a higher epoch than the one of the frame it answers."""
+
+    seen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """Whole records from `physical_offset` to `end`."""
+
+    session: int
+    epoch: int
+    physical_offset: int
+    end: int
+    records: object
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The leader lives.
+
+    `has_authority`: it claims to be the only one. `is_heard`: acknowledgements of the follower
+    that this goes to have arrived lately.
+    """
+
+    session: int
+    epoch: int
+    number: int
+    end: int
+    confirmed: int
+    has_authority: bool
+    is_heard: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """A follower has everything below `end`, as durable as the group wants it.
+
+    `granted` is the number of the last beat since whose arrival it does not try to lead, 0 if none.
+    """
+
+    session: int
+    epoch: int
+    end: int
+    granted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Somebody who may try to lead asks whether others know better."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a replica knows when it is asked."""
+
+    attempt: int
+    seen: int
+    last_epoch: int
+    end: int
+    confirmed: int
+    is_suspect: bool
+    hears_authority: bool
+
+
+Frame: TypeAlias = Hello | Welcome | Refused | Data | Beat | Ack | Ask | Answer

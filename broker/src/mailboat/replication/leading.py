@@ -1,0 +1,318 @@
+"""A leader: who has what, what is confirmed, who belongs to the set, and whether it may go on."""
+
+from dataclasses import dataclass
+
+from mailboat.replication.actions import Stream, WriteLease
+from mailboat.replication.events import Outcome
+from mailboat.replication.frames import Ack, Beat, Frame, Hello, Refused, Welcome
+from mailboat.replication.lease import Holder, Lease, Member
+from mailboat.replication.state import ReplicaState
+
+
+@dataclass(slots=True)
+class _Session:
+    """What the leader knows of one follower."""
+
+    number: int
+    boot: str
+    heard_s: float
+    granted_s: float
+    """When the newest beat was sent that it has granted."""
+
+    is_streaming: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    """A write of the lease that has no answer yet."""
+
+    request: int
+    sent_s: float
+    in_sync: frozenset[Member]
+    ends: str
+    """Why the leader stops if it was applied; empty for a renewal."""
+
+    begins: bool
+    """Whether a new epoch of the same leader begins."""
+
+
+class Leading:
+    """One epoch of one leader."""
+
+    def __init__(
+        self,
+        replica: ReplicaState,
+        lease: Lease,
+        start: int,
+        sent_s: float,
+        authority_from_s: float,
+    ) -> None:
+        """Lead the epoch of a lease whose write was sent at a time."""
+        self._replica = replica
+        self._lease = lease
+        self.epoch = lease.epoch
+        self.start = start
+        self.recorded = lease.in_sync
+        # Sets of writes that may have been applied, or may yet be.
+        self._pending: set[frozenset[Member]] = set()
+        self.acked: dict[Member, int] = {}
+        self._sessions: dict[Member, _Session] = {}
+        self._led_s = replica.now_s
+        self._renewal_sent_s = sent_s
+        self._authority_from_s = authority_from_s
+        self._write: _Write | None = None
+        self._wrote_s = sent_s
+        self._beat = 0
+        self._beat_s = replica.now_s - replica.times.beat_s
+        self._beats_sent_s: dict[int, float] = {}
+        self._successor: Member | None = None
+        self._parked_until_s = 0.0
+        self._has_renounced = False
+
+    # -- what is confirmed ----------------------------------------------------------------------
+
+    def required(self) -> frozenset[Member]:
+        """Who must have a message: the recorded set, and all that may already be recorded."""
+        return self.recorded.union(*self._pending)
+
+    def advance(self) -> None:
+        """Confirm what everybody has who counts."""
+        replica = self._replica
+        end = replica.kept_end
+        if replica.settings.is_sync_master:
+            for member in self.required():
+                if member != replica.member:
+                    end = min(end, self.acked.get(member, 0))
+        replica.confirm(end)
+
+    def refusal(self) -> str:
+        """Say why no message may be stored now; empty if it may."""
+        replica = self._replica
+        if self._successor is not None:
+            return "another replica is about to lead"
+        if not (self._is_sure if replica.settings.is_sync_master else self.has_authority):
+            return "this replica may not be the leader any more"
+        if not replica.settings.is_sync_master:
+            return ""
+        if len(self.recorded) < self._lease.min_in_sync:
+            return "not enough replicas are in sync"
+        if any(self._is_silent(member, replica.times.refuse_s) for member in self._others):
+            return "a replica in the in-sync set does not answer"
+        return ""
+
+    # -- authority ------------------------------------------------------------------------------
+
+    @property
+    def has_authority(self) -> bool:
+        """Whether nobody else can believe to be the only leader."""
+        return self._replica.now_s >= self._authority_from_s and self._is_sure
+
+    @property
+    def _is_sure(self) -> bool:
+        """Whether the lease is fresh, or everybody who might lead has promised not to."""
+        if self._has_renounced:
+            return False
+        times, now_s = self._replica.times, self._replica.now_s
+        if now_s < self._renewal_sent_s + times.hold_s:
+            return True
+        return all(
+            member in self._sessions and now_s < self._sessions[member].granted_s + times.grant_s
+            for member in self._others
+        )
+
+    @property
+    def _others(self) -> frozenset[Member]:
+        return self.required() - {self._replica.member}
+
+    def _is_silent(self, member: Member, longer_than_s: float) -> bool:
+        session = self._sessions.get(member)
+        heard_s = self._led_s if session is None else session.heard_s
+        return self._replica.now_s >= heard_s + longer_than_s
+
+    # -- followers ------------------------------------------------------------------------------
+
+    def received(self, sender: Member, frame: Frame) -> None:
+        """Take a frame of a follower."""
+        match frame:
+            case Hello():
+                self._greet(sender, frame)
+            case Ack() if frame.epoch == self.epoch:
+                self._acknowledged(sender, frame)
+            case Beat() | Welcome() if frame.epoch < self.epoch:
+                self._replica.send(sender.ordinal, Refused(self.epoch))
+            case Beat() | Welcome() if frame.epoch > self.epoch:
+                self._replica.stop(f"epoch {frame.epoch} has begun")
+
+    def _greet(self, sender: Member, hello: Hello) -> None:
+        replica = self._replica
+        if hello.seen > self.epoch:
+            replica.stop(f"epoch {hello.seen} has begun")
+            return
+        before = self._sessions.get(sender)
+        if before is not None and (before.boot, before.number) == (hello.boot, hello.session):
+            return  # The same one twice.
+        granted_s = replica.now_s - replica.times.grant_s
+        self._sessions[sender] = _Session(hello.session, hello.boot, replica.now_s, granted_s)
+        # What it had is not what it has: it may have been cut, or lost.
+        self.acked.pop(sender, None)
+        epochs = replica.durable.epochs
+        welcome = Welcome(hello.session, self.epoch, epochs, replica.end, replica.confirmed)
+        replica.send(sender.ordinal, welcome)
+
+    def _acknowledged(self, sender: Member, ack: Ack) -> None:
+        replica = self._replica
+        session = self._sessions.get(sender)
+        if session is None or ack.session != session.number or ack.end > replica.end:
+            return  # Too late, or of a log that is not this one.
+        session.heard_s = replica.now_s
+        session.granted_s = max(session.granted_s, self._beats_sent_s.get(ack.granted, 0.0))
+        if not session.is_streaming:
+            session.is_streaming = True
+            replica.act(Stream(sender.ordinal, session.number, self.epoch, ack.end))
+        if ack.end > self.acked.get(sender, -1):
+            self.acked[sender] = ack.end
+            self.advance()
+
+    def _send_beats(self) -> None:
+        replica = self._replica
+        now_s = self._beat_s = replica.now_s
+        self._beat = replica.next_number()
+        self._beats_sent_s[self._beat] = now_s
+        oldest_s = now_s - replica.times.grant_s
+        self._beats_sent_s = {n: at_s for n, at_s in self._beats_sent_s.items() if at_s > oldest_s}
+        for member, session in self._sessions.items():
+            if session.is_streaming:
+                is_heard = now_s < session.heard_s + replica.times.grant_s
+                beat = Beat(
+                    session.number,
+                    self.epoch,
+                    self._beat,
+                    replica.end,
+                    replica.confirmed,
+                    self.has_authority,
+                    is_heard,
+                )
+                replica.send(member.ordinal, beat)
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Send beats, renew the lease, see who belongs to the set, hand over."""
+        replica = self._replica
+        if replica.now_s >= self._beat_s + replica.times.beat_s:
+            self._send_beats()
+        if self._write is not None:
+            return
+        if self._successor is not None:
+            self._try_to_hand_over(self._successor)
+            return
+        in_sync = self._wanted_set()
+        is_due = replica.now_s >= self._wrote_s + replica.times.renew_s
+        if is_due or (in_sync != self.recorded and not self._pending):
+            self._renew(in_sync)
+
+    def _wanted_set(self) -> frozenset[Member]:
+        """Return the set as it should be: without who is silent, with who has everything."""
+        replica = self._replica
+        wanted = set(self.recorded)
+        for member in sorted(self.recorded - {replica.member}):
+            is_needed = len(wanted) <= self._lease.min_in_sync
+            if not is_needed and self._is_silent(member, replica.times.evict_s):
+                wanted.remove(member)
+        for member, end in self.acked.items():
+            if (
+                member not in wanted
+                and end >= max(replica.confirmed, self.start)
+                and not self._is_silent(member, replica.times.refuse_s)
+            ):
+                wanted = {other for other in wanted if other.ordinal != member.ordinal}
+                wanted.add(member)
+        return frozenset(wanted)
+
+    # -- the lease ------------------------------------------------------------------------------
+
+    def _renew(self, in_sync: frozenset[Member]) -> None:
+        renewed = self._lease._replace(in_sync=in_sync, renewals=self._lease.renewals + 1)
+        self._write_lease(self._lease.version, renewed)
+
+    def _write_lease(
+        self, replaced: int | None, lease: Lease, *, ends: str = "", begins: bool = False
+    ) -> None:
+        replica = self._replica
+        request = replica.next_number()
+        self._wrote_s = replica.now_s
+        self._write = _Write(request, replica.now_s, lease.in_sync, ends, begins)
+        # Whoever may be in the set from now on counts from now on.
+        self._pending.add(lease.in_sync)
+        replica.act(WriteLease(request, replaced, lease))
+
+    def lease_written(self, request: int, outcome: Outcome, lease: Lease | None) -> None:
+        """Go by what became of a write; where nobody knows, only a newer version tells."""
+        replica = self._replica
+        write = self._write
+        if write is None or request != write.request:
+            return
+        self._write = None
+        if outcome is not Outcome.APPLIED or lease is None:
+            replica.read_lease()
+        elif write.ends:
+            replica.stop(write.ends)
+        elif write.begins:
+            replica.lead(lease, write.sent_s, self._authority_from_s, lost=False)
+        else:
+            self._renewal_sent_s = write.sent_s
+            self._adopt(lease)
+
+    def lease_read(self, lease: Lease | None) -> None:
+        """Go on only while the lease says so."""
+        replica = self._replica
+        if lease is None or lease.epoch < self.epoch:
+            self._write_anew(lease)
+        elif lease.epoch > self.epoch or lease.holder != replica.me:
+            replica.note_lease(lease)
+            replica.stop(f"epoch {lease.epoch} has begun")
+        elif lease.version > self._lease.version:
+            self._adopt(lease)
+
+    def _adopt(self, lease: Lease) -> None:
+        """Take over a newer version: no write of an older one can be applied any more."""
+        self._replica.note_lease(lease)
+        self._lease = lease
+        self.recorded = lease.in_sync
+        self._pending = set() if self._write is None else {self._write.in_sync}
+        self._has_renounced = False
+        self.advance()
+
+    def _write_anew(self, lease: Lease | None) -> None:
+        """Write the lease again that was deleted, or went back in time, as a new epoch."""
+        replica = self._replica
+        if self._write is not None:
+            return
+        seen = max(replica.durable.seen, 0 if lease is None else lease.epoch)
+        anew = self._lease._replace(
+            epoch=seen + 1, in_sync=self.required(), renewals=self._lease.renewals + 1
+        )
+        self._write_lease(None if lease is None else lease.version, anew, begins=True)
+
+    # -- handing over ---------------------------------------------------------------------------
+
+    def hand_over(self, ordinal: int) -> None:
+        """Let a member lead as soon as it has everything; store nothing until then."""
+        replica = self._replica
+        for member in self.recorded - {replica.member}:
+            if member.ordinal == ordinal and member in self._sessions:
+                self._successor = member
+                self._parked_until_s = replica.now_s + replica.times.hand_over_s
+
+    def _try_to_hand_over(self, successor: Member) -> None:
+        replica = self._replica
+        if replica.now_s >= self._parked_until_s or successor not in self._sessions:
+            self._successor = None
+        elif self.acked.get(successor, -1) == replica.end == replica.confirmed:
+            # Given up before anybody else can have it.
+            self._has_renounced = True
+            holder = Holder(*successor, self._sessions[successor].boot)
+            handed = self._lease._replace(
+                holder=holder, epoch=self.epoch + 1, renewals=self._lease.renewals + 1
+            )
+            self._write_lease(self._lease.version, handed, ends="handed over")

@@ -1,0 +1,184 @@
+"""One replica of a group: events in, actions out (`mailboat.replication`)."""
+
+from mailboat.replication.actions import Action, Lead, Stop
+from mailboat.replication.durable import Durable
+from mailboat.replication.election import Election
+from mailboat.replication.epochs import EpochStart
+from mailboat.replication.events import (
+    Event,
+    HandOver,
+    HolderDied,
+    LeaseRead,
+    LeaseWritten,
+    LogAppended,
+    LogFlushed,
+    Outcome,
+    Received,
+    Ticked,
+)
+from mailboat.replication.following import Following
+from mailboat.replication.frames import Answer, Ask, Frame, Refused
+from mailboat.replication.leading import Leading
+from mailboat.replication.lease import Lease, Member
+from mailboat.replication.state import ReplicaState, Settings
+
+
+class Replica(ReplicaState):
+    """A replica from the start of its process to its end.
+
+    It observes until it follows somebody or leads, and is of no more use once it has `stopped`.
+    """
+
+    def __init__(self, settings: Settings, durable: Durable, end: int, now_s: float) -> None:
+        """Begin with what the disk holds: all of the log below `end` is durable."""
+        super().__init__(settings, durable, end, now_s)
+        self.leading: Leading | None = None
+        self.following: Following | None = None
+        self.election = Election(self)
+        self._said_hello_s = now_s - self.times.hello_s
+        self._marked_s = now_s
+
+    # -- for everybody ------------------------------------------------------------------------
+
+    @property
+    def has_authority(self) -> bool:
+        """Whether it may do what only one may do, and the recorded set does not confirm."""
+        return self.leading is not None and self.leading.has_authority
+
+    def refusal(self) -> str:
+        """Say why no message may be stored now; empty if it may."""
+        return "this replica does not lead" if self.leading is None else self.leading.refusal()
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        """Take an event at a time of the replica's own clock; return what is to be done."""
+        self.now_s = max(self.now_s, now_s)
+        if not self.stopped:
+            self._handle(event)
+        actions, self._actions = self._actions, []
+        return actions
+
+    # -- for the parts ------------------------------------------------------------------------
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether it leads."""
+        return self.leading is not None
+
+    def stop_following(self) -> None:
+        """Acknowledge nothing more."""
+        self.following = None
+
+    def stop(self, reason: str) -> None:
+        """End: the process begins anew as a follower."""
+        self.stopped = reason
+        self.leading = self.following = None
+        self.act(Stop(reason))
+
+    def lead(self, lease: Lease, sent_s: float, authority_from_s: float, *, lost: bool) -> None:
+        """Begin to lead an epoch at the end of the log, which is kept whatever is confirmed."""
+        self.following = None
+        self.election.forget()
+        epochs = tuple(entry for entry in self.durable.epochs if entry.start <= self.end)
+        entry = EpochStart(lease.epoch, self.end)
+        # Durable before the first byte of the epoch.
+        self.persist(self.durable._replace(seen=lease.epoch, epochs=(*epochs, entry)))
+        self.note_lease(lease)
+        self.leading = Leading(self, lease, self.end, sent_s, authority_from_s)
+        self.act(Lead(lease.epoch, self.end, lost))
+        self.leading.advance()
+
+    # -- events -------------------------------------------------------------------------------
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Received(sender, frame):
+                self._received(sender, frame)
+            case LogAppended(end):
+                self.end = end
+                if self.leading is not None:
+                    self.leading.advance()
+            case LogFlushed(end):
+                self.flushed_end = max(self.flushed_end, min(end, self.end))
+                if self.leading is not None:
+                    self.leading.advance()
+                elif self.following is not None:
+                    self.following.acknowledge()
+            case Ticked():
+                self._ticked()
+            case LeaseRead(lease):
+                self._lease_read(lease)
+            case LeaseWritten(request, outcome, lease):
+                self._lease_written(request, outcome, lease)
+            case HolderDied():
+                self.holder_died_version = -1 if self.lease is None else self.lease.version
+                self.election.consider()
+            case HandOver(ordinal):
+                if self.leading is not None:
+                    self.leading.hand_over(ordinal)
+
+    def _ticked(self) -> None:
+        if self.confirmed > self.durable.confirmed and self.now_s >= self._marked_s + 1:
+            self._marked_s = self.now_s
+            self.persist(self.durable._replace(confirmed=self.confirmed))
+        if self.leading is not None:
+            self.leading.tick()
+            return
+        if self.following is not None and self.following.is_lost:
+            self.following = None
+        if self.now_s >= self._read_s + self.times.renew_s:
+            self.read_lease()
+        self._look_for_leader()
+        self.election.consider()
+
+    def _look_for_leader(self) -> None:
+        holder = None if self.lease is None else self.lease.holder
+        if self.is_halted or holder is None or holder.member == self.member:
+            return
+        is_joined = self.following is not None and self.following.is_joined
+        if not is_joined and self.now_s >= self._said_hello_s + self.times.hello_s:
+            self.say_hello(holder.ordinal)
+
+    def say_hello(self, ordinal: int) -> None:
+        """Ask a replica to be taken up by it."""
+        self._said_hello_s = self.now_s
+        self.following = Following(self, ordinal)
+        self.following.say_hello()
+
+    def _lease_read(self, lease: Lease | None) -> None:
+        if self.leading is not None:
+            self.leading.lease_read(lease)
+            return
+        before_s = self.lease_changed_s
+        self.note_lease(lease)
+        if lease is not None and lease.holder == self.me and lease.epoch > self.durable.seen:
+            # Handed over, by one who has given up his authority before; or my own late write.
+            is_mine = self.election.tried_epoch == lease.epoch
+            from_s = before_s + self.times.lease_s if is_mine else self.now_s
+            self.lead(lease, self.now_s - self.times.hold_s, from_s, lost=self.is_suspect)
+
+    def _lease_written(self, request: int, outcome: Outcome, lease: Lease | None) -> None:
+        if self.leading is not None:
+            self.leading.lease_written(request, outcome, lease)
+        else:
+            self.election.lease_written(request, outcome, lease)
+
+    def _received(self, sender: Member, frame: Frame) -> None:
+        match frame:
+            case Ask(attempt):
+                self.send(sender.ordinal, self._answer(attempt))
+            case Answer():
+                self.election.answered(sender, frame)
+            case Refused(seen):
+                if self.leading is not None and seen > self.leading.epoch:
+                    self.stop(f"epoch {seen} has begun")
+            case _ if self.leading is not None:
+                self.leading.received(sender, frame)
+            case _ if self.following is not None:
+                self.following.received(sender, frame)
+
+    def _answer(self, attempt: int) -> Answer:
+        hears = self.has_authority or self.now_s < self.authority_heard_until_s
+        last_epoch = max((entry.epoch for entry in self.durable.epochs), default=0)
+        confirmed = max(self.confirmed, self.durable.confirmed)
+        seen = self.durable.seen
+        return Answer(attempt, seen, last_epoch, self.end, confirmed, self.is_suspect, hears)

@@ -1,0 +1,133 @@
+"""What all parts of a replica know and may ask for."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+from mailboat.replication.actions import Action, Confirm, Persist, ReadLease, Send
+from mailboat.replication.durable import Durable
+from mailboat.replication.frames import Frame
+from mailboat.replication.lease import Holder, Lease, Member
+from mailboat.replication.times import Times
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a replica is from its start to its end.
+
+    `boot` names this run of its process, `kernel_boot` that of the machine.
+    """
+
+    ordinal: int
+    boot: str
+    kernel_boot: str
+    is_sync_master: bool = True
+    is_sync_flush: bool = False
+    times: Times = field(default_factory=Times)
+
+
+class ReplicaState(ABC):
+    """A replica, as far as its parts know it."""
+
+    def __init__(self, settings: Settings, durable: Durable, end: int, now_s: float) -> None:
+        """Begin with what the disk holds: all of the log below `end` is durable."""
+        self.settings = settings
+        self.times = settings.times
+        self.durable = durable
+        self.end = self.flushed_end = end
+        self.confirmed = min(durable.confirmed, end)
+        self.now_s = now_s
+        self.me = Holder(settings.ordinal, durable.store_id, settings.boot)
+        self.stopped = ""
+        self.is_halted = False
+        """It waits for a person."""
+
+        self.lease: Lease | None = None
+        self.lease_changed_s = now_s
+        self.holder_died_version = -1
+        # Whoever ran before may have granted something a moment ago.
+        self.promised_until_s = now_s + self.times.promise_s
+        self.authority_heard_until_s = now_s
+        self.is_suspect = self._may_have_lost()
+        self._actions: list[Action] = []
+        self._next_number = 0
+        self._read_s = now_s - self.times.renew_s
+        if not self.is_suspect:
+            self.trust()
+
+    @property
+    @abstractmethod
+    def is_leading(self) -> bool:
+        """Whether it leads."""
+
+    @abstractmethod
+    def lead(self, lease: Lease, sent_s: float, authority_from_s: float, *, lost: bool) -> None:
+        """Begin to lead an epoch at the end of the log, which is kept whatever is confirmed."""
+
+    @abstractmethod
+    def say_hello(self, ordinal: int) -> None:
+        """Ask a replica to be taken up by it."""
+
+    @abstractmethod
+    def stop_following(self) -> None:
+        """Acknowledge nothing more."""
+
+    @abstractmethod
+    def stop(self, reason: str) -> None:
+        """End: the process begins anew as a follower."""
+
+    @property
+    def member(self) -> Member:
+        """The replica as the recorded set names it."""
+        return self.me.member
+
+    @property
+    def kept_end(self) -> int:
+        """How far the log is as durable as the group wants it."""
+        return self.flushed_end if self.settings.is_sync_flush else self.end
+
+    def act(self, action: Action) -> None:
+        """Have something done, after all that was to be done before."""
+        self._actions.append(action)
+
+    def send(self, ordinal: int, frame: Frame) -> None:
+        """Send a frame."""
+        self._actions.append(Send(ordinal, frame))
+
+    def next_number(self) -> int:
+        """Return a number that this run of the process has not used."""
+        self._next_number += 1
+        return self._next_number
+
+    def persist(self, durable: Durable) -> None:
+        """Make a state durable."""
+        self.durable = durable
+        self._actions.append(Persist(durable))
+
+    def trust(self) -> None:
+        """Note that nothing which was there under this run of the kernel can be lost."""
+        self.is_suspect = False
+        kernel_boot = self.settings.kernel_boot
+        if self.durable.trusted_boot != kernel_boot or self.durable.is_clean:
+            self.persist(self.durable._replace(trusted_boot=kernel_boot, is_clean=False))
+
+    def confirm(self, end: int) -> None:
+        """Note that everybody who counts has the log below `end`."""
+        if end > self.confirmed:
+            self.confirmed = end
+            self.act(Confirm(end))
+
+    def read_lease(self) -> None:
+        """Ask for the lease."""
+        self._read_s = self.now_s
+        self.act(ReadLease())
+
+    def note_lease(self, lease: Lease | None) -> None:
+        """Take note of the lease as it was read or written."""
+        if lease is None or self.lease is None or lease.version != self.lease.version:
+            self.lease_changed_s = self.now_s
+        self.lease = lease
+
+    def _may_have_lost(self) -> bool:
+        durable = self.durable
+        is_same_run = durable.trusted_boot in ("", self.settings.kernel_boot)
+        return not (is_same_run or durable.is_clean or self.settings.is_sync_flush)
