@@ -21,6 +21,7 @@ from mailboat.replication.epochs import EpochStart
 from mailboat.replication.events import (
     Event,
     HandOver,
+    HolderDied,
     LeaseRead,
     LeaseWritten,
     LogAppended,
@@ -346,7 +347,7 @@ class Group:
             return
         machine = self.random.choice(self._machines)
         other = self.random.choice(self._machines)
-        match self.random.randrange(9):
+        match self.random.randrange(10):
             case 0:
                 self._kill(machine)
             case 1:
@@ -367,6 +368,9 @@ class Group:
             case 7:
                 self._tell(machine, HandOver(other.ordinal))
             case 8:
+                # Whether it is true or not.
+                self._tell(machine, HolderDied())
+            case 9:
                 # A second volume is lost only where the copies are more than the group asks for.
                 lost = machine.member in self.lease.in_sync
                 if not lost or len(self.lease.in_sync) > self.lease.min_in_sync + 1:
