@@ -35,6 +35,7 @@ class SlowSends:
     def __init__(self) -> None:
         """Begin without sends."""
         self.reads: dict[Connection, bytes] = {}
+        self._kept: dict[Connection, int] = {}
         self.rounds: list[int] = []
         self.awaited = 0
         self.are_all_there = asyncio.Event()
@@ -55,7 +56,7 @@ class SlowSends:
         reads = list(self.reads.items())
         self.reads.clear()
         self._store_others()
-        SendRounds._hand_on(self, reads, time.monotonic() + ROUND_S)  # type: ignore[arg-type]
+        SendRounds._leave(self, reads, 0, time.monotonic() + ROUND_S)  # type: ignore[arg-type]
 
     def learn(self, places: Iterable[tuple[str, int]]) -> None:
         """Do not care."""
