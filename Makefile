@@ -54,7 +54,8 @@ test: $(STAMP)
 # What the core does as well, done in Python.
 test-python: $(STAMP)
 	MAILBOAT_CORE=off $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile tests/golden \
-		tests/property --ignore=tests/property/test_replication_simulation.py tests/integration/test_one_read.py tests/integration/test_broker_requests.py \
+		tests/property --ignore=tests/property/test_replication_simulation.py \
+		tests/integration/test_one_read.py tests/integration/test_broker_requests.py \
 		tests/integration/test_new_topics.py tests/unit/mailboat/store tests/unit/mailboat/client
 
 # On the cluster of KUBECONFIG, with the images of MAILBOAT_IMAGE and MAILBOAT_SPARK_IMAGE; without

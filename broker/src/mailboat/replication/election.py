@@ -105,7 +105,7 @@ class Election:
         ):
             replica.read_lease()
             return False
-        mine = self._rank(replica.end, replica.member)
+        mine = replica.last_epoch, replica.end, -replica.member.ordinal
         ranks = [
             (answer.last_epoch, answer.end, -member.ordinal)
             for member, answer in answers.items()
@@ -119,18 +119,14 @@ class Election:
             return False
         return True
 
-    def _rank(self, end: int, member: Member) -> tuple[int, int, int]:
-        last_epoch = max((entry.epoch for entry in self._replica.durable.epochs), default=0)
-        return last_epoch, end, -member.ordinal
-
     def _write(self, lease: Lease) -> None:
         replica = self._replica
         # Nothing more is acknowledged to the one who led.
         replica.stop_following()
         in_sync = lease.in_sync
-        former = None if lease.holder is None else lease.holder.member
-        if former is not None and former != replica.member and len(in_sync) > lease.min_in_sync:
-            in_sync -= {former}
+        is_others = lease.holder is not None and lease.holder.member != replica.member
+        if lease.holder is not None and is_others and len(in_sync) > lease.min_in_sync:
+            in_sync -= {lease.holder.member}
         epoch = max(lease.epoch, replica.durable.seen) + 1
         taken = lease._replace(
             holder=replica.me, epoch=epoch, in_sync=in_sync, renewals=lease.renewals + 1
@@ -138,7 +134,7 @@ class Election:
         self.tried_epoch = epoch
         self._request = replica.next_number()
         self._sent_s = self._authority_from_s = replica.now_s
-        if former is not None and former != replica.member:
+        if is_others:
             over_s = replica.lease_changed_s + replica.times.lease_s
             self._authority_from_s = max(over_s, replica.promised_until_s)
         replica.act(WriteLease(self._request, lease.version, taken))

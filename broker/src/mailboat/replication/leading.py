@@ -62,7 +62,6 @@ class Leading:
         self._authority_from_s = authority_from_s
         self._write: _Write | None = None
         self._wrote_s = sent_s
-        self._beat = 0
         self._beat_s = replica.now_s - replica.times.beat_s
         self._beats_sent_s: dict[int, float] = {}
         self._successor: Member | None = None
@@ -176,8 +175,8 @@ class Leading:
     def _send_beats(self) -> None:
         replica = self._replica
         now_s = self._beat_s = replica.now_s
-        self._beat = replica.next_number()
-        self._beats_sent_s[self._beat] = now_s
+        number = replica.next_number()
+        self._beats_sent_s[number] = now_s
         oldest_s = now_s - replica.times.grant_s
         self._beats_sent_s = {n: at_s for n, at_s in self._beats_sent_s.items() if at_s > oldest_s}
         for member, session in self._sessions.items():
@@ -186,7 +185,7 @@ class Leading:
                 beat = Beat(
                     session.number,
                     self.epoch,
-                    self._beat,
+                    number,
                     replica.end,
                     replica.confirmed,
                     self.has_authority,

@@ -178,7 +178,6 @@ class Replica(ReplicaState):
 
     def _answer(self, attempt: int) -> Answer:
         hears = self.has_authority or self.now_s < self.authority_heard_until_s
-        last_epoch = max((entry.epoch for entry in self.durable.epochs), default=0)
         confirmed = max(self.confirmed, self.durable.confirmed)
         seen = self.durable.seen
-        return Answer(attempt, seen, last_epoch, self.end, confirmed, self.is_suspect, hears)
+        return Answer(attempt, seen, self.last_epoch, self.end, confirmed, self.is_suspect, hears)

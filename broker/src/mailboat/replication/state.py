@@ -81,6 +81,11 @@ class ReplicaState(ABC):
         return self.me.member
 
     @property
+    def last_epoch(self) -> int:
+        """The newest epoch of which the log may hold something."""
+        return max((entry.epoch for entry in self.durable.epochs), default=0)
+
+    @property
     def kept_end(self) -> int:
         """How far the log is as durable as the group wants it."""
         return self.flushed_end if self.settings.is_sync_flush else self.end

@@ -104,6 +104,8 @@ class Group:
         self._starts: dict[int, int] = {}
         for machine in self._machines:
             self._start(machine)
+        self._at(0.05, self._send_a_message)
+        self._at(1.0, self._fail)
 
     # -- running ------------------------------------------------------------------------------
 
@@ -144,13 +146,9 @@ class Group:
                 raise InvariantError(f"I16: replica {machine.ordinal} has another log")
 
     def _run_until(self, end_s: float) -> None:
-        self._at(0.05, self._send_a_message)
-        self._at(1.0, self._fail)
         while self._queue and self._queue[0][0] <= end_s:
             self.now_s, _, step = heapq.heappop(self._queue)
             step()
-        self._queue = [entry for entry in self._queue if entry[2].__name__ not in _REPEATED]
-        heapq.heapify(self._queue)
         self.now_s = end_s
 
     def _at(self, delay_s: float, step: Callable[[], None]) -> None:
@@ -448,6 +446,3 @@ class Group:
             raise InvariantError(f"{name}: replica {machine.ordinal} lacks what was acknowledged")
         if self.is_sync_flush and name == "I3" and machine.flushed < end:
             raise InvariantError(f"{name}: replica {machine.ordinal} has not flushed it")
-
-
-_REPEATED = frozenset({Group._send_a_message.__name__, Group._fail.__name__})
