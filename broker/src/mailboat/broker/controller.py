@@ -141,6 +141,7 @@ class BrokerController:
             self.store,
             interval_s=settings.store.flush_interval_commit_log / 1000,
             timeout_s=settings.store.sync_flush_timeout / 1000,
+            replicas_timeout_s=settings.store.slave_timeout / 1000,
         )
         self.store.on_flush_wanted = self.flush.begin_soon
         self.offsets.save_behind(self.flush.flushed)

@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, NamedTuple
 
 from mailboat.broker.supervisor import Supervisor, TaskProgress
+from mailboat.protocol.codes import ResponseCode
 from mailboat.store.flush import FlushJob
 from mailboat.store.message_store import MessageStore
 
@@ -26,23 +27,41 @@ Flushed = Callable[[bool], None]
 """Called with True once the bytes are durable, with False when that is not known in time."""
 
 
+Settled = Callable[[int], None]
+"""Called with SUCCESS once the bytes are as safe as messages are promised to be here, otherwise with
+a code that says that the outcome is unknown."""
+
+
 class _Waiter(NamedTuple):
     end: int
     deadline: float
     done: Flushed
 
 
+class _SettledWaiter(NamedTuple):
+    end: int
+    deadline: float
+    done: Settled
+
+
 class FlushService:
     """Drives the store's flushes on the event loop."""
 
-    def __init__(self, store: MessageStore, *, interval_s: float, timeout_s: float) -> None:
-        """Flush at least every `interval_s`; a waiter waits `timeout_s` at most."""
+    def __init__(
+        self, store: MessageStore, *, interval_s: float, timeout_s: float, replicas_timeout_s: float
+    ) -> None:
+        """Flush at least every `interval_s`; a waiter waits `timeout_s` at most.
+
+        Where it waits for other replicas, and not for a flush, `replicas_timeout_s`.
+        """
         self._store = store
         self._interval_s = interval_s
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="flush")
         self._waiters: deque[_Waiter] = deque()
+        self._settled_waiters: deque[_SettledWaiter] = deque()
+        self._replicas_timeout_s = replicas_timeout_s
         self._is_begin_due = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -62,6 +81,28 @@ class FlushService:
         """Call `done` once everything before the physical offset `end` is durable."""
         self._waiters.append(_Waiter(end, self._loop.time() + self._timeout_s, done))
         self.begin_soon()
+
+    def wait_settled(self, end: int, done: Settled) -> None:
+        """Call `done` once everything before the physical offset `end` may be answered."""
+        timeout_s = self._timeout_s if self._store.is_sync_flush else self._replicas_timeout_s
+        self._settled_waiters.append(_SettledWaiter(end, self._loop.time() + timeout_s, done))
+        self.settle_soon()
+
+    def settle_soon(self) -> None:
+        """Flush as soon as the reads of this round of the loop have been stored, if it matters."""
+        if self._store.is_sync_flush:
+            self.begin_soon()
+
+    def settle(self) -> None:
+        """Answer what has become settled: the flush is done, other replicas have it."""
+        waiters = self._settled_waiters
+        settled_offset = self._store.settled_offset
+        while waiters and waiters[0].end <= settled_offset:
+            waiters.popleft().done(ResponseCode.SUCCESS)
+        if waiters and self._store.commit_log.failure is not None:
+            self._settled_waiters = deque()
+            for waiter in waiters:
+                waiter.done(ResponseCode.FLUSH_DISK_TIMEOUT)
 
     async def flushed(self) -> None:
         """Return once everything that is written now is durable.
@@ -83,7 +124,7 @@ class FlushService:
 
     async def drain(self) -> None:
         """Flush until nobody waits any more."""
-        while self._waiters:
+        while self._waiters or (self._settled_waiters and self._store.is_sync_flush):
             self._begin()
             await self._idle.wait()
             await asyncio.sleep(0)
@@ -114,6 +155,7 @@ class FlushService:
             self._begin()
 
     def _release(self) -> None:
+        self.settle()
         waiters = self._waiters
         flushed_offset = self._store.flushed_offset
         while waiters and waiters[0].end <= flushed_offset:
@@ -137,4 +179,14 @@ class FlushService:
                 self.begin_soon()
             while self._waiters and self._waiters[0].deadline <= now:
                 self._waiters.popleft().done(False)
+            self._give_up(now)
             await asyncio.sleep(min(_CHECK_S, max(next_flush - now, 0.001)))
+
+    def _give_up(self, now_s: float) -> None:
+        waiters = self._settled_waiters
+        while waiters and waiters[0].deadline <= now_s:
+            waiter = waiters.popleft()
+            is_flushed = not self._store.is_sync_flush or self._store.flushed_offset >= waiter.end
+            waiter.done(
+                ResponseCode.FLUSH_SLAVE_TIMEOUT if is_flushed else ResponseCode.FLUSH_DISK_TIMEOUT
+            )

@@ -6,16 +6,7 @@ RocketMQ's is named as such. All times are milliseconds unless the field says ot
 
 from dataclasses import dataclass
 
-from mailboat.config.fields import setting
-
-
-def check_address_list(text: str) -> str | None:
-    """Refuse what is not `host:port` or several of them joined by `;`; an empty text is none."""
-    for address in text.split(";") if text else []:
-        host, _, port = address.strip().rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
-            return "must be host:port, several joined by ;"
-    return None
+from mailboat.config.fields import check_address_list, setting
 
 
 def _check_not_empty(text: str) -> str | None:
@@ -33,12 +24,18 @@ class BrokerConfig:
     broker_cluster_name: str = setting("DefaultCluster", check=_check_not_empty)
     """Name of the cluster that the broker belongs to. Default DefaultCluster."""
 
-    broker_id: int = setting(0, minimum=0, maximum=0)
-    """0 is the master (default). Slaves, which have higher numbers, are not supported yet."""
+    broker_id: int = setting(0, minimum=0, maximum=1_000)
+    """0 is the master (default), higher numbers are slaves."""
 
     broker_ip1: str = setting("", key="brokerIP1")
     """Address that clients are told to use. Default: the address that the machine uses outwards, or
     that of `--host`."""
+
+    broker_ip2: str = setting("", key="brokerIP2")
+    """Address that other replicas are told to use. Default: that of brokerIP1."""
+
+    slave_read_enable: bool = setting(False, live=True)
+    """Whether consumers may read here while this broker is a slave. Default false."""
 
     listen_port: int = setting(10_911, minimum=0, maximum=65_535)
     """Port for clients. Default 10911; 0 takes a free one."""

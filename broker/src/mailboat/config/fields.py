@@ -52,6 +52,15 @@ def setting(
     return cast(_T, field)
 
 
+def check_address_list(text: str) -> str | None:
+    """Refuse what is not `host:port` or several of them joined by `;`; an empty text is none."""
+    for address in text.split(";") if text else []:
+        host, _, port = address.strip().rpartition(":")
+        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+            return "must be host:port, several joined by ;"
+    return None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
     """One declared setting: where its value lives and which texts it takes."""

@@ -8,6 +8,7 @@ from mailboat.config.fields import Setting, settings_of, to_text
 from mailboat.config.namesrv import NamesrvConfig
 from mailboat.config.remoting import RemotingConfig
 from mailboat.config.store import MessageStoreConfig, check_store
+from mailboat.errors import ConfigError
 
 Role: TypeAlias = Literal["standalone", "namesrv", "broker"]
 """Which process the settings are for."""
@@ -87,6 +88,10 @@ def check_settings(settings: Settings) -> None:
     """
     if settings.role != "namesrv":
         check_store(settings.store)
+        is_slave = settings.store.broker_role == "SLAVE"
+        if is_slave != (settings.broker.broker_id > 0):
+            wanted = "above 0 for a SLAVE" if is_slave else "0 unless brokerRole=SLAVE"
+            raise ConfigError("brokerId", str(settings.broker.broker_id), f"must be {wanted}")
 
 
 def effective_values(settings: Settings) -> list[EffectiveValue]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
-from mailboat.config.fields import setting
+from mailboat.config.fields import check_address_list, setting
 from mailboat.errors import ConfigError
 
 SEGMENT_SIZE_MIN: Final = 65_536
@@ -107,9 +107,26 @@ class MessageStoreConfig:
     """ASYNC_FLUSH (default): an acknowledged message is with the operating system. SYNC_FLUSH: it
     is on the disk. `mailboat broker --help` has the exact promises."""
 
-    broker_role: str = setting("ASYNC_MASTER", choices=("ASYNC_MASTER",))
-    """ASYNC_MASTER (default). RocketMQ also has SYNC_MASTER and SLAVE; mailboat does not replicate
-    yet and refuses them instead of promising less than they mean."""
+    broker_role: str = setting("ASYNC_MASTER", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"))
+    """ASYNC_MASTER (default): a message is answered once this broker has it. SYNC_MASTER: once every
+    replica in the in-sync set has it. SLAVE: it follows the master of its brokerName, and takes
+    messages once it is promoted."""
+
+    in_sync_replicas: int = setting(2, minimum=1, maximum=5)
+    """How many replicas, the master counted, the in-sync set of a SYNC_MASTER never falls below:
+    with fewer, sends are refused before anything is written. Default 2 (RocketMQ: 1)."""
+
+    slave_timeout: int = setting(3_000, minimum=1, maximum=3_600_000)
+    """Milliseconds that a send to a SYNC_MASTER waits for the other replicas before it is answered
+    FLUSH_SLAVE_TIMEOUT, which says that the outcome is unknown. Default 3000."""
+
+    ha_listen_port: int = setting(-1, minimum=-1, maximum=65_535)
+    """Port for the other replicas; 0 takes a free one. Default -1: listenPort + 1 where brokerRole is
+    SYNC_MASTER or SLAVE, none for an ASYNC_MASTER (RocketMQ: always listenPort + 1)."""
+
+    ha_master_address: str = setting("", check=check_address_list)
+    """Where a SLAVE finds its master's haListenPort: host:port, of several replicas joined by `;`.
+    Default: its name servers say so."""
 
     flush_interval_commit_log: int = setting(500, minimum=1, maximum=3_600_000, live=True)
     """Milliseconds between two flushes of the CommitLog under ASYNC_FLUSH. Default 500."""

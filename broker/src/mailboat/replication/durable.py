@@ -10,7 +10,8 @@ class Durable(NamedTuple):
 
     `seen` is the highest epoch the replica has led, or followed. Below `confirmed` nothing is ever
     cut by itself. `trusted_boot` names the run of the kernel since whose start no unflushed byte
-    can have been lost; `is_clean` tells that the process ended in order.
+    can have been lost; `is_clean` tells that the process ended in order,
+    `is_whole` that the log had once all that was confirmed then.
     """
 
     store_id: str
@@ -19,3 +20,4 @@ class Durable(NamedTuple):
     confirmed: int = 0
     trusted_boot: str = ""
     is_clean: bool = False
+    is_whole: bool = False

@@ -62,6 +62,9 @@ class Election:
             return False
         return holder is None or replica.now_s >= replica.lease_changed_s + replica.times.lease_s
 
+    def promote(self, *, accepts_loss: bool) -> None:
+        """Do nothing: the lease says who leads."""
+
     def answered(self, sender: Member, answer: Answer) -> None:
         """Take the answer of another replica."""
         if answer.attempt == self._attempt:

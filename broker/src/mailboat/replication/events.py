@@ -71,6 +71,24 @@ class HandOver:
     ordinal: int
 
 
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """A person wants this replica to lead.
+
+    `accepts_loss`: whoever does not answer may have had messages that this one has not.
+    """
+
+    accepts_loss: bool
+
+
 Event: TypeAlias = (
-    Ticked | LeaseRead | LeaseWritten | Received | LogAppended | LogFlushed | HolderDied | HandOver
+    Ticked
+    | LeaseRead
+    | LeaseWritten
+    | Received
+    | LogAppended
+    | LogFlushed
+    | HolderDied
+    | HandOver
+    | Promote
 )

@@ -113,6 +113,8 @@ class Following:
         # The leader may not know how much of what it began with is confirmed.
         if replica.is_suspect and replica.end >= max(self._epoch_start, beat.confirmed):
             replica.trust()
+        if not replica.durable.is_whole and replica.end >= max(self._epoch_start, beat.confirmed):
+            replica.persist(replica.durable._replace(is_whole=True))
         self.acknowledge(even_if_same=True)
         if beat.end > replica.end == self._end_at_beat:
             # What was sent between two beats has not come: begin again where the log ends.

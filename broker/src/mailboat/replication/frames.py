@@ -81,9 +81,13 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Somebody who may try to lead asks whether others know better."""
+    """Somebody who may try to lead asks whether others know better.
+
+    With an `epoch` he asks for the promise to follow nobody of an earlier one any more.
+    """
 
     attempt: int
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,10 @@ class Leading:
         replica = self._replica
         end = replica.kept_end
         if replica.settings.is_sync_master:
-            for member in self.required():
+            required = self.required()
+            if len(required) < self._lease.min_in_sync:
+                return  # So begins who was promoted by hand.
+            for member in required:
                 if member != replica.member:
                     end = min(end, self.acked.get(member, 0))
         replica.confirm(end)

@@ -13,11 +13,13 @@ from mailboat.replication.events import (
     LogAppended,
     LogFlushed,
     Outcome,
+    Promote,
     Received,
     Ticked,
 )
 from mailboat.replication.following import Following
 from mailboat.replication.frames import Answer, Ask, Frame, Refused
+from mailboat.replication.hand_election import HandElection
 from mailboat.replication.leading import Leading
 from mailboat.replication.lease import Lease, Member
 from mailboat.replication.state import ReplicaState, Settings
@@ -34,7 +36,9 @@ class Replica(ReplicaState):
         super().__init__(settings, durable, end, now_s)
         self.leading: Leading | None = None
         self.following: Following | None = None
-        self.election = Election(self)
+        self.election: Election | HandElection = Election(self)
+        if settings.by_hand is not None:
+            self.election = HandElection(self, settings.by_hand)
         self._said_hello_s = now_s - self.times.hello_s
         self._marked_s = now_s
 
@@ -81,7 +85,8 @@ class Replica(ReplicaState):
         epochs = tuple(entry for entry in self.durable.epochs if entry.start <= self.end)
         entry = EpochStart(lease.epoch, self.end)
         # Durable before the first byte of the epoch.
-        self.persist(self.durable._replace(seen=lease.epoch, epochs=(*epochs, entry)))
+        durable = self.durable._replace(seen=lease.epoch, epochs=(*epochs, entry), is_whole=True)
+        self.persist(durable)
         self.note_lease(lease)
         self.leading = Leading(self, lease, self.end, sent_s, authority_from_s)
         self.act(Lead(lease.epoch, self.end, lost))
@@ -115,6 +120,8 @@ class Replica(ReplicaState):
             case HandOver(ordinal):
                 if self.leading is not None:
                     self.leading.hand_over(ordinal)
+            case Promote(accepts_loss):
+                self.election.promote(accepts_loss=accepts_loss)
 
     def _ticked(self) -> None:
         if self.confirmed > self.durable.confirmed and self.now_s >= self._marked_s + 1:
@@ -164,7 +171,8 @@ class Replica(ReplicaState):
 
     def _received(self, sender: Member, frame: Frame) -> None:
         match frame:
-            case Ask(attempt):
+            case Ask(attempt, epoch):
+                self._promise(epoch)
                 self.send(sender.ordinal, self._answer(attempt))
             case Answer():
                 self.election.answered(sender, frame)
@@ -176,8 +184,16 @@ class Replica(ReplicaState):
             case _ if self.following is not None:
                 self.following.received(sender, frame)
 
+    def _promise(self, epoch: int) -> None:
+        """Follow nobody of an epoch before this one any more, unless somebody leads."""
+        hears = self.leading is not None or self.now_s < self.authority_heard_until_s
+        if epoch > self.durable.seen and not hears:
+            self.following = None
+            self.persist(self.durable._replace(seen=epoch))
+
     def _answer(self, attempt: int) -> Answer:
         hears = self.has_authority or self.now_s < self.authority_heard_until_s
         confirmed = max(self.confirmed, self.durable.confirmed)
         seen = self.durable.seen
-        return Answer(attempt, seen, self.last_epoch, self.end, confirmed, self.is_suspect, hears)
+        is_suspect = self.is_suspect or (seen > 0 and not self.durable.is_whole)
+        return Answer(attempt, seen, self.last_epoch, self.end, confirmed, is_suspect, hears)

@@ -11,6 +11,19 @@ from mailboat.replication.times import Times
 
 
 @dataclass(frozen=True, slots=True)
+class ByHand:
+    """A group in which a person says who leads.
+
+    Its replicas have the ordinals below `replicas`; each message is on `min_in_sync` of them before
+    it is confirmed. `begins`: this replica leads where nobody has led yet.
+    """
+
+    replicas: int
+    min_in_sync: int
+    begins: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """What a replica is from its start to its end.
 
@@ -22,6 +35,9 @@ class Settings:
     kernel_boot: str
     is_sync_master: bool = True
     is_sync_flush: bool = False
+    by_hand: ByHand | None = None
+    """Where a person says who leads, and no store keeps the lease."""
+
     times: Times = field(default_factory=Times)
 
 

@@ -7,6 +7,7 @@ refused message; where even that fails, the log takes nothing more until it is r
 Source: apache/rocketmq store/CommitLog.java @ rocketmq-all-5.3.3.
 """
 
+import errno
 import logging
 import threading
 from bisect import bisect_right
@@ -227,6 +228,61 @@ class CommitLog:
         if self.on_write is not None:
             self.on_write()
         return True
+
+    # -- following another broker ---------------------------------------------------------------
+
+    @property
+    def segment_end(self) -> int:
+        """Where the segment ends, or will, that the next byte belongs to."""
+        return self.end - self.end % self._segment_bytes + self._segment_bytes
+
+    def begin_at(self, physical_offset: int) -> None:
+        """Let an empty log begin where a segment of another broker's does."""
+        assert not self.segments
+        self.end = physical_offset
+
+    def write_followed(self, data: bytes, end: int, store_timestamp_ms: int) -> None:
+        """Write what another broker wrote at this place of its log, which ends at `end` then.
+
+        It is whole records of one segment, or the head of the filler that ends it.
+
+        Raises:
+            OSError: nothing of it is in the log.
+        """
+        segment = self._writable_segment()
+        if segment is None:
+            raise OSError(errno.ENOSPC, self.failure or self._create_failure)
+        assert end <= segment.end
+        try:
+            write_fully(self._disk, segment.keep_open(), data, self.end - segment.start)
+        except OSError as exc:
+            self._undo_write(segment, exc)
+            raise
+        self.end = end
+        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, store_timestamp_ms)
+        segment.last_store_timestamp_ms = self.last_store_timestamp_ms
+        if self.on_write is not None:
+            self.on_write()
+
+    def cut(self, end: int) -> None:
+        """Take off what lies at and above a physical offset, durably.
+
+        Raises:
+            OSError: the log must take no messages before it is opened again.
+        """
+        try:
+            self.drop_prepared()
+            while self.segments and self.segments[-1].start >= end:
+                segment = self.segments.pop()
+                segment.close()
+                self._disk.unlink(segment.path)
+            self._disk.fsync_dir(self._directory)
+            if self.segments and self.segments[-1].end > end:
+                self.segments[-1].cut(end - self.segments[-1].start)
+        except OSError as exc:
+            self.poison(f"the log could not be cut at {end}: {exc}; restart the broker")
+            raise
+        self.end = end
 
     def _unwritten_status(self) -> int:
         # Where the bytes could not be wiped either, they may come back after a restart: the

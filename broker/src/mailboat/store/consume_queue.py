@@ -234,7 +234,7 @@ class ConsumeQueue:
         count = max(end - self.max_offset, 0)
         self._pending += UNIT.pack(self.last_physical_end, BLANK_SIZE, 0) * count
         self.max_offset += count
-        self.next_offset = self.max_offset
+        self.next_offset = max(self.next_offset, self.max_offset)
 
     def begin_at(self, queue_offset: int) -> None:
         """Start an empty queue at a queue offset other than 0: what comes before is gone."""
@@ -243,7 +243,8 @@ class ConsumeQueue:
         self._written = first_unit * UNIT_BYTES
         self._first_physical_offset = -1
         self._pending += BLANK_UNIT * (queue_offset - first_unit)
-        self.min_offset = self.max_offset = self.next_offset = queue_offset
+        self.min_offset = self.max_offset = queue_offset
+        self.next_offset = max(self.next_offset, queue_offset)
 
     def begin_anew(self) -> None:
         """Go back to an empty queue: all its messages belong to a topic that was deleted.

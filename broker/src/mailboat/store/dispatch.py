@@ -10,6 +10,7 @@ Source: apache/rocketmq store/DefaultMessageStore.java (ReputMessageService, Com
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import starmap
 from operator import attrgetter
@@ -20,7 +21,7 @@ from mailboat.model import compiled
 from mailboat.model.delay_level import DelayLevels
 from mailboat.model.names import SCHEDULE_TOPIC, is_file_name
 from mailboat.model.properties import PropertyName, decode_properties
-from mailboat.model.record import FIXED_BYTES, RecordHeader, RecordParts
+from mailboat.model.record import FIXED_BYTES, RecordHeader, RecordParts, locate
 from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mailboat.model.tags import tags_code
 from mailboat.store import index_backlog
@@ -32,9 +33,12 @@ from mailboat.store.index_service import IndexService
 from mailboat.store.message_inner import MessageInner, PreparedRecords
 from mailboat.store.queue_table import QueueTable
 from mailboat.store.recovery import NOTHING_TAKEN, BlockListener, Taken
+from mailboat.store.segment_reader import read_record
 
 log = logging.getLogger(__name__)
 
+# Of transactions, what no consumer sees.
+_HIDDEN: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
 _IS_REMOVED: Final = attrgetter("is_removed")
 _UNIT_FIELDS: Final = attrgetter("physical_offset", "size_bytes", "tags_code")
 
@@ -42,13 +46,42 @@ _MOST_QUEUE_OFFSET: Final = 1 << 58
 # More messages than this are missing from a queue only where the log had room for them.
 _MISSING_AT_LEAST: Final = 1_000_000
 _UNIT_BYTES_A_WRITE: Final = 4096 * UNIT_BYTES
+_EVERYTHING: Final = 1 << 62
 
 ArrivalListener = Callable[[Iterable[ConsumeQueue]], None]
 
 
-class _Waiting(NamedTuple):
+class Waiting(NamedTuple):
+    """Records that are to become visible once the log is released up to `end`."""
+
     end: int
-    publish: Callable[[], None]
+    publish: Callable[[], object]
+    newest_ms: int = 0
+    followed: Collection[tuple[ConsumeQueue, int]] = ()
+    """Of records that another broker wrote: how far each of their queues goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What the core found in records that lie back to back."""
+
+    queues: list[ConsumeQueue]
+    units: list[compiled.QueueUnits]
+    keys: list[compiled.KeyRows]
+    end: int
+    newest_ms: int
+
+    def without_removed(self) -> "_Block":
+        """Return it without the messages of topics that are deleted."""
+        pairs = list(zip(self.queues, self.units, strict=True))
+        gone = b"".join([found[4] for queue, found in pairs if queue.is_removed])
+        kept = [pair for pair in pairs if not pair[0].is_removed]
+        return replace(
+            self,
+            queues=[queue for queue, _ in kept],
+            units=[found for _, found in kept],
+            keys=[(_without(rows, gone), *rest) for rows, *rest in self.keys],
+        )
 
 
 class Dispatch:
@@ -62,16 +95,19 @@ class Dispatch:
         deleted: DeletedTopics,
         *,
         index_enabled: bool,
-        wait_for_flush: bool,
+        holds_back: bool,
     ) -> None:
-        """Build for one store; `wait_for_flush` holds messages back until `release`."""
+        """Build for one store; `holds_back` what is put until `release`."""
         self._queues = queues
         self._index = index
         self._delay_levels = delay_levels
         self._deleted = deleted
         self._index_enabled = index_enabled
-        self._wait_for_flush = wait_for_flush
-        self._waiting: deque[_Waiting] = deque()
+        self._holds_back = holds_back
+        self._waiting: deque[Waiting] = deque()
+        self.shown_end = _EVERYTHING
+        """What is taken from the log at or above it is held back until `release`."""
+
         self.on_arrival: ArrivalListener | None = None
         self.dispatched_offset = 0
         self.last_store_timestamp_ms = 0
@@ -84,9 +120,9 @@ class Dispatch:
         store_timestamp_ms: int,
     ) -> None:
         """Take over freshly written messages; `end` is the physical offset after the last."""
-        if self._wait_for_flush:
+        if self._holds_back:
             publish = partial(self._publish, messages, queues, end, store_timestamp_ms)
-            self._waiting.append(_Waiting(end, publish))
+            self._waiting.append(Waiting(end, publish))
         else:
             self._publish(messages, queues, end, store_timestamp_ms)
 
@@ -105,11 +141,11 @@ class Dispatch:
         if not is_released:
             for queue, count, _, _ in prepared.queues:
                 queue.next_offset += count
-            if self._wait_for_flush:
+            if self._holds_back:
                 publish = partial(
                     self.dispatch_prepared, prepared, end, store_timestamp_ms, is_released=True
                 )
-                self._waiting.append(_Waiting(end, publish))
+                self._waiting.append(Waiting(end, publish))
                 return
         touched: list[ConsumeQueue] = []
         keys = prepared.keys
@@ -123,11 +159,31 @@ class Dispatch:
             self._index.put_rows(keys, end - len(prepared.records), store_timestamp_ms)
         self._published(touched, end, store_timestamp_ms)
 
-    def release(self, flushed_offset: int) -> None:
-        """Make messages below a flushed physical offset visible."""
+    def release(self, physical_offset: int) -> None:
+        """Make visible what was held back and lies below a physical offset."""
         waiting = self._waiting
-        while waiting and waiting[0].end <= flushed_offset:
+        while waiting and waiting[0].end <= physical_offset:
             waiting.popleft().publish()
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something is held back."""
+        return bool(self._waiting)
+
+    def forget_above(self, physical_offset: int) -> None:
+        """Drop what is held back of a log that ends there now, and what its queues counted of it."""
+        waiting = self._waiting
+        queues = {queue for entry in waiting for queue, _ in entry.followed}
+        while waiting and waiting[-1].end > physical_offset:
+            waiting.pop()
+        for queue in queues:
+            queue.next_offset = queue.max_offset
+        self.count_held()
+
+    def count_held(self) -> None:
+        """Have the queues of what is held back go on behind it: this broker writes from now on."""
+        for entry in self._waiting:
+            _count_followed(entry)
 
     def _publish(
         self,
@@ -174,13 +230,52 @@ class Dispatch:
             OSError: a file could not be written.
         """
         header = parts.header
-        topic = str(buffer[parts.topic_at : parts.topic_end], "utf-8", "replace")
+        end = header.physical_offset + header.size_bytes
+        if end > self.shown_end:
+            self._hold(self._held_record(buffer, parts))
+        else:
+            self._dispatch_record(buffer, parts)
+
+    def _dispatch_record(self, buffer: memoryview, parts: RecordParts) -> ConsumeQueue | None:
+        header = parts.header
+        queue = None
+        topic = _topic_of(buffer, parts)
         if not _can_be_queued(topic, header):
             log.warning("skipped what no broker stores physical_offset=%d", header.physical_offset)
         elif not self._deleted.is_gone(topic, header.physical_offset):
-            self._derive(buffer, parts, topic)
+            queue = self._derive(buffer, parts, topic)
         self.dispatched_offset = header.physical_offset + header.size_bytes
         self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, parts.store_timestamp_ms)
+        return queue
+
+    def _held_record(self, buffer: memoryview, parts: RecordParts) -> Waiting:
+        header = parts.header
+        topic = _topic_of(buffer, parts)
+        followed: Collection[tuple[ConsumeQueue, int]] = ()
+        is_shown = header.sys_flag & TRANSACTION_MASK not in _HIDDEN
+        if is_shown and _can_be_queued(topic, header):
+            if not self._deleted.is_gone(topic, header.physical_offset):
+                queue = self._queues.get_or_add(topic, header.queue_id)
+                followed = ((queue, header.queue_offset + 1),)
+        start = parts.properties_end - header.size_bytes
+        # Bytes of its own: those of the buffer are many more, and others soon.
+        kept = memoryview(bytes(buffer[start : parts.properties_end]))
+        moved = locate(kept, 0, len(kept))
+
+        def publish() -> None:
+            queue = self._dispatch_record(kept, moved)
+            self._arrived([] if queue is None else [queue])
+
+        end = header.physical_offset + header.size_bytes
+        return Waiting(end, publish, parts.store_timestamp_ms, followed)
+
+    def _hold(self, entry: Waiting) -> None:
+        self._waiting.append(entry)
+        _count_followed(entry)
+
+    def _arrived(self, queues: Collection[ConsumeQueue]) -> None:
+        if self.on_arrival is not None:
+            self.on_arrival(queues)
 
     @property
     def on_block(self) -> BlockListener | None:
@@ -188,37 +283,102 @@ class Dispatch:
         return None if compiled.scan_records is None else self._dispatch_block
 
     def _dispatch_block(self, data: bytes, at: int, physical_offset: int, check_crc: bool) -> Taken:
+        taken, block = self._scan_block(data, at, physical_offset, check_crc)
+        if block is None:
+            return taken
+        if physical_offset >= self.shown_end:
+            self._hold(self._held_block(block))
+        else:
+            self._publish_block(block)
+        return taken
+
+    def _scan_block(
+        self, data: bytes, at: int, physical_offset: int, check_crc: bool
+    ) -> "tuple[Taken, _Block | None]":
         assert compiled.scan_records is not None
         with_keys = self._index_enabled and self._index.gap is None
         most_rows = index_backlog.BACKLOG_MESSAGES if with_keys else 0
+        is_held = physical_offset >= self.shown_end
+        shown_bytes = self.shown_end - physical_offset
+        if not is_held and len(data) - at > shown_bytes:
+            data = data[: at + shown_bytes]
         size_bytes, records, last_ms, newest_ms, by_queue, keys = compiled.scan_records(
             data, at, physical_offset, check_crc, most_rows
         )
         if not records:
-            return NOTHING_TAKEN
+            return NOTHING_TAKEN, None
         queues: list[ConsumeQueue] = []
         for found in by_queue:
-            queue = self._queue_of(found)
+            queue = self._queue_of(found, is_held=is_held)
             if queue is None:
-                return Taken(size_bytes, 0, 0, 0)
+                return Taken(size_bytes, 0, 0, 0), None
             queues.append(queue)
-        for queue, found in zip(queues, by_queue, strict=True):
+        taken = Taken(size_bytes, records, last_ms, newest_ms)
+        return taken, _Block(queues, by_queue, keys, physical_offset + size_bytes, newest_ms)
+
+    def _held_block(self, block: "_Block") -> Waiting:
+        followed = [
+            (queue, found[2] + len(found[4]) // UNIT_BYTES)
+            for queue, found in zip(block.queues, block.units, strict=True)
+        ]
+        return Waiting(block.end, partial(self._show_block, block), block.newest_ms, followed)
+
+    def check_followed(self, data: bytes, physical_offset: int) -> list[Waiting]:
+        """Look at whole records that another broker has at a physical offset.
+
+        Returns:
+            What `hold_followed` takes once they are written.
+
+        Raises:
+            ValueError: one of them is damaged, or belongs elsewhere.
+        """
+        entries = []
+        view = memoryview(data)
+        at = blocks_from = 0
+        while at < len(data):
+            if compiled.scan_records is not None and at >= blocks_from:
+                taken, block = self._scan_block(data, at, physical_offset + at, True)
+                blocks_from = at + taken.size_bytes
+                if block is not None:
+                    entries.append(self._held_block(block))
+                    at = blocks_from
+                    continue
+            parts = read_record(view, at, physical_offset + at, check_crc=True)
+            entries.append(self._held_record(view, parts))
+            at += parts.header.size_bytes
+        return entries
+
+    def hold_followed(self, entries: list[Waiting]) -> None:
+        """Take over records that another broker wrote; `release` makes them visible."""
+        for entry in entries:
+            self._hold(entry)
+
+    def _publish_block(self, block: "_Block") -> None:
+        for queue, found in zip(block.queues, block.units, strict=True):
             _, _, queue_offset, _, units, physical_end = found
             if queue_offset != queue.max_offset:
                 queue.begin_at(queue_offset)
             self._append(queue, units, physical_end)
-        self._index_rows(keys)
-        self.dispatched_offset = physical_offset + size_bytes
-        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, newest_ms)
-        return Taken(size_bytes, records, last_ms, newest_ms)
+        self._index_rows(block.keys)
+        self.dispatched_offset = block.end
+        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, block.newest_ms)
 
-    def _queue_of(self, found: compiled.QueueUnits) -> ConsumeQueue | None:
+    def _show_block(self, block: "_Block") -> None:
+        """Publish what was held back, but of topics that were deleted meanwhile."""
+        alive = [not queue.is_removed for queue in block.queues]
+        if not all(alive):
+            block = block.without_removed()
+        self._publish_block(block)
+        self._arrived(block.queues)
+
+    def _queue_of(self, found: compiled.QueueUnits, *, is_held: bool) -> ConsumeQueue | None:
         """Return the queue to which units are added as they are, None where they need a look."""
         topic, queue_id, queue_offset, physical_offset, _, _ = found
         if self._deleted.is_gone(topic, physical_offset):
             return None
         queue = self._queues.get_or_add(topic, queue_id)
-        is_next = queue_offset == queue.max_offset or queue.max_offset == queue.min_offset == 0
+        end = queue.next_offset if is_held else queue.max_offset
+        is_next = queue_offset == end or end == queue.min_offset == 0
         return queue if is_next else None
 
     def _index_rows(self, keys: list[compiled.KeyRows]) -> None:
@@ -231,12 +391,13 @@ class Dispatch:
         for rows, physical_offset, store_timestamp_ms in keys:
             self._index.put_rows(rows, physical_offset, store_timestamp_ms)
 
-    def _derive(self, buffer: memoryview, parts: RecordParts, topic: str) -> None:
+    def _derive(self, buffer: memoryview, parts: RecordParts, topic: str) -> ConsumeQueue | None:
         header = parts.header
+        queue = None
         transaction = header.sys_flag & TRANSACTION_MASK
         text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
         properties = decode_properties(text)
-        if transaction not in (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK):
+        if transaction not in _HIDDEN:
             queue = self._queues.get_or_add(topic, header.queue_id)
             if topic == SCHEDULE_TOPIC:
                 code = self._delay_levels.deliver_ms(properties, parts.store_timestamp_ms)
@@ -248,12 +409,13 @@ class Dispatch:
             or transaction == TRANSACTION_ROLLBACK
             or self._index.gap is not None
         ):
-            return
+            return queue
         try:
             self._index_keys(topic, properties, parts)
         except OSError as exc:
             if exc.errno not in NO_ROOM:
                 raise
+        return queue
 
     def index_record(self, buffer: memoryview, parts: RecordParts) -> None:
         """Add only the keys of one record.
@@ -263,7 +425,7 @@ class Dispatch:
         """
         if parts.header.sys_flag & TRANSACTION_MASK == TRANSACTION_ROLLBACK:
             return
-        topic = str(buffer[parts.topic_at : parts.topic_end], "utf-8", "replace")
+        topic = _topic_of(buffer, parts)
         if self._deleted.is_gone(topic, parts.header.physical_offset):
             return
         text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
@@ -326,7 +488,7 @@ class Dispatch:
         """Add units of records to their queue, and write some now and then."""
         times = queue.pending_bytes // _UNIT_BYTES_A_WRITE
         queue.append_units(units, physical_end)
-        queue.next_offset = queue.max_offset
+        queue.next_offset = max(queue.next_offset, queue.max_offset)
         self._queues.mark_dirty(queue)
         if queue.pending_bytes // _UNIT_BYTES_A_WRITE == times:
             return
@@ -337,6 +499,16 @@ class Dispatch:
             # many units later.
             if exc.errno not in NO_ROOM:
                 raise
+
+
+def _count_followed(entry: Waiting) -> None:
+    """Have the queues of records that another broker wrote go on behind them."""
+    for queue, next_offset in entry.followed:
+        queue.next_offset = next_offset
+
+
+def _topic_of(buffer: memoryview, parts: RecordParts) -> str:
+    return str(buffer[parts.topic_at : parts.topic_end], "utf-8", "replace")
 
 
 def _without(keys: bytes, units: bytes) -> bytes:

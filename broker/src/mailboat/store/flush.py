@@ -99,6 +99,17 @@ class Flusher:
         if self._oldest_unflushed_s is None:
             self._oldest_unflushed_s = self._disk.monotonic()
 
+    def cut(self, physical_offset: int) -> None:
+        """Follow a log that ends, or begins, at a physical offset; no job is running.
+
+        Raises:
+            OSError: the mark may be beyond the end.
+        """
+        assert self._job is None
+        self.flushed_offset = physical_offset
+        self._mark.advance(physical_offset)
+        self._mark.sync()
+
     def begin(self) -> FlushJob | None:
         """Make a job, None when there is nothing to do, one is running, or the store has failed."""
         log = self._commit_log

@@ -36,6 +36,7 @@ from mailboat.store.derived_removal import DerivedRemoval
 from mailboat.store.dispatch import ArrivalListener, Dispatch
 from mailboat.store.file_pool import FilePool, open_files_limit
 from mailboat.store.flush import Flusher, FlushJob
+from mailboat.store.replica_log import ReplicaLog
 from mailboat.store.index_service import IndexService
 from mailboat.store.key_search import KeyQuery, QueryResult, SearchDone, Searches, search_job
 from mailboat.store.layout import StorePaths, store_paths
@@ -115,7 +116,11 @@ class MessageStore:
         self._searches = Searches(disk, self.commit_log, self.index)
         self._deleted = DeletedTopics(disk, self.paths.deleted_topics)
         self.is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
+        self.is_replicated = config.broker_role != "ASYNC_MASTER"
+        self.holds_back = self.is_sync_flush or self.is_replicated
+        """What is written waits for a flush, or for other replicas, before it is shown."""
         self.dispatch = self._make_dispatch()
+        self.replica = ReplicaLog(self.commit_log, self.dispatch, self._deleted)
         self.lookup = Lookup(
             self.commit_log, skip_corrupt=config.skip_corrupt, check_crc=config.check_crc_on_recover
         )
@@ -155,7 +160,7 @@ class MessageStore:
             DelayLevels(self._config.message_delay_level),
             self._deleted,
             index_enabled=self._config.message_index_enable,
-            wait_for_flush=self.is_sync_flush,
+            holds_back=self.holds_back,
         )
 
     def _make_cleaner(self) -> Cleaner:
@@ -213,7 +218,7 @@ class MessageStore:
         opening.reserve_last(disk, self.commit_log)
         self._mark = opened.mark
         self.recovery = opened.report
-        self._flusher = Flusher(disk, self.commit_log, opened.mark)
+        self._flusher = self.replica.flusher = Flusher(disk, self.commit_log, opened.mark)
         opening.write_abort(disk, paths)
         self._checkpoint_offset = opened.saved_offset
         self._checkpoint_s = disk.monotonic()
@@ -369,7 +374,19 @@ class MessageStore:
         """Take a flush job back: what it made durable becomes visible with SYNC_FLUSH."""
         self.flusher.finish(job, error)
         if error is None:
-            self.dispatch.release(self.flusher.flushed_offset)
+            self.settle()
+
+    @property
+    def settled_offset(self) -> int:
+        """The physical offset below which messages may be shown and answered."""
+        if not self.holds_back:
+            return self.commit_log.end
+        flushed = self.flushed_offset if self.is_sync_flush else self.commit_log.end
+        return min(flushed, self.replica.confirmed_offset) if self.is_replicated else flushed
+
+    def settle(self) -> None:
+        """Show what has been flushed, or has been confirmed by other replicas."""
+        self.dispatch.release(self.settled_offset)
 
     # -- background -----------------------------------------------------------------------------
 

@@ -150,7 +150,8 @@ def recover(
     deleted.cut(commit_log.end)
     mark.advance(commit_log.end)
     mark.sync()
-    dispatch.dispatched_offset = commit_log.end
+    if not dispatch.is_holding:
+        dispatch.dispatched_offset = commit_log.end
     commit_log.last_store_timestamp_ms = max(
         report.last_store_timestamp_ms,
         progress.last_store_timestamp_ms if progress is not None else 0,

@@ -168,16 +168,16 @@ class ReplyMessageProcessor:
             _log.info("reply not stored topic=%s status=%d", message.topic, message.status)
             return True
         self._broker.stats.record_put(message.topic, 1, message.size_bytes)
-        if not store.is_sync_flush or not message.wait_store_ok:
+        if not store.holds_back or not message.wait_store_ok:
             return True
-        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        settled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-        def done(ok: bool) -> None:
-            if not flushed.done():
-                flushed.set_result(ok)
+        def done(code: int) -> None:
+            if not settled.done():
+                settled.set_result(code)
 
-        self._broker.flush.wait(store.commit_log.end, done)
-        return await flushed
+        self._broker.flush.wait_settled(store.commit_log.end, done)
+        return not await settled
 
 
 async def _deliver(client: ClientInfo, request: RemotingCommand) -> str | None:

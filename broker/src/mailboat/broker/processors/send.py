@@ -94,7 +94,7 @@ class SendMessageProcessor:
         self._stats = broker.stats
         config = broker.settings.broker
         self._max_body_bytes = broker.settings.store.max_message_size
-        self._is_sync = self._store.is_sync_flush
+        self._holds_back = self._store.holds_back
         # None first: it is what most clients send.
         self._own_names = (None, config.broker_name)
         self._region = config.region_id
@@ -484,12 +484,12 @@ class SendMessageProcessor:
         host = self._store.commit_log.store_host.hex().upper().encode()
         ids = b",".join([b"%b%016X" % (host, message.physical_offset) for message in messages])
         stored = _Stored(connection, request, ids, queue_id, messages[0].queue_offset)
-        if self._is_sync:
+        if self._holds_back:
             if all(message.wait_store_ok for message in messages):
-                self._answer_flushed([stored])
+                self._answer_settled([stored])
                 return None
             self._stats.put_without_wait += count
-            self._flush.begin_soon()
+            self._flush.settle_soon()
         return self._encode(stored, ResponseCode.SUCCESS) if _wants_answer(request) else None
 
     def _messages(
@@ -531,7 +531,7 @@ class SendMessageProcessor:
         """Word the answers to what was stored, or leave them to the flush that is waited for."""
         host = self._store.commit_log.store_host.hex().upper().encode()
         waiting: list[_Stored] = []
-        is_sync = self._is_sync
+        holds_back = self._holds_back
         is_plain = self._is_plain_answer
         topic = messages[0].topic
         count = size_bytes = 0
@@ -551,7 +551,7 @@ class SendMessageProcessor:
             message_id = b"%b%016X" % (host, message.physical_offset)
             is_half = topic == HALF_TOPIC
             if (
-                not is_sync
+                not holds_back
                 and is_plain
                 and not request.flag
                 and not request.serialize_type
@@ -571,25 +571,24 @@ class SendMessageProcessor:
                 message.queue_offset,
                 message.unique_key if is_half else None,
             )
-            if is_sync and message.wait_store_ok:
+            if holds_back and message.wait_store_ok:
                 waiting.append(stored)
                 continue
-            if is_sync:
+            if holds_back:
                 self._stats.put_without_wait += 1
             if _wants_answer(request):
                 answers[connection].append(self._encode(stored, ResponseCode.SUCCESS))
         if count:
             self._stats.record_put(topic, count, size_bytes)
         if waiting:
-            self._answer_flushed(waiting)
-        elif is_sync:
-            self._flush.begin_soon()
+            self._answer_settled(waiting)
+        elif holds_back:
+            self._flush.settle_soon()
 
-    def _answer_flushed(self, stored: list[_Stored]) -> None:
-        """Write answers once the flush that covers everything written so far is done."""
+    def _answer_settled(self, stored: list[_Stored]) -> None:
+        """Write answers once everything written so far is as safe as was asked for."""
 
-        def flushed(ok: bool) -> None:
-            code = ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT
+        def settled(code: int) -> None:
             answers: Answers = defaultdict(list)
             for item in stored:
                 if _wants_answer(item.request):
@@ -597,7 +596,7 @@ class SendMessageProcessor:
             for connection, parts in answers.items():
                 connection.write(b"".join(parts))
 
-        self._flush.wait(self._store.commit_log.end, flushed)
+        self._flush.wait_settled(self._store.commit_log.end, settled)
 
     def _timed_out(self, request: SendRequest, queue_id: int) -> bytes:
         return self._full_answer(request, b"", queue_id, 0, ResponseCode.FLUSH_DISK_TIMEOUT)

@@ -144,16 +144,16 @@ class SendBackProcessor:
         raise BrokerError(ResponseCode.SYSTEM_ERROR, f"the message is not taken back: {reason}")
 
     async def _flushed(self) -> None:
-        """Wait, with SYNC_FLUSH, until what was stored is durable."""
+        """Wait until what was stored is as safe as was asked for."""
         store = self._broker.store
-        if not store.is_sync_flush:
+        if not store.holds_back:
             return
-        done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._broker.flush.wait(
-            store.commit_log.end, lambda ok: None if done.done() else done.set_result(ok)
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._broker.flush.wait_settled(
+            store.commit_log.end, lambda code: None if done.done() else done.set_result(code)
         )
-        if not await done:
+        if code := await done:
             raise BrokerError(
-                ResponseCode.FLUSH_DISK_TIMEOUT,
+                code,
                 "the flush is not known to be done; the message may come again or not",
             )

@@ -50,7 +50,7 @@ class SendRounds:
         self._topics = broker.topics
         self._stats = broker.stats
         self._flush = flush
-        self._is_sync = broker.store.is_sync_flush
+        self._holds_back = broker.store.holds_back
         self._max_body_bytes = broker.settings.store.max_message_size
         # The queues that the core knows; all are forgotten when any topic changes.
         self._known: dict[Place, ConsumeQueue] = {}
@@ -89,7 +89,7 @@ class SendRounds:
             suffix=self._suffix,
             append_crc=settings.store.enabled_append_prop_crc,
             with_keys=settings.store.message_index_enable,
-            holds_answers=self._is_sync,
+            holds_answers=self._holds_back,
             max_body_bytes=self._max_body_bytes,
             delays_ms=self._schedule.levels.delays_ms,
         )
@@ -152,8 +152,8 @@ class SendRounds:
             # Pulls that wait for these messages are answered here, not a round of the loop later.
             with self._arrivals():
                 self._publish(round_, now_ms)
-                if self._is_sync:
-                    self._flush.wait(log.end, partial(_answer_flushed, round_))
+                if self._holds_back:
+                    self._flush.wait_settled(log.end, partial(_answer_settled, round_))
                 else:
                     _answer(round_, ResponseCode.SUCCESS, names_places=True)
             for queue, _, _, _ in round_.queues:
@@ -239,8 +239,7 @@ class SendRounds:
         self._version = self._topics.data_version.counter
 
 
-def _answer_flushed(round_: "core.native.Round", ok: bool) -> None:
-    code = ResponseCode.SUCCESS if ok else ResponseCode.FLUSH_DISK_TIMEOUT
+def _answer_settled(round_: "core.native.Round", code: int) -> None:
     _answer(round_, code, names_places=True)
 
 

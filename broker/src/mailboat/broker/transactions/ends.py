@@ -354,16 +354,16 @@ class TransactionEnds:
     # -- answers --------------------------------------------------------------------------------
 
     def _acknowledge(self, ends: list[_End]) -> None:
-        if not self._broker.store.is_sync_flush:
+        if not self._broker.store.holds_back:
             for end in ends:
                 self._answer_all(end)
             return
 
-        def flushed(ok: bool) -> None:
+        def settled(code: int) -> None:
             for end in ends:
-                self._answer_all(end, None if ok else _unknown())
+                self._answer_all(end, _unknown() if code else None)
 
-        self._flush.wait(self._broker.store.commit_log.end, flushed)
+        self._flush.wait_settled(self._broker.store.commit_log.end, settled)
 
     def _answer_all(self, end: _End, error: Exception | None = None) -> None:
         for request in end.requests:

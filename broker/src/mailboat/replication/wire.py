@@ -1,0 +1,171 @@
+"""The frames of the link between replicas as bytes.
+
+A link is one TCP connection to a replica's `haListenPort`. All numbers are big-endian:
+
+    offset  size  field
+    0       1     0xB0: no other protocol on this port begins with a bit 7 (RocketMQ's slaves begin
+                  with a physical offset)
+    1       1     version, 1
+    2       1     kind, see `_KINDS`; 0 is `Open`
+    3       1     0
+    4       4     bytes of the head
+    8       4     bytes of the records behind it, 0 but for `Data`
+    12      4     CRC32 of the bytes 0 to 11, then of the head; the records have checksums of their own
+
+The head is the frame as a MessagePack array of its fields, in the order of its class; of `Data`
+without `records`. Both sides begin with `Open`, whoever has connected first.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+import msgspec
+
+from mailboat.errors import RemoteProtocolError
+from mailboat.replication.epochs import EpochStart
+from mailboat.replication.frames import (
+    Ack,
+    Answer,
+    Ask,
+    Beat,
+    Data,
+    Frame,
+    Hello,
+    Refused,
+    Welcome,
+)
+
+FIRST_BYTE: Final = 0xB0
+VERSION: Final = 1
+PREFIX_BYTES: Final = 16
+MOST_RECORD_BYTES: Final = 20 << 20
+"""Of one `Data`: more than the largest message."""
+
+_PREFIX: Final = struct.Struct(">BBBxIII")
+_CHECKED_BYTES: Final = 12
+# Of the largest head, a `Welcome` with very many epochs.
+_MOST_HEAD_BYTES: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Who a replica is, and whom it believes to lead: an ordinal, and an epoch (0: nobody).
+
+    `address` is where it listens for other replicas.
+    """
+
+    group: str
+    ordinal: int
+    store_id: str
+    boot: str
+    address: str
+    segment_bytes: int
+    log_start: int
+    seen: int
+    leader: int
+    leader_boot: str
+    leader_store_id: str
+    epoch: int
+
+
+Message = Open | Frame
+
+_KINDS: Final[dict[int, type]] = {
+    0: Open,
+    1: Hello,
+    2: Welcome,
+    3: Refused,
+    4: Data,
+    5: Beat,
+    6: Ack,
+    7: Ask,
+    8: Answer,
+}
+_NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
+_DATA: Final = _NUMBERS[Data]
+
+
+def _array_of(kind: type) -> Any:
+    return tuple[tuple(field.type for field in fields(kind) if field.name != "records")]
+
+
+_DECODERS: Final = {
+    number: msgspec.msgpack.Decoder(_array_of(kind)) for number, kind in _KINDS.items()
+}
+_NAMES: Final = {
+    kind: tuple(field.name for field in fields(kind) if field.name != "records")
+    for kind in _KINDS.values()
+}
+_encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def encode(message: Message) -> bytes:
+    """Return a frame as bytes; of `Data` the head, which `records_bytes` of records have to follow."""
+    kind = type(message)
+    head = _encode(tuple(getattr(message, name) for name in _NAMES[kind]))
+    records_bytes = 0
+    if isinstance(message, Data):
+        assert isinstance(message.records, bytes)
+        records_bytes = len(message.records)
+    prefix = _PREFIX.pack(FIRST_BYTE, VERSION, _NUMBERS[kind], len(head), records_bytes, 0)
+    checked = zlib.crc32(head, zlib.crc32(prefix[:_CHECKED_BYTES]))
+    return prefix[:_CHECKED_BYTES] + checked.to_bytes(4, "big") + head
+
+
+class Decoder:
+    """Cuts what arrives on one link into frames."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self._buffer = bytearray()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much has arrived of a frame that is not whole."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Take bytes; return the frames that are whole now.
+
+        Raises:
+            RemoteProtocolError: they are none; the link is of no more use.
+        """
+        buffer = self._buffer
+        buffer += data
+        found: list[Message] = []
+        at = 0
+        while len(buffer) - at >= PREFIX_BYTES:
+            first, version, number, head_bytes, records_bytes, checksum = _PREFIX.unpack_from(
+                buffer, at
+            )
+            if first != FIRST_BYTE or version != VERSION or number not in _KINDS:
+                raise RemoteProtocolError(
+                    f"a frame of kind {number} in version {version} that begins with {first:#x}; "
+                    f"this is a link of version {VERSION} between replicas"
+                )
+            if head_bytes > _MOST_HEAD_BYTES or records_bytes > MOST_RECORD_BYTES:
+                raise RemoteProtocolError(f"a frame of {head_bytes} + {records_bytes} bytes")
+            records_at = at + PREFIX_BYTES + head_bytes
+            end = records_at + records_bytes
+            if len(buffer) < end:
+                break
+            head = bytes(buffer[at + PREFIX_BYTES : records_at])
+            if zlib.crc32(head, zlib.crc32(buffer[at : at + _CHECKED_BYTES])) != checksum:
+                raise RemoteProtocolError("a frame has a wrong checksum")
+            found.append(_decode(number, head, bytes(buffer[records_at:end])))
+            at = end
+        del buffer[:at]
+        return found
+
+
+def _decode(number: int, head: bytes, records: bytes) -> Message:
+    try:
+        values = _DECODERS[number].decode(head)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise RemoteProtocolError(f"a frame of kind {number} cannot be read: {error}") from error
+    if number == _DATA:
+        return Data(*values, records=records)
+    message: Message = _KINDS[number](*values)
+    return message
