@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from mailboat.config import Settings
 from mailboat.disk.descriptors import raise_descriptor_limit
+from mailboat.errors import MailboatError
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.web.context import WebContext
 
@@ -41,6 +42,7 @@ class Node:
         self._http_socket: socket.socket | None = None
         self._http_address: str | None = None
         self._web: asyncio.Task[WebServer] | None = None
+        self._broker_change = asyncio.Lock()
 
     @property
     def namesrv(self) -> NamesrvController | None:
@@ -88,8 +90,11 @@ class Node:
 
     async def wait_failed(self) -> str:
         """Return in one sentence what failed, once a part can no longer do its work."""
-        parts = [part for part in (self.namesrv, self.broker) if part is not None]
-        watches = {asyncio.ensure_future(part.wait_failed()) for part in parts}
+        watches: set[asyncio.Future[str]] = set()
+        if self.namesrv is not None:
+            watches.add(asyncio.ensure_future(self.namesrv.wait_failed()))
+        if self.broker is not None:
+            watches.add(asyncio.create_task(self._broker_failed()))
         if self._web is not None:
             watches.add(asyncio.create_task(_failed_start(self._web)))
         try:
@@ -99,6 +104,40 @@ class Node:
                 watch.cancel()
         self._context.failure = done.pop().result()
         return self._context.failure
+
+    async def _broker_failed(self) -> str:
+        """Return what failed in the broker, which begins anew once another replica leads."""
+        while True:
+            broker = self.broker
+            assert broker is not None
+            failed = asyncio.ensure_future(broker.wait_failed())
+            deposed = asyncio.create_task(broker.deposed.wait())
+            try:
+                await asyncio.wait({failed, deposed}, return_when=asyncio.FIRST_COMPLETED)
+                if not deposed.done():
+                    return failed.result()
+            finally:
+                failed.cancel()
+                deposed.cancel()
+            try:
+                await self._start_broker_anew(broker)
+            except (OSError, MailboatError) as error:
+                return f"the broker could not begin anew as a slave: {error}"
+
+    async def _start_broker_anew(self, before: "BrokerController") -> None:
+        """Start the broker once more, at the same ports."""
+        async with self._broker_change:
+            if self._context.phase == "stopping":
+                return
+            await before.shutdown()
+            ports = before.ports()
+            settings = self._settings
+            self._settings = dataclasses.replace(
+                settings,
+                broker=dataclasses.replace(settings.broker, listen_port=ports.clients),
+                store=dataclasses.replace(settings.store, ha_listen_port=ports.replicas),
+            )
+            await self._start_broker()
 
     async def drain(self) -> None:
         """Let producers move away first, for shutdownDrainSeconds; without a broker at once."""
@@ -115,8 +154,9 @@ class Node:
         """
         self._context.phase = "stopping"
         try:
-            if self.broker is not None:
-                await self.broker.shutdown()
+            async with self._broker_change:
+                if self.broker is not None:
+                    await self.broker.shutdown()
         finally:
             if self.namesrv is not None:
                 await self.namesrv.shutdown()

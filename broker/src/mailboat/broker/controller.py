@@ -8,7 +8,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from mailboat import core
 from mailboat.broker import live_config
@@ -50,6 +50,7 @@ from mailboat.broker.pull_request_hold import PullRequestHoldService
 from mailboat.broker.queue_locks import QueueLockManager
 from mailboat.broker.reading_progress import ReadingProgress
 from mailboat.broker.registration import NamesrvRegistration
+from mailboat.broker.replicas.service import ReplicaService, is_replica
 from mailboat.broker.retry import RetryService
 from mailboat.broker.schedule import ScheduleMessageService
 from mailboat.broker.sql_filters import SqlFilters
@@ -82,6 +83,13 @@ _FAST_PORT_DISTANCE: Final = 2
 _PROGRESS_CHECK_S: Final = 1.0
 _PROGRESS_SLICE_S: Final = 0.003
 _PROGRESS_PAUSE_S: Final = 0.03
+
+
+class Ports(NamedTuple):
+    """Where a broker listens."""
+
+    clients: int
+    replicas: int
 
 
 class BrokerController:
@@ -147,6 +155,10 @@ class BrokerController:
         self.offsets.save_behind(self.flush.flushed)
         self._store_written = asyncio.Event()
         self.store.on_write = self._store_written.set
+        self.replicas = self._make_replicas() if is_replica(settings) else None
+        self.deposed = asyncio.Event()
+        """Set once another replica leads in place of this one, which must start anew."""
+
         self.schedule = ScheduleMessageService(
             self.store, settings.store, self._disk, self.stats, self.flush.wait
         )
@@ -162,10 +174,36 @@ class BrokerController:
         self._opening: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
 
+    def _make_replicas(self) -> ReplicaService:
+        replicas = ReplicaService(self.settings, self.store, self._disk, self.store_threads.runners)
+        group = replicas.group
+        group.on_confirmed = self.flush.settle
+        group.on_written = self._follower_wrote
+        group.on_lead = self._begin_to_lead
+        group.on_view = self.registration.request
+        group.on_deposed = self._deposed
+        self.store.commit_log.is_followed = True
+        self.store.on_write = self._replica_wrote
+        self.registration.broker_id = replicas.registered_id
+        self.registration.ha_address = lambda: replicas.address
+        self.store.refuses = group.refusal
+        self.flush.on_flushed = group.flushed
+        return replicas
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this broker stores messages: it has no replicas, or leads them."""
+        return self.replicas is None or self.replicas.group.is_leading
+
     @property
     def port(self) -> int:
         """The port that is listened on, once the broker has started."""
         return self._server.port
+
+    def ports(self) -> "Ports":
+        """Return the ports that a broker which takes this one's place listens on."""
+        replicas = self.replicas
+        return Ports(self.port, -1 if replicas is None else replicas.peers.port)
 
     @property
     def address(self) -> str:
@@ -245,11 +283,15 @@ class BrokerController:
         self.consumers.close()
         await self.supervisor.stop()
         await self.registration.close()
+        if self.replicas is not None:
+            await self.replicas.close()
         await self.store_threads.drain()
         await self._drain_flush()
         try:
             if await self._is_store_open():
                 await asyncio.to_thread(self._close_files)
+                if self.replicas is not None:
+                    await asyncio.to_thread(self.replicas.note_clean)
         finally:
             self.flush.close()
             self.store_threads.close()
@@ -262,17 +304,24 @@ class BrokerController:
         check_identity(self._disk, identity_path, config)
         for table in (self.topics, self.groups, self.offsets, self.queue_locks, self.schedule):
             await asyncio.to_thread(table.load)
+        if self.replicas is not None:
+            await asyncio.to_thread(self.replicas.load)
         # Recovery reads what may be gigabytes; HTTP shows its progress meanwhile.
         self._opening = asyncio.create_task(asyncio.to_thread(self._open_store))
         await asyncio.shield(self._opening)
         # Whoever has never held a message had no members that are to come back.
         is_restart = self.store.commit_log.end > 0
         identity = await asyncio.to_thread(write_identity, self._disk, identity_path, config)
+        if self.replicas is not None:
+            await asyncio.to_thread(self.replicas.adopt)
         await asyncio.to_thread(self.schedule.open)
         self.phase = "starting"
         await self._server.start(config.bind_address, config.listen_port)
         self.store.commit_log.move_to(encode_host(self._ip, self.port))
         await self._listen_on_fast_port()
+        if self.replicas is not None:
+            host = config.bind_address
+            await self.replicas.start(host, self._ip, self.port, self.supervisor)
         self._start_tasks()
         self.registration.start(self.address, self.supervisor, identity=identity)
         await self.registration.register_now()
@@ -280,6 +329,27 @@ class BrokerController:
         self.phase = "serving"
         name = config.broker_name
         _log.info("broker serves name=%s address=%s, %s", name, self.address, core.FOUND)
+
+    # -- replicas -------------------------------------------------------------------------------
+
+    def _replica_wrote(self) -> None:
+        self._store_written.set()
+        assert self.replicas is not None
+        self.replicas.group.appended()
+
+    def _follower_wrote(self) -> None:
+        """Flush what came from the master, where that is promised."""
+        self.flush.settle_soon()
+
+    def _begin_to_lead(self, epoch: int) -> None:
+        self.topics.data_version.state_version = epoch
+        self.store.commit_log.is_followed = False
+        self._start_leaders_tasks()
+        self.registration.request()
+
+    def _deposed(self, reason: str) -> None:
+        _log.warning("this broker leads no more: %s", reason)
+        self.deposed.set()
 
     def _open_store(self) -> None:
         self.store.open()
@@ -303,8 +373,8 @@ class BrokerController:
     def _start_tasks(self) -> None:
         supervisor, config = self.supervisor, self.settings.broker
         supervisor.start("store background", self._run_store)
-        supervisor.start("delayed messages", self.schedule.run)
-        supervisor.start("transactions", self.transactions.run)
+        if self.replicas is None:
+            self._start_leaders_tasks()
         self.flush.start(supervisor)
         save_period_s = config.flush_consumer_offset_interval / 1000
         supervisor.start_periodic(
@@ -312,6 +382,11 @@ class BrokerController:
         )
         supervisor.start_periodic("search for silent clients", _EXPIRY_SCAN_S, self._expire)
         supervisor.start_periodic("statistics", SAMPLE_PERIOD_S, self.stats.sample)
+
+    def _start_leaders_tasks(self) -> None:
+        """Start what stores messages by itself."""
+        self.supervisor.start("delayed messages", self.schedule.run)
+        self.supervisor.start("transactions", self.transactions.run)
 
     def _register_processors(self) -> None:
         for processors in (

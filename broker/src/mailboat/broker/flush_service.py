@@ -28,8 +28,8 @@ Flushed = Callable[[bool], None]
 
 
 Settled = Callable[[int], None]
-"""Called with SUCCESS once the bytes are as safe as messages are promised to be here, otherwise with
-a code that says that the outcome is unknown."""
+"""Called with SUCCESS once the bytes are as safe as messages are promised to be here, otherwise
+with a code that says that the outcome is unknown."""
 
 
 class _Waiter(NamedTuple):
@@ -66,6 +66,8 @@ class FlushService:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_changed = False
+        self.on_flushed: Callable[[], None] = lambda: None
+        """Called when more of the log is durable."""
 
     def start(self, supervisor: Supervisor) -> None:
         """Begin the periodic flush."""
@@ -150,6 +152,7 @@ class FlushService:
     def _finish(self, job: FlushJob, error: BaseException | None) -> None:
         self._idle.set()
         self._store.finish_flush(job, error)
+        self.on_flushed()
         self._release()
         if self._waiters or (self._store.is_sync_flush and self._store.flusher.unflushed_bytes):
             self._begin()

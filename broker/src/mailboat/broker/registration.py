@@ -117,6 +117,12 @@ class NamesrvRegistration:
         self._topics = topics
         self._broker_address = ""
         self._store_identity = ""
+        self.broker_id: Callable[[], int] = lambda: config.broker_id
+        """Says which number the broker has in its group now, -1 where nobody is to know it yet."""
+
+        self.ha_address: Callable[[], str] = str
+        """Says where other replicas connect, empty where there are none."""
+
         self._round = 0
         self._body: _Body | None = None
         self._body_turn = asyncio.Lock()
@@ -307,6 +313,8 @@ class NamesrvRegistration:
         return period_s * random.uniform(0.9, 1.0)
 
     async def _register_at(self, server: _NameServer, timeout_s: float) -> None:
+        if self.broker_id() < 0:
+            return
         body = await self._current_body()
         request = RemotingCommand.request(
             RequestCode.REGISTER_BROKER,
@@ -314,7 +322,7 @@ class NamesrvRegistration:
                 **self._identity(),
                 **self._route_kept(),
                 **({IDENTITY_FIELD: self._store_identity} if self._store_identity else {}),
-                "haServerAddr": self._broker_address,
+                "haServerAddr": self.ha_address() or self._broker_address,
                 "compressed": body.is_compressed,
                 "bodyCrc32": body.crc32,
             },
@@ -346,7 +354,7 @@ class NamesrvRegistration:
             "brokerName": self._config.broker_name,
             "brokerAddr": self._broker_address,
             "clusterName": self._config.broker_cluster_name,
-            "brokerId": self._config.broker_id,
+            "brokerId": self.broker_id(),
         }
 
     def _route_kept(self) -> dict[str, int]:

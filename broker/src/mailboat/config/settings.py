@@ -92,6 +92,19 @@ def check_settings(settings: Settings) -> None:
         if is_slave != (settings.broker.broker_id > 0):
             wanted = "above 0 for a SLAVE" if is_slave else "0 unless brokerRole=SLAVE"
             raise ConfigError("brokerId", str(settings.broker.broker_id), f"must be {wanted}")
+        replicas = settings.store.total_replicas
+        if settings.broker.broker_id >= replicas:
+            raise ConfigError(
+                "brokerId",
+                str(settings.broker.broker_id),
+                f"must be below totalReplicas={replicas}",
+            )
+        if settings.store.in_sync_replicas > replicas:
+            raise ConfigError(
+                "inSyncReplicas",
+                str(settings.store.in_sync_replicas),
+                f"must not be above totalReplicas={replicas}",
+            )
 
 
 def effective_values(settings: Settings) -> list[EffectiveValue]:

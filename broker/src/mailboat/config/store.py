@@ -108,21 +108,26 @@ class MessageStoreConfig:
     is on the disk. `mailboat broker --help` has the exact promises."""
 
     broker_role: str = setting("ASYNC_MASTER", choices=("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"))
-    """ASYNC_MASTER (default): a message is answered once this broker has it. SYNC_MASTER: once every
-    replica in the in-sync set has it. SLAVE: it follows the master of its brokerName, and takes
-    messages once it is promoted."""
+    """ASYNC_MASTER (default): a message is answered once this broker has it. SYNC_MASTER: once
+    every replica in the in-sync set has it. SLAVE: it follows the master of its brokerName, and
+    takes messages once it is promoted."""
 
     in_sync_replicas: int = setting(2, minimum=1, maximum=5)
     """How many replicas, the master counted, the in-sync set of a SYNC_MASTER never falls below:
     with fewer, sends are refused before anything is written. Default 2 (RocketMQ: 1)."""
+
+    total_replicas: int = setting(2, minimum=1, maximum=8)
+    """How many replicas the group has; their brokerIds are below it. Default 2 (RocketMQ: 1).
+    Without all but inSyncReplicas - 1 of them nobody is promoted but at the risk of losing
+    messages."""
 
     slave_timeout: int = setting(3_000, minimum=1, maximum=3_600_000)
     """Milliseconds that a send to a SYNC_MASTER waits for the other replicas before it is answered
     FLUSH_SLAVE_TIMEOUT, which says that the outcome is unknown. Default 3000."""
 
     ha_listen_port: int = setting(-1, minimum=-1, maximum=65_535)
-    """Port for the other replicas; 0 takes a free one. Default -1: listenPort + 1 where brokerRole is
-    SYNC_MASTER or SLAVE, none for an ASYNC_MASTER (RocketMQ: always listenPort + 1)."""
+    """Port for the other replicas; 0 takes a free one. Default -1: listenPort + 1 where brokerRole
+    is SYNC_MASTER or SLAVE, none for an ASYNC_MASTER (RocketMQ: always listenPort + 1)."""
 
     ha_master_address: str = setting("", check=check_address_list)
     """Where a SLAVE finds its master's haListenPort: host:port, of several replicas joined by `;`.

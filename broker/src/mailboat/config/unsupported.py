@@ -1,6 +1,6 @@
 """RocketMQ's keys that mailboat knows and does not act on: each is one warning, never an error.
 
-The configuration of a RocketMQ installation must start here. 
+The configuration of a RocketMQ installation must start here.
 Source: the setters of MessageStoreConfig (also that of tiered storage), BrokerConfig,
 NamesrvConfig, NettyServerConfig, NettyClientConfig and AuthConfig, of the released jars
 apache/rocketmq 4.9.7 and 5.5.0 together.
@@ -68,7 +68,7 @@ timerReputServiceQueueCapacity timerRocksDBEnable timerRocksDBPrecisionMs
 timerRocksDBRollIntervalHours timerRocksDBRollMaxTps timerRocksDBRollRangeHours
 timerRocksDBStopScan timerRocksDBTimeExpiredMaxTps timerRollWindowSlot timerSkipUnknownError
 timerStopDequeue timerStopEnqueue timerWarmEnable timerWheelEnable timerWheelSnapshotFlush
-timerWheelSnapshotIntervalMs topicQueueLockNum totalReplicas transientStorePoolEnable
+timerWheelSnapshotIntervalMs topicQueueLockNum transientStorePoolEnable
 transientStorePoolSize transRocksDBEnable transWriteOriginTransHalfEnable
 travelCqFileNumWhenGetMessage useABSLock useReentrantLockWhenPutMessage
 useSeparateStorePathForRocksdbCQ wakeCommitWhenPutMessage wakeFlushWhenPutMessage

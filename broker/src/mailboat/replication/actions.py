@@ -23,6 +23,13 @@ class CutLog:
 
 
 @dataclass(frozen=True, slots=True)
+class BeginLog:
+    """Let the log, which is empty, begin at a physical offset."""
+
+    physical_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ResetLog:
     """Keep the whole log aside and begin with an empty one, as another replica."""
 
@@ -102,6 +109,7 @@ class Alarm:
 Action: TypeAlias = (
     Persist
     | CutLog
+    | BeginLog
     | ResetLog
     | WriteLog
     | Send

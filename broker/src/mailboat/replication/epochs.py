@@ -1,7 +1,10 @@
 """Where the epochs of a log begin, and how far two logs are the same."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+# More than any group has replicas.
+_ORDINALS: Final = 8
 
 
 class EpochStart(NamedTuple):
@@ -28,6 +31,16 @@ def consistent_end(mine: Epochs, my_end: int, theirs: Epochs, their_end: int) ->
         return None
     newest = max(common)
     return min(_end_of(mine, newest, my_end), _end_of(theirs, newest, their_end))
+
+
+def epoch_after(seen: int, ordinal: int) -> int:
+    """Return the first epoch above `seen` that belongs to a replica of a group led by hand."""
+    return (seen // _ORDINALS + 1) * _ORDINALS + ordinal
+
+
+def leader_of(epoch: int) -> int:
+    """Return the ordinal of the replica to which an epoch belongs."""
+    return epoch % _ORDINALS
 
 
 def _end_of(epochs: Sequence[EpochStart], entry: EpochStart, log_end: int) -> int:

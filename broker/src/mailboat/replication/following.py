@@ -1,6 +1,6 @@
 """A follower: it takes what its leader sends, in order, and says how far it has it."""
 
-from mailboat.replication.actions import Alarm, CutLog, ResetLog, WriteLog
+from mailboat.replication.actions import Alarm, BeginLog, CutLog, ResetLog, WriteLog
 from mailboat.replication.epochs import consistent_end
 from mailboat.replication.frames import Ack, Beat, Data, Frame, Hello, Refused, Welcome
 from mailboat.replication.lease import Member
@@ -69,7 +69,7 @@ class Following:
             replica.send(self._ordinal, Refused(durable.seen))
             return
         end = consistent_end(durable.epochs, replica.end, welcome.epochs, welcome.end)
-        if end is None:
+        if end is None or (replica.end and end < welcome.start):
             replica.act(ResetLog())
             replica.stop("the log has nothing in common with the leader's")
             return
@@ -83,6 +83,9 @@ class Following:
             # Durable before the epochs are: they say that the log is a prefix of the leader's.
             replica.act(CutLog(end))
             replica.end = replica.flushed_end = end
+        if replica.end < welcome.start:
+            replica.act(BeginLog(welcome.start))
+            replica.end = replica.flushed_end = welcome.start
         if (welcome.epoch, welcome.epochs) != (durable.seen, durable.epochs):
             replica.persist(durable._replace(seen=welcome.epoch, epochs=welcome.epochs))
         self.epoch = welcome.epoch

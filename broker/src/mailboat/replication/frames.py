@@ -22,11 +22,12 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The leader's epochs and end, for the follower to cut its own log by."""
+    """The leader's epochs, and where its log begins and ends: what the follower's is cut by."""
 
     session: int
     epoch: int
     epochs: Epochs
+    start: int
     end: int
     confirmed: int
 

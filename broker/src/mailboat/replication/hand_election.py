@@ -13,24 +13,14 @@ The number of an epoch says whose it is, so that no two replicas ever lead the s
 
 from typing import Final
 
-from mailboat.replication.frames import Answer, Ask
+from mailboat.replication.epochs import epoch_after, leader_of
 from mailboat.replication.events import Outcome
+from mailboat.replication.frames import Answer, Ask
 from mailboat.replication.lease import Lease, Member
 from mailboat.replication.state import ByHand, ReplicaState
 
-_ORDINALS: Final = 8
 # Between the epoch of who leads at the risk of losing something, and those before.
-_GAP: Final = 1_000
-
-
-def epoch_after(seen: int, ordinal: int) -> int:
-    """Return the first epoch above `seen` that belongs to a replica."""
-    return (seen // _ORDINALS + 1) * _ORDINALS + ordinal
-
-
-def leader_of(epoch: int) -> int:
-    """Return the ordinal of the replica to which an epoch belongs."""
-    return epoch % _ORDINALS
+_GAP: Final = 8_000
 
 
 class HandElection:
@@ -127,7 +117,7 @@ class HandElection:
         replica.stop_following()
         seen = max([replica.durable.seen, *(answer.seen for answer in answers.values())])
         if self._accepts_loss and self._is_wanted:
-            seen += _GAP * _ORDINALS
+            seen += _GAP
         epoch = self.tried_epoch = epoch_after(seen, replica.member.ordinal)
         replica.persist(replica.durable._replace(seen=epoch))
         self._ask(epoch)
@@ -148,8 +138,13 @@ class HandElection:
                 return f"{name} has more of the log: let it lead"
         if replica.is_suspect and not self._accepts_loss:
             return "this replica may have lost what it had not flushed"
-        is_new = not replica.durable.seen
-        counted = [answer for answer in answers.values() if is_new or not answer.is_suspect]
+        # An empty replica has everything as long as nobody has led.
+        is_new = not replica.last_epoch
+        counted = [
+            answer
+            for answer in answers.values()
+            if not answer.is_suspect or (is_new and not answer.last_epoch and not answer.end)
+        ]
         missing = self._others_needed - len(counted)
         if missing > 0:
             return f"{missing} more replicas must answer that have everything"

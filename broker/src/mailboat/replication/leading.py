@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from mailboat.replication.actions import Stream, WriteLease
+from mailboat.replication.epochs import epoch_after
 from mailboat.replication.events import Outcome
 from mailboat.replication.frames import Ack, Beat, Frame, Hello, Refused, Welcome
 from mailboat.replication.lease import Holder, Lease, Member
@@ -158,7 +159,8 @@ class Leading:
         # What it had is not what it has: it may have been cut, or lost.
         self.acked.pop(sender, None)
         epochs = replica.durable.epochs
-        welcome = Welcome(hello.session, self.epoch, epochs, replica.end, replica.confirmed)
+        start, end = replica.log_start, replica.end
+        welcome = Welcome(hello.session, self.epoch, epochs, start, end, replica.confirmed)
         replica.send(sender.ordinal, welcome)
 
     def _acknowledged(self, sender: Member, ack: Ack) -> None:
@@ -314,7 +316,10 @@ class Leading:
             # Given up before anybody else can have it.
             self._has_renounced = True
             holder = Holder(*successor, self._sessions[successor].boot)
+            epoch = self.epoch + 1
+            if replica.settings.by_hand is not None:
+                epoch = epoch_after(self.epoch, successor.ordinal)
             handed = self._lease._replace(
-                holder=holder, epoch=self.epoch + 1, renewals=self._lease.renewals + 1
+                holder=holder, epoch=epoch, renewals=self._lease.renewals + 1
             )
             self._write_lease(self._lease.version, handed, ends="handed over")

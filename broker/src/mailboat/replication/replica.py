@@ -195,5 +195,7 @@ class Replica(ReplicaState):
         hears = self.has_authority or self.now_s < self.authority_heard_until_s
         confirmed = max(self.confirmed, self.durable.confirmed)
         seen = self.durable.seen
-        is_suspect = self.is_suspect or (seen > 0 and not self.durable.is_whole)
+        is_suspect = self.is_suspect
+        if self.settings.by_hand is not None:
+            is_suspect = is_suspect or not self.durable.is_whole
         return Answer(attempt, seen, self.last_epoch, self.end, confirmed, is_suspect, hears)

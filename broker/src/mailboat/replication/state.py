@@ -50,6 +50,9 @@ class ReplicaState(ABC):
         self.times = settings.times
         self.durable = durable
         self.end = self.flushed_end = end
+        self.log_start = 0
+        """Where the log begins; whoever owns the replica keeps it up to date."""
+
         self.confirmed = min(durable.confirmed, end)
         self.now_s = now_s
         self.me = Holder(settings.ordinal, durable.store_id, settings.boot)

@@ -10,7 +10,7 @@ A link is one TCP connection to a replica's `haListenPort`. All numbers are big-
     3       1     0
     4       4     bytes of the head
     8       4     bytes of the records behind it, 0 but for `Data`
-    12      4     CRC32 of the bytes 0 to 11, then of the head; the records have checksums of their own
+    12      4     CRC32 of the bytes 0 to 11, then of the head; records have their own checksums
 
 The head is the frame as a MessagePack array of its fields, in the order of its class; of `Data`
 without `records`. Both sides begin with `Open`, whoever has connected first.
@@ -24,7 +24,6 @@ from typing import Any, Final
 import msgspec
 
 from mailboat.errors import RemoteProtocolError
-from mailboat.replication.epochs import EpochStart
 from mailboat.replication.frames import (
     Ack,
     Answer,
@@ -53,7 +52,8 @@ _MOST_HEAD_BYTES: Final = 4 << 20
 class Open:
     """Who a replica is, and whom it believes to lead: an ordinal, and an epoch (0: nobody).
 
-    `address` is where it listens for other replicas.
+    `address` is where it listens for other replicas, `client_address` where for clients, and
+    `peers` where others listen for replicas, by ordinal.
     """
 
     group: str
@@ -61,8 +61,9 @@ class Open:
     store_id: str
     boot: str
     address: str
+    client_address: str
+    peers: dict[int, str]
     segment_bytes: int
-    log_start: int
     seen: int
     leader: int
     leader_boot: str
@@ -84,11 +85,11 @@ _KINDS: Final[dict[int, type]] = {
     8: Answer,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
-_DATA: Final = _NUMBERS[Data]
 
 
 def _array_of(kind: type) -> Any:
-    return tuple[tuple(field.type for field in fields(kind) if field.name != "records")]
+    types = tuple(field.type for field in fields(kind) if field.name != "records")
+    return tuple.__class_getitem__(types)
 
 
 _DECODERS: Final = {
@@ -102,7 +103,7 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 def encode(message: Message) -> bytes:
-    """Return a frame as bytes; of `Data` the head, which `records_bytes` of records have to follow."""
+    """Return a frame as bytes; of `Data` the head, behind which its records have to follow."""
     kind = type(message)
     head = _encode(tuple(getattr(message, name) for name in _NAMES[kind]))
     records_bytes = 0
@@ -165,7 +166,8 @@ def _decode(number: int, head: bytes, records: bytes) -> Message:
         values = _DECODERS[number].decode(head)
     except (msgspec.MsgspecError, ValueError) as error:
         raise RemoteProtocolError(f"a frame of kind {number} cannot be read: {error}") from error
-    if number == _DATA:
-        return Data(*values, records=records)
-    message: Message = _KINDS[number](*values)
+    kind = _KINDS[number]
+    if kind is Data:
+        values = (*values, records)
+    message: Message = kind(*values)
     return message

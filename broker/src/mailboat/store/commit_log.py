@@ -75,6 +75,9 @@ class CommitLog:
         self.last_write_failure: str | None = None
         """Why the last write that failed did; those after it may have succeeded."""
 
+        self.is_followed = False
+        """Another broker says where segments end."""
+
         self.on_write: Callable[[], None] | None = None
         """Called after each write of records."""
 
@@ -390,6 +393,8 @@ class CommitLog:
         Without `reserve` the new file takes no room of the volume yet.
         """
         last = self.segments[-1]
+        if self.is_followed:
+            return False
         with self._create_lock:
             if self._prepared is None:
                 try:

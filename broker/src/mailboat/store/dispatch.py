@@ -80,7 +80,7 @@ class _Block:
             self,
             queues=[queue for queue, _ in kept],
             units=[found for _, found in kept],
-            keys=[(_without(rows, gone), *rest) for rows, *rest in self.keys],
+            keys=[(_without(rows, gone), at, stored_ms) for rows, at, stored_ms in self.keys],
         )
 
 
@@ -171,7 +171,7 @@ class Dispatch:
         return bool(self._waiting)
 
     def forget_above(self, physical_offset: int) -> None:
-        """Drop what is held back of a log that ends there now, and what its queues counted of it."""
+        """Drop what is held back of a log that ends there now, and what queues counted of it."""
         waiting = self._waiting
         queues = {queue for entry in waiting for queue, _ in entry.followed}
         while waiting and waiting[-1].end > physical_offset:

@@ -88,6 +88,16 @@ class StorePaths:
         return f"{self.own}/deletedTopics.json"
 
     @property
+    def diverged(self) -> str:
+        """Folder of what was cut off the log because the master does not have it."""
+        return f"{self.own}/diverged"
+
+    @property
+    def replica(self) -> str:
+        """What a replica must not forget."""
+        return f"{self.own}/replica.json"
+
+    @property
     def quarantine(self) -> str:
         """Copies of damaged bytes."""
         return f"{self.own}/quarantine"

@@ -36,7 +36,6 @@ from mailboat.store.derived_removal import DerivedRemoval
 from mailboat.store.dispatch import ArrivalListener, Dispatch
 from mailboat.store.file_pool import FilePool, open_files_limit
 from mailboat.store.flush import Flusher, FlushJob
-from mailboat.store.replica_log import ReplicaLog
 from mailboat.store.index_service import IndexService
 from mailboat.store.key_search import KeyQuery, QueryResult, SearchDone, Searches, search_job
 from mailboat.store.layout import StorePaths, store_paths
@@ -52,6 +51,7 @@ from mailboat.store.message_inner import (
 from mailboat.store.queue_table import QueueSync, QueueTable, sync_queues
 from mailboat.store.record_source import Fetched, Limits, RecordSource, fetch_job
 from mailboat.store.recovery import RecoveryReport
+from mailboat.store.replica_log import ReplicaLog
 from mailboat.store.retention import Retention
 from mailboat.store.store_state import SegmentState, StoreState
 
@@ -117,10 +117,10 @@ class MessageStore:
         self._deleted = DeletedTopics(disk, self.paths.deleted_topics)
         self.is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.is_replicated = config.broker_role != "ASYNC_MASTER"
+        # Whether what is written waits for a flush, or for other replicas, before it is shown.
         self.holds_back = self.is_sync_flush or self.is_replicated
-        """What is written waits for a flush, or for other replicas, before it is shown."""
         self.dispatch = self._make_dispatch()
-        self.replica = ReplicaLog(self.commit_log, self.dispatch, self._deleted)
+        self.replica = ReplicaLog(disk, self.commit_log, self.dispatch, self._deleted)
         self.lookup = Lookup(
             self.commit_log, skip_corrupt=config.skip_corrupt, check_crc=config.check_crc_on_recover
         )
@@ -133,6 +133,8 @@ class MessageStore:
         self.on_write: Callable[[], None] | None = None
         """Called after each write of one or more messages: soon `background` has work to do."""
 
+        # Says why else messages are refused, empty while they are not.
+        self.refuses: Callable[[], str] = str
         self.writes_rejected = dict.fromkeys(REJECT_REASONS, 0)
         """Messages that were refused, by what refused them."""
         self.recovery = RecoveryReport(end=0)
@@ -283,7 +285,8 @@ class MessageStore:
         """Say why messages are refused, None while they are taken."""
         if not self._is_open:
             return "the store is closed"
-        return self.commit_log.failure or self.retention.refusal or self._derived_refusal
+        own = self.commit_log.failure or self.retention.refusal or self._derived_refusal
+        return own or self.refuses() or None
 
     def why_refused(self) -> str:
         """Say why a message that was refused just now was, as far as that is known."""

@@ -4,18 +4,47 @@ What arrives is checked record by record before any of it is written, so that da
 on the other disk does not come here. Derived files follow once the records are released.
 """
 
-from mailboat.model.record import BLANK_MAGIC, FILLER, FILLER_BYTES
+import struct
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Final, NamedTuple
+
+from mailboat.disk import Disk, read_exactly, write_and_rename
+from mailboat.model.record import (
+    BLANK_MAGIC,
+    FILLER,
+    FILLER_BYTES,
+    FIXED_BYTES,
+    MAGIC_V1,
+    MAGIC_V2,
+)
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.dispatch import Dispatch
 from mailboat.store.flush import Flusher
+from mailboat.store.segment import Segment
+
+_COPY_BYTES: Final = 1 << 20
+# Size and magic of a record, and of a filler.
+_MAGIC: Final = struct.Struct(">iI")
+
+
+class LogPiece(NamedTuple):
+    """Whole records of one segment, or the head of the filler that ends it."""
+
+    records: bytes
+    end: int
+    """The physical offset where the log goes on."""
 
 
 class ReplicaLog:
     """What replication does to a store."""
 
-    def __init__(self, commit_log: CommitLog, dispatch: Dispatch, deleted: DeletedTopics) -> None:
+    def __init__(
+        self, disk: Disk, commit_log: CommitLog, dispatch: Dispatch, deleted: DeletedTopics
+    ) -> None:
         """Work on one store, which gives its `flusher` once it is open."""
+        self._disk = disk
         self._commit_log = commit_log
         self._dispatch = dispatch
         self._deleted = deleted
@@ -64,6 +93,73 @@ class ReplicaLog:
         log.write_followed(data, end, max(entry.newest_ms for entry in entries))
         self._dispatch.hold_followed(entries)
 
+    @property
+    def start(self) -> int:
+        """The physical offset of the oldest segment."""
+        return self._commit_log.start
+
+    @property
+    def end(self) -> int:
+        """The physical offset behind the last record."""
+        return self._commit_log.end
+
+    def read(self, physical_offset: int, most_bytes: int) -> LogPiece:
+        """Return what the log has from a physical offset on: nothing at its end, or some records.
+
+        Raises:
+            ValueError: there is no record.
+            OSError: it cannot be read now.
+        """
+        segment = self._find(physical_offset)
+        if segment is None:
+            return LogPiece(b"", physical_offset)
+        return _read_piece(segment.read, segment, physical_offset, self.end, most_bytes)
+
+    def read_job(self, physical_offset: int, most_bytes: int) -> Callable[[], LogPiece]:
+        """Return a call that does what `read` does, on any thread.
+
+        Raises:
+            ValueError: the log has nothing there.
+        """
+        disk, end, segment = self._disk, self.end, self._find(physical_offset)
+        if segment is None:
+            return lambda: LogPiece(b"", physical_offset)
+
+        def read() -> LogPiece:
+            fd = disk.open(segment.path)
+            try:
+                read = partial(_read_at, disk, fd)
+                return _read_piece(read, segment, physical_offset, end, most_bytes)
+            finally:
+                disk.close(fd)
+
+        return read
+
+    def _find(self, physical_offset: int) -> Segment | None:
+        log = self._commit_log
+        if physical_offset == log.end:
+            return None
+        segment = log.find(physical_offset)
+        if segment is None or physical_offset > log.end:
+            raise ValueError(f"the log has nothing at {physical_offset}, it begins at {log.start}")
+        return segment
+
+    def keep_aside(self, physical_offset: int, directory: str) -> None:
+        """Copy what lies at and above a physical offset into files there; on any thread.
+
+        Raises:
+            OSError: the copy is not whole.
+        """
+        end = self.end
+        for segment in list(self._commit_log.segments):
+            begin = max(segment.start, physical_offset)
+            stop = min(segment.end, end)
+            if begin < stop:
+                self._disk.make_dirs(directory)
+                path = f"{directory}/{begin:020d}-{stop - begin}"
+                write_and_rename(self._disk, path, _copies(self._disk, segment, begin, stop))
+                self._disk.fsync_dir(directory)
+
     def cut(self, physical_offset: int) -> None:
         """Take off the end of the log what nobody has been shown.
 
@@ -75,6 +171,59 @@ class ReplicaLog:
         self.flusher.cut(physical_offset)
         self._commit_log.cut(physical_offset)
         self._deleted.cut(physical_offset)
+
+
+def _copies(disk: Disk, segment: Segment, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the bytes between two physical offsets of a segment, each piece with its place."""
+    fd = disk.open(segment.path)
+    try:
+        for start in range(begin, end, _COPY_BYTES):
+            size = min(_COPY_BYTES, end - start)
+            yield start - begin, read_exactly(disk, fd, size, start - segment.start)
+    finally:
+        disk.close(fd)
+
+
+def _read_at(disk: Disk, fd: int, position: int, size: int) -> bytes:
+    return read_exactly(disk, fd, size, position)
+
+
+def _read_piece(
+    read: Callable[[int, int], bytes],
+    segment: Segment,
+    physical_offset: int,
+    log_end: int,
+    most_bytes: int,
+) -> LogPiece:
+    """Read whole records of a segment.
+
+    Raises:
+        ValueError: there is no record.
+        OSError: it cannot be read now.
+    """
+    position = physical_offset - segment.start
+    rest = min(log_end, segment.end) - physical_offset
+    data = read(position, min(rest, max(most_bytes, _MAGIC.size)))
+    size = _whole_records(data)
+    if not size:
+        first, magic = _MAGIC.unpack_from(data) if len(data) >= _MAGIC.size else (0, 0)
+        if magic == BLANK_MAGIC:
+            return LogPiece(data[:FILLER_BYTES], segment.end)
+        if magic not in (MAGIC_V1, MAGIC_V2) or not len(data) < first <= rest:
+            raise ValueError(f"no record begins at {physical_offset} in {segment.path}")
+        data, size = read(position, first), first
+    return LogPiece(data[:size], physical_offset + size)
+
+
+def _whole_records(data: bytes) -> int:
+    """Return how many bytes of some are whole records, from the first one on."""
+    at, end = 0, len(data) - _MAGIC.size
+    while at <= end:
+        size, magic = _MAGIC.unpack_from(data, at)
+        if magic not in (MAGIC_V1, MAGIC_V2) or size < FIXED_BYTES or at + size > len(data):
+            break
+        at += size
+    return at
 
 
 def _filler_end(data: bytes, physical_offset: int, segment_end: int) -> int | None:

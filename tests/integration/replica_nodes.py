@@ -1,0 +1,141 @@
+"""A group of replicas in this process: real brokers, sockets and files, one name server."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from mailboat.broker.controller import BrokerController
+from mailboat.broker.replicas.group import ReplicaGroup
+from mailboat.config import load_settings
+from mailboat.node import Node
+from mailboat.testing.cluster import SMALL_STORE
+
+_LOCAL = {"bindAddress": "127.0.0.1", "listenPort": "0", "httpPort": "-1"}
+
+
+class ReplicaNodes:
+    """Replicas of one group, by ordinal; the first one is its master at the beginning."""
+
+    def __init__(self, root: Path, replicas: int, options: Mapping[str, str] | None = None) -> None:
+        """Keep the data below `root`; nothing is started before `async with`."""
+        self._root = root
+        self._replicas = replicas
+        self._options = dict(options or {})
+        self._namesrv: Node | None = None
+        self._nodes: dict[int, Node] = {}
+        self._ports: dict[int, tuple[int, int]] = {}
+
+    async def __aenter__(self) -> Self:
+        """Start everything; nobody need lead yet."""
+        try:
+            self._namesrv = Node(load_settings("namesrv", overrides=_LOCAL))
+            await self._namesrv.start()
+            for ordinal in range(self._replicas):
+                await self.start(ordinal)
+        except BaseException:
+            await self._end()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """End everything."""
+        await self._end()
+
+    @property
+    def namesrv(self) -> str:
+        """The name server's address."""
+        assert self._namesrv is not None
+        return self._namesrv.addresses()["namesrv"]
+
+    def broker(self, ordinal: int) -> BrokerController:
+        """Return a replica that runs."""
+        broker = self._nodes[ordinal].broker
+        assert broker is not None
+        return broker
+
+    def group(self, ordinal: int) -> ReplicaGroup:
+        """Return the replication of one that runs."""
+        replicas = self.broker(ordinal).replicas
+        assert replicas is not None
+        return replicas.group
+
+    def leader(self) -> int | None:
+        """Return who leads, None while nobody does."""
+        leading = [ordinal for ordinal in self._nodes if self.group(ordinal).is_leading]
+        return leading[0] if leading else None
+
+    async def start(self, ordinal: int) -> None:
+        """Start a replica, at the ports that it had before."""
+        port, ha_port = self._ports.get(ordinal, (0, 0))
+        masters = [f"127.0.0.1:{ha}" for _, ha in self._ports.values()]
+        node = Node(
+            load_settings(
+                "broker",
+                overrides={
+                    **_LOCAL,
+                    **SMALL_STORE,
+                    "namesrvAddr": self.namesrv,
+                    "brokerName": "broker-a",
+                    "brokerId": str(ordinal),
+                    "brokerRole": "SLAVE" if ordinal else "SYNC_MASTER",
+                    "totalReplicas": str(self._replicas),
+                    "haMasterAddress": ";".join(masters),
+                    "storePathRootDir": str(self._root / f"replica-{ordinal}"),
+                    **self._options,
+                    "listenPort": str(port),
+                    "haListenPort": str(ha_port),
+                },
+            )
+        )
+        await node.start()
+        self._nodes[ordinal] = node
+        broker = self.broker(ordinal)
+        assert broker.replicas is not None
+        self._ports[ordinal] = broker.port, broker.replicas.peers.port
+
+    async def stop(self, ordinal: int) -> None:
+        """End a replica in order."""
+        await self._nodes.pop(ordinal).shutdown()
+
+    async def until(self, holds: Callable[[], bool], timeout_s: float = 20) -> None:
+        """Wait until something holds."""
+        async with asyncio.timeout(timeout_s):
+            while not holds():  # noqa: ASYNC110 - there is no event for all of it
+                await asyncio.sleep(0.02)
+
+    async def in_sync(self) -> None:
+        """Wait until somebody leads and every replica that runs is in its set."""
+
+        def are_in_sync() -> bool:
+            leader = self.leader()
+            if leader is None:
+                return False
+            leading = self.group(leader).replica.leading
+            assert leading is not None
+            is_whole = len(leading.recorded) == len(self._nodes)
+            return is_whole and not self.group(leader).refusal()
+
+        await self.until(are_in_sync)
+
+    def log_bytes(self, ordinal: int) -> bytes:
+        """Return all that a replica has in its log."""
+        log = self.broker(ordinal).store.commit_log
+        pieces = [
+            segment.read(0, min(segment.end, log.end) - segment.start) for segment in log.segments
+        ]
+        return b"".join(pieces)
+
+    async def _end(self) -> None:
+        try:
+            for ordinal in sorted(self._nodes, reverse=True):
+                await self.stop(ordinal)
+        finally:
+            if self._namesrv is not None:
+                await self._namesrv.shutdown()
