@@ -145,12 +145,7 @@ class BrokerController:
         self.pressure_watch = PressureWatch(self.store.retention)
         self._readers_wanted = asyncio.Event()
         self.store.cleaner.on_unread = self._ask_how_far_readers_are
-        self.flush = FlushService(
-            self.store,
-            interval_s=settings.store.flush_interval_commit_log / 1000,
-            timeout_s=settings.store.sync_flush_timeout / 1000,
-            replicas_timeout_s=settings.store.slave_timeout / 1000,
-        )
+        self.flush = self._make_flush_service()
         self.store.on_flush_wanted = self.flush.begin_soon
         self.offsets.save_behind(self.flush.flushed)
         self._store_written = asyncio.Event()
@@ -173,6 +168,15 @@ class BrokerController:
         )
         self._opening: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
+
+    def _make_flush_service(self) -> FlushService:
+        config = self.settings.store
+        return FlushService(
+            self.store,
+            interval_s=config.flush_interval_commit_log / 1000,
+            timeout_s=config.sync_flush_timeout / 1000,
+            replicas_timeout_s=config.slave_timeout / 1000,
+        )
 
     def _make_replicas(self) -> ReplicaService:
         replicas = ReplicaService(self.settings, self.store, self._disk, self.store_threads.runners)

@@ -89,12 +89,8 @@ class MessageStore:
     ) -> None:
         """Describe a store; `open` touches the disk.
 
-        Args:
-            config: sizes, limits and intervals.
-            disk: the file system.
-            store_host: this broker's address as records carry it (`mailboat.model.hosts`).
-            run_blocking: runs calls that may block for long, unless `runners` do.
-            runners: run them by kind.
+        `store_host` is this broker's address as records carry it (`mailboat.model.hosts`). What may
+        block for long goes to `runners` by its kind, without them to `run_blocking`.
         """
         self._config = config
         self._disk = disk
@@ -133,8 +129,7 @@ class MessageStore:
         self.on_write: Callable[[], None] | None = None
         """Called after each write of one or more messages: soon `background` has work to do."""
 
-        # Says why else messages are refused, empty while they are not.
-        self.refuses: Callable[[], str] = str
+        self.refuses: Callable[[], str] = str  # Why else messages are refused, empty for none.
         self.writes_rejected = dict.fromkeys(REJECT_REASONS, 0)
         """Messages that were refused, by what refused them."""
         self.recovery = RecoveryReport(end=0)
