@@ -25,6 +25,7 @@ class ReplicaNodes:
         self._options = dict(options or {})
         self._namesrv: Node | None = None
         self._nodes: dict[int, Node] = {}
+        self._watches: dict[int, asyncio.Task[str]] = {}
         self._ports: dict[int, tuple[int, int]] = {}
 
     async def __aenter__(self) -> Self:
@@ -96,13 +97,17 @@ class ReplicaNodes:
         )
         await node.start()
         self._nodes[ordinal] = node
+        # It begins anew by itself once it is deposed.
+        self._watches[ordinal] = asyncio.create_task(node.wait_failed())
         broker = self.broker(ordinal)
         assert broker.replicas is not None
         self._ports[ordinal] = broker.port, broker.replicas.peers.port
 
     async def stop(self, ordinal: int) -> None:
         """End a replica in order."""
-        await self._nodes.pop(ordinal).shutdown()
+        node = self._nodes.pop(ordinal)
+        await node.shutdown()
+        self._watches.pop(ordinal).cancel()
 
     async def until(self, holds: Callable[[], bool], timeout_s: float = 20) -> None:
         """Wait until something holds."""

@@ -116,3 +116,21 @@ async def test_a_new_slave_gets_all_there_is(tmp_path: Path) -> None:
         await nodes.start(2)
         await nodes.in_sync()
         assert nodes.log_bytes(2) == nodes.log_bytes(0)
+
+
+async def test_a_foreign_log_gives_way_to_a_copy(tmp_path: Path) -> None:
+    """A slave whose log is another's moves it aside, and comes back with the master's."""
+    async with ReplicaNodes(tmp_path / "other", 2) as others:
+        await others.in_sync()
+        await _send(others, 7, "foreign")
+    async with ReplicaNodes(tmp_path, 2, {"inSyncReplicas": "1"}) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, 10)
+        await nodes.stop(1)
+        shutil.rmtree(tmp_path / "replica-1")
+        shutil.copytree(tmp_path / "other" / "replica-1", tmp_path / "replica-1")
+        await nodes.start(1)
+        await nodes.in_sync()
+        await nodes.until(lambda: nodes.log_bytes(1) == nodes.log_bytes(0))
+        kept = list((tmp_path / "replica-1" / "mailboat" / "diverged").rglob("commitlog/*"))
+        assert any(b"foreign-3" in path.read_bytes() for path in kept)

@@ -69,7 +69,8 @@ class Following:
             replica.send(self._ordinal, Refused(durable.seen))
             return
         end = consistent_end(durable.epochs, replica.end, welcome.epochs, welcome.end)
-        if end is None or (replica.end and end < welcome.start):
+        is_foreign = durable.group not in ("", welcome.group)
+        if is_foreign or end is None or (replica.end and end < welcome.start):
             replica.act(ResetLog())
             replica.stop("the log has nothing in common with the leader's")
             return
@@ -86,8 +87,9 @@ class Following:
         if replica.end < welcome.start:
             replica.act(BeginLog(welcome.start))
             replica.end = replica.flushed_end = welcome.start
-        if (welcome.epoch, welcome.epochs) != (durable.seen, durable.epochs):
-            replica.persist(durable._replace(seen=welcome.epoch, epochs=welcome.epochs))
+        joined = durable._replace(seen=welcome.epoch, epochs=welcome.epochs, group=welcome.group)
+        if joined != durable:
+            replica.persist(joined)
         self.epoch = welcome.epoch
         self._epoch_start = welcome.epochs[-1].start
         self.is_joined = True

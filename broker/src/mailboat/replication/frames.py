@@ -25,6 +25,7 @@ class Welcome:
     """The leader's epochs, and where its log begins and ends: what the follower's is cut by."""
 
     session: int
+    group: str
     epoch: int
     epochs: Epochs
     start: int

@@ -160,7 +160,8 @@ class Leading:
         self.acked.pop(sender, None)
         epochs = replica.durable.epochs
         start, end = replica.log_start, replica.end
-        welcome = Welcome(hello.session, self.epoch, epochs, start, end, replica.confirmed)
+        group = replica.durable.group
+        welcome = Welcome(hello.session, group, self.epoch, epochs, start, end, replica.confirmed)
         replica.send(sender.ordinal, welcome)
 
     def _acknowledged(self, sender: Member, ack: Ack) -> None:

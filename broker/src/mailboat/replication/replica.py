@@ -86,6 +86,8 @@ class Replica(ReplicaState):
         entry = EpochStart(lease.epoch, self.end)
         # Durable before the first byte of the epoch.
         durable = self.durable._replace(seen=lease.epoch, epochs=(*epochs, entry), is_whole=True)
+        if self.settings.by_hand is not None and not durable.group:
+            durable = durable._replace(group=self.settings.boot)
         self.persist(durable)
         self.note_lease(lease)
         self.leading = Leading(self, lease, self.end, sent_s, authority_from_s)

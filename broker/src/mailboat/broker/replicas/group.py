@@ -75,6 +75,7 @@ class ReplicaGroup:
         self._is_busy = False
         self._is_appended_due = False
         self._is_ended = False
+        self._has_led = False
         self._streams: dict[int, LogStream] = {}
         self._lease: Lease | None = None
         self.alarm = ""
@@ -245,10 +246,8 @@ class ReplicaGroup:
             case actions.BeginLog(physical_offset):
                 self._store.replica.begin_at(physical_offset)
             case actions.ResetLog():
-                self._alarm(
-                    "the log has nothing in common with that of the master: move the store's "
-                    "folder aside and start again, for a full copy"
-                )
+                self._file.begins_anew = True
+                return self._on_thread(action, partial(self._file.write, self.replica.durable))
             case actions.WriteLog(physical_offset, _, records):
                 return self._write(physical_offset, records)
             case actions.Send(ordinal, frame):
@@ -349,24 +348,17 @@ class ReplicaGroup:
             ", and messages may have been lost" if may_have_lost else "",
         )
         self.alarm = ""
+        self._has_led = True
         self._store.dispatch.count_held()
         self._believe(self.replica.me, epoch)
         self.on_lead(epoch)
 
     def _stop(self, reason: str) -> None:
-        if self.replica.durable.seen and self._has_led:
+        if self._has_led or self._file.begins_anew:
             self.end()
             self.on_deposed(reason)
         else:
             self._begin_anew(reason)
-
-    @property
-    def _has_led(self) -> bool:
-        return (
-            self._lease is not None
-            and self._lease.holder is not None
-            and (self._lease.holder.boot == self.replica.me.boot)
-        )
 
     def _begin_anew(self, reason: str) -> None:
         """Begin again with what the disk holds, as a follower."""

@@ -16,6 +16,7 @@ from mailboat.replication.durable import Durable
 from mailboat.replication.wire import Open
 from mailboat.store.message_inner import Runners
 from mailboat.store.message_store import MessageStore
+from mailboat.store.moving_aside import move_aside
 
 _log: Final = logging.getLogger(__name__)
 
@@ -70,9 +71,14 @@ class ReplicaService:
 
         Raises:
             DamagedStoreError: the file cannot be understood.
-            OSError: it cannot be read.
+            OSError: it cannot be read, or a log that is to go cannot be moved aside.
         """
         self._durable = self._file.read()
+        if self._durable is not None and self._file.begins_anew:
+            move_aside(self._disk, self._store.paths)
+            self._file.begins_anew = False
+            self._durable = Durable(new_store_id())
+            self._file.write(self._durable)
         if self._durable is not None:
             self._store.replica.show_below(self._durable.confirmed)
 
