@@ -1,7 +1,7 @@
 """Taking a whole log out of a store's folder, so that the store begins empty at its next start.
 
-A replica whose log has nothing in common with its master's does so before it gets a copy. Nothing is
-deleted: a person may look at what was there, and removes it.
+A replica whose log has nothing in common with its master's does so before it gets a copy. Nothing
+is deleted: a person may look at what was there, and removes it.
 """
 
 import errno

@@ -5,7 +5,8 @@
      "group": ..., "peers": {"1": "10.0.0.2:10912"}, "begins_anew": false}
 
 `mailboat.replication.durable.Durable` says what the fields mean; `peers` is where other replicas
-were last seen, `begins_anew` that the log is to be moved aside before the next start. RocketMQ does not know the file.
+were last seen, `begins_anew` that the log is to be moved aside before the next start.
+RocketMQ does not know the file.
 """
 
 import uuid
