@@ -191,6 +191,7 @@ class BrokerController:
         self.registration.broker_id = replicas.registered_id
         self.registration.ha_address = lambda: replicas.address
         self.store.refuses = group.refusal
+        self.store.replica.needed_from = group.needed_from
         self.flush.on_flushed = group.flushed
         return replicas
 

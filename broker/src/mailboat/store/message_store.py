@@ -563,7 +563,8 @@ class MessageStore:
 
     def clean(self) -> int:
         """Look at the disk and delete the segments that may go; return how many went."""
-        safe_offset = min(self.flushed_offset, self._checkpoint_offset)
+        needed_from = self.replica.needed_from()
+        safe_offset = min(self.flushed_offset, self._checkpoint_offset, needed_from)
         end = self.commit_log.end
         deleted, is_blocked = self.cleaner.round(safe_offset, self._derived_refusal)
         if deleted or is_blocked:

@@ -74,6 +74,7 @@ class ReplicaGroup:
         self._todo: deque[actions.Action] = deque()
         self._is_busy = False
         self._is_appended_due = False
+        self._replica: Replica | None = None
         self._is_ended = False
         self._has_led = False
         self._streams: dict[int, LogStream] = {}
@@ -98,7 +99,10 @@ class ReplicaGroup:
         self._streams.clear()
         self._todo.clear()
         now_s = self._now_s()
-        self.replica = Replica(self._settings, durable, self._store.commit_log.end, now_s)
+        replica = Replica(self._settings, durable, self._store.commit_log.end, now_s)
+        # What was written a moment ago need not be durable.
+        replica.flushed_end = self._store.flushed_offset
+        self._replica = replica
 
     async def run(self, progress: TaskProgress) -> None:
         """Let time pass for the replica; runs for ever."""
@@ -115,18 +119,33 @@ class ReplicaGroup:
         self._todo.clear()
 
     @property
+    def replica(self) -> Replica:
+        """The state machine, once it has begun."""
+        assert self._replica is not None
+        return self._replica
+
+    @property
     def is_leading(self) -> bool:
         """Whether messages are stored here."""
-        return self.replica.is_leading
+        return self._replica is not None and self._replica.is_leading
 
     @property
     def leader(self) -> Holder | None:
         """Who leads, as far as is known here."""
         return None if self._lease is None else self._lease.holder
 
+    def needed_from(self) -> int:
+        """Return the physical offset from which on a replica of the set may lack the log."""
+        leading = self.replica.leading
+        ends = [self.replica.end]
+        if leading is not None:
+            others = leading.required() - {self.replica.member}
+            ends += [leading.acked.get(member, 0) for member in others]
+        return min(ends)
+
     def refusal(self) -> str:
         """Say why no message may be stored now; empty if it may."""
-        return self.replica.refusal()
+        return "this replica is starting" if self._replica is None else self._replica.refusal()
 
     def promote(self, *, accepts_loss: bool) -> None:
         """Begin to lead, if the others let it; `promotion_refusal` says why not."""
