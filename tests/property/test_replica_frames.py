@@ -20,14 +20,17 @@ from mailboat.replication.frames import (
     Refused,
     Welcome,
 )
-from mailboat.replication.wire import PREFIX_BYTES, Decoder, Message, Open, encode
+from mailboat.replication.wire import PREFIX_BYTES, Decoder, Message, Open, Proof, encode
 
-_INT = st.integers(-(2**63), 2**63 - 1)
+_INT = st.integers(-1, 2**56)
+_COUNT = st.integers(0, 2**56)
 _TEXT = st.text(max_size=20)
-_EPOCHS = st.lists(st.builds(EpochStart, _INT, _INT), max_size=5).map(tuple)
+_EPOCHS = st.lists(st.builds(EpochStart, _COUNT, _COUNT), max_size=5).map(tuple)
 _MESSAGES: st.SearchStrategy[Message] = st.one_of(
+    st.builds(Proof, st.binary(max_size=40)),
     st.builds(
         Open,
+        _TEXT,
         _TEXT,
         _INT,
         _TEXT,
@@ -102,6 +105,22 @@ def test_a_head_of_other_values_is_refused(message: Message, head: bytes) -> Non
     with contextlib.suppress(RemoteProtocolError):
         for found in Decoder().feed(bytes(prefix) + head):
             assert _bytes(found)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Refused(2**56 + 1),
+        Refused(-2),
+        Ack(1, 8, 2**62, 0),
+        Welcome(1, "", 8, (EpochStart(8, -1),), 0, 0, 0),
+        Welcome(1, "", 8, (EpochStart(2**60, 0),), 0, 0, 0),
+    ],
+)
+def test_numbers_beyond_all_measure_are_refused(message: Message) -> None:
+    """What would be stored, or counted on from, is checked where it enters."""
+    with pytest.raises(RemoteProtocolError, match=r"cannot be read|out of range"):
+        Decoder().feed(encode(message))
 
 
 @pytest.mark.parametrize("at", [4, 8])

@@ -39,7 +39,7 @@ from mailboat.replication.hand_election import HandElection
 from mailboat.replication.lease import Holder, Lease, Member
 from mailboat.replication.replica import Replica
 from mailboat.replication.state import Settings
-from mailboat.replication.wire import Message, Open
+from mailboat.replication.wire import Open, Told
 from mailboat.store.message_inner import Runners
 from mailboat.store.message_store import MessageStore
 
@@ -181,7 +181,7 @@ class ReplicaGroup:
         """Note that the log is durable as far as the store says."""
         self.handle(LogFlushed(self._store.flushed_offset))
 
-    def received(self, link: Link, message: Message) -> None:
+    def received(self, link: Link, message: Told) -> None:
         """Take a frame of another replica."""
         peer = link.peer
         assert peer is not None

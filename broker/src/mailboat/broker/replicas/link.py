@@ -1,12 +1,14 @@
 """One connection between two replicas: frames in, frames out, and whether the other side reads."""
 
 import asyncio
+import hmac
 import logging
+import secrets
 from typing import Final, Protocol, cast
 
 from mailboat.errors import RemoteProtocolError
 from mailboat.replication.frames import Data
-from mailboat.replication.wire import Decoder, Message, Open, encode
+from mailboat.replication.wire import Decoder, Message, Open, Proof, Told, encode, proof
 
 _log: Final = logging.getLogger(__name__)
 
@@ -26,7 +28,7 @@ class LinkHandler(Protocol):
     def link_made(self, link: "Link") -> None:
         """Take note of a connection; nothing has arrived on it yet."""
 
-    def link_received(self, link: "Link", message: Message) -> None:
+    def link_received(self, link: "Link", message: Told) -> None:
         """Take a frame; `link.peer` is set by the first one."""
 
     def link_roomy(self, link: "Link") -> None:
@@ -42,8 +44,14 @@ class Link(asyncio.Protocol):
     `peer` is what it said of itself last, None before it has.
     """
 
-    def __init__(self, handler: LinkHandler, *, is_ours: bool) -> None:
-        """Prepare a connection that this side made, or the other one; the event loop opens it."""
+    def __init__(self, handler: LinkHandler, secret: bytes, *, is_ours: bool) -> None:
+        """Prepare a connection that this side made, or the other one; the event loop opens it.
+
+        With a `secret` the other side must know it too.
+        """
+        self._secret = secret
+        self._unproven: Open | None = None
+        self.nonce = secrets.token_hex(16) if secret else ""
         self.is_ours = is_ours
         self.dialed = ""
         """The address by which this side connected."""
@@ -93,15 +101,57 @@ class Link(asyncio.Protocol):
         self.heard_s = asyncio.get_running_loop().time()
         try:
             for message in self._decoder.feed(data):
-                if isinstance(message, Open):
-                    self.peer = message
-                elif self.peer is None:
-                    raise RemoteProtocolError("it has not said who it is")
-                self._handler.link_received(self, message)
+                self._take(message)
             if self.peer is None and self._decoder.buffered_bytes > _STRANGER_BYTES:
                 raise RemoteProtocolError("it has not said who it is")
         except RemoteProtocolError as error:
             self.close(str(error))
+
+    def _take(self, message: Message) -> None:
+        if self.peer is None:
+            opened = self._prove(message) if self._secret else message
+            if opened is None:
+                return
+            if not isinstance(opened, Open):
+                raise RemoteProtocolError("it has not said who it is")
+            if not self._secret and opened.nonce:
+                raise RemoteProtocolError("it asks for a secret: set haSecretFile here")
+            message = opened
+        if isinstance(message, Proof):
+            return  # It is believed already.
+        if isinstance(message, Open):
+            self.peer = message
+        self._handler.link_received(self, message)
+
+    def _prove(self, message: Message) -> Open | None:
+        """Show that this side knows the secret; return who the other one is once it has shown it.
+
+        Raises:
+            RemoteProtocolError: it does not know the secret.
+        """
+        if isinstance(message, Open):
+            if not message.nonce:
+                raise RemoteProtocolError("it knows no secret: set haSecretFile there")
+            if self._unproven is None:
+                self.send(self._proof(is_own=True, other_nonce=message.nonce))
+            self._unproven = message
+            return None
+        before, self._unproven = self._unproven, None
+        if before is None or not isinstance(message, Proof):
+            raise RemoteProtocolError("it has not shown that it knows the secret")
+        expected = self._proof(is_own=False, other_nonce=before.nonce)
+        if not hmac.compare_digest(message.mac, expected.mac):
+            raise RemoteProtocolError("it knows another secret")
+        return before
+
+    def _proof(self, *, is_own: bool, other_nonce: str) -> Proof:
+        nonces = (self.nonce, other_nonce) if is_own else (other_nonce, self.nonce)
+        return proof(
+            self._secret,
+            has_connected=self.is_ours is is_own,
+            own_nonce=nonces[0],
+            other_nonce=nonces[1],
+        )
 
     def pause_writing(self) -> None:
         """Note that the other side does not read; called by the event loop."""

@@ -7,12 +7,13 @@ which are kept. Where two links lead to one replica, the newer one counts.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
 from mailboat.broker.replicas.link import Link
 from mailboat.replication.frames import Frame
-from mailboat.replication.wire import Message, Open
+from mailboat.replication.wire import Open, Told
 
 _log: Final = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ _LINKS_MAX: Final = 32
 class PeerHandler(Protocol):
     """Gets what arrives from replicas of the same group."""
 
-    def received(self, link: Link, message: Message) -> None:
+    def received(self, link: Link, message: Told) -> None:
         """Take a frame."""
 
     def roomy(self, link: Link) -> None:
@@ -47,6 +48,7 @@ class Peers:
         known: dict[int, str],
     ) -> None:
         """Connect to `addresses`, and to those `known` by ordinal, which grow."""
+        self._secret = b""
         self._handler = handler
         self._make_open = make_open
         self._seeds = list(addresses)
@@ -62,14 +64,17 @@ class Peers:
         self.port = 0
         """Where other replicas connect."""
 
-    async def listen(self, host: str, port: int) -> None:
-        """Accept links.
+    async def listen(self, host: str, port: int, secret: bytes) -> None:
+        """Accept links, and make them from now on; with a `secret` all must know it.
 
         Raises:
             OSError: the address cannot be listened on.
         """
+        self._secret = secret
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Link(self, is_ours=False), host, port)
+        self._server = await loop.create_server(
+            partial(Link, self, self._secret, is_ours=False), host, port
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -105,7 +110,7 @@ class Peers:
         """Tell everybody anew whom this replica believes to lead."""
         message = self._make_open()
         for link in self._links:
-            link.send(message)
+            link.send(replace(message, nonce=link.nonce))
 
     def add_address(self, address: str) -> None:
         """Take note of where a replica may listen."""
@@ -143,7 +148,7 @@ class Peers:
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 _, link = await loop.create_connection(
-                    partial(Link, self, is_ours=True), host.strip("[]"), int(port)
+                    partial(Link, self, self._secret, is_ours=True), host.strip("[]"), int(port)
                 )
         except OSError as error:
             if self._complaints.get(address) != str(error):
@@ -161,9 +166,9 @@ class Peers:
             link.close("there are too many links")
             return
         self._links.add(link)
-        link.send(self._make_open())
+        link.send(replace(self._make_open(), nonce=link.nonce))
 
-    def link_received(self, link: Link, message: Message) -> None:
+    def link_received(self, link: Link, message: Told) -> None:
         """Hand on a frame of a replica of the same group."""
         if isinstance(message, Open) and not self._take(link, message):
             return

@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from pathlib import Path
 from typing import Final
 
 from mailboat.broker.replicas.group import ReplicaGroup
@@ -10,6 +11,7 @@ from mailboat.broker.replicas.replica_file import ReplicaFile, new_store_id
 from mailboat.broker.supervisor import Supervisor
 from mailboat.config import Settings
 from mailboat.disk import Disk
+from mailboat.errors import ConfigError
 from mailboat.model.hosts import encode_host, format_host
 from mailboat.replication import state
 from mailboat.replication.durable import Durable
@@ -40,6 +42,7 @@ class ReplicaService:
         self._file = ReplicaFile(disk, store.paths.replica)
         self._durable: Durable | None = None
         self._is_begun = False
+        self._secret = b""
         self._address = self._client_address = ""
         self.group = ReplicaGroup(self._state_settings(), store, disk, runners, self._file)
         self.peers = Peers(
@@ -70,9 +73,11 @@ class ReplicaService:
         """Read what must not be forgotten, and hold back what is not confirmed; on any thread.
 
         Raises:
+            ConfigError: the file with the secret cannot be read, or is empty.
             DamagedStoreError: the file cannot be understood.
             OSError: it cannot be read, or a log that is to go cannot be moved aside.
         """
+        self._secret = _read_secret(self._settings.store.ha_secret_file)
         self._durable = self._file.read()
         if self._durable is not None and self._file.begins_anew:
             move_aside(self._disk, self._store.paths)
@@ -102,7 +107,7 @@ class ReplicaService:
         """
         assert self._durable is not None
         port = self._settings.store.ha_listen_port
-        await self.peers.listen(host, client_port + 1 if port < 0 else port)
+        await self.peers.listen(host, client_port + 1 if port < 0 else port, self._secret)
         self._address = format_host(encode_host(ip, self.peers.port))
         self._client_address = format_host(encode_host(ip, client_port))
         self.group.begin(self._durable, self.peers)
@@ -146,6 +151,7 @@ class ReplicaService:
         holder, epoch = group.view()
         me = group.replica.me
         return Open(
+            "",
             self._settings.broker.broker_name,
             me.ordinal,
             me.store_id,
@@ -160,3 +166,15 @@ class ReplicaService:
             holder.store_id,
             epoch,
         )
+
+
+def _read_secret(path: str) -> bytes:
+    if not path:
+        return b""
+    try:
+        secret = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise ConfigError("haSecretFile", path, f"cannot be read: {error.strerror}") from error
+    if not secret:
+        raise ConfigError("haSecretFile", path, "is empty: write any long text into it")
+    return secret
