@@ -61,7 +61,8 @@ async def test_strangers_are_sent_away(tmp_path: Path, data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"group": "other"}, {"ordinal": 0}, {"segment_bytes": 1 << 30}]
+    "changes",
+    [{"group": "other"}, {"ordinal": 0}, {"ordinal": 2}, {"segment_bytes": 1 << 30}],
 )
 async def test_another_group_is_sent_away(tmp_path: Path, changes: dict[str, object]) -> None:
     """A replica of another group, one with a number that is taken, or other segments is refused."""
@@ -69,7 +70,7 @@ async def test_another_group_is_sent_away(tmp_path: Path, changes: dict[str, obj
         await nodes.in_sync()
         reader, writer = await _connect(nodes)
         opened = await _open_of(reader, Decoder())
-        writer.write(_named(opened, **{"ordinal": 5, "store_id": "s", **changes}))
+        writer.write(_named(opened, **{"ordinal": 1, "store_id": "s", **changes}))
         await _until_closed(reader)
         writer.close()
         assert not nodes.group(0).refusal()

@@ -46,8 +46,10 @@ class Peers:
         make_open: Callable[[], Open],
         addresses: Iterable[str],
         known: dict[int, str],
+        replicas: int,
     ) -> None:
-        """Connect to `addresses`, and to those `known` by ordinal, which grow."""
+        """Connect to `addresses`, and to those `known` of so many replicas, by ordinal."""
+        self._replicas = replicas
         self._secret = b""
         self._handler = handler
         self._make_open = make_open
@@ -193,6 +195,8 @@ class Peers:
             refusal = f"it belongs to the group {peer.group}, this replica to {me.group}"
         elif peer.ordinal == me.ordinal:
             refusal = f"it has the brokerId {peer.ordinal} of this replica"
+        elif not 0 <= peer.ordinal < self._replicas:
+            refusal = f"it has the brokerId {peer.ordinal}, and totalReplicas is {self._replicas}"
         elif peer.segment_bytes != me.segment_bytes:
             refusal = (
                 f"its mappedFileSizeCommitLog is {peer.segment_bytes}, that of this replica "
@@ -202,7 +206,7 @@ class Peers:
             link.close(refusal)
             return False
         for ordinal, address in peer.peers.items():
-            if ordinal != me.ordinal:
+            if ordinal != me.ordinal and 0 <= ordinal < self._replicas:
                 self._known.setdefault(ordinal, address)
         self._known[peer.ordinal] = peer.address
         if link.is_ours and peer.ordinal > me.ordinal:

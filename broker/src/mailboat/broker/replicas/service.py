@@ -50,6 +50,7 @@ class ReplicaService:
             self._open,
             filter(None, settings.store.ha_master_address.split(";")),
             self._file.peers,
+            settings.store.total_replicas,
         )
 
     def _state_settings(self) -> state.Settings:
