@@ -246,3 +246,29 @@ def test_an_empty_log_begins_where_the_master_does(tmp_path: Path) -> None:
     assert _ends(follower) == _ends(leader)
     follower.close()
     leader.close()
+
+
+@pytest.mark.parametrize("lost_bytes", range(1, 21))
+def test_a_record_that_is_torn_anywhere_in_its_checksum_is_gone(
+    tmp_path: Path, lost_bytes: int
+) -> None:
+    """What a crash left of an unflushed record is no record, also where its body is whole."""
+    store = _store(tmp_path, "ASYNC_MASTER")
+    store.open()
+    messages = [_put(store, number) for number in range(3)]
+    end = store.replica.end
+    path = store.commit_log.segments[0].path
+    # The process dies: nothing is flushed, and the pages of the last sector were not written.
+    again = _store(tmp_path / "copy", "ASYNC_MASTER")
+    (tmp_path / "copy" / "commitlog").mkdir(parents=True)
+    data = bytearray(Path(path).read_bytes())
+    data[end - lost_bytes : end] = bytes(lost_bytes)
+    (tmp_path / "copy" / "commitlog" / Path(path).name).write_bytes(data)
+    (tmp_path / "copy" / "mailboat").mkdir()
+    (tmp_path / "copy" / "mailboat" / "flushed").write_bytes(
+        (tmp_path / "mailboat" / "flushed").read_bytes()
+    )
+    again.open()
+    assert again.replica.end == messages[2].physical_offset
+    again.close()
+    store.close()
