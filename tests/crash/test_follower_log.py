@@ -1,9 +1,9 @@
 """The log of a follower through crashes in any file-system call: followed, cut, and followed again.
 
 Two masters have the same log up to some point and another one behind it. A follower takes the first
-one's, is cut back to what both have, and takes the second one's, while its power goes or its process
-dies. What it then has is always a part of one of the two, from the beginning: never a tail of the
-first behind the second, never less than it has flushed and acknowledged.
+one's, is cut back to what both have, and takes the second one's, while its power goes or its
+process dies. What it then has is always a part of one of the two, from the beginning: never a tail
+of the first behind the second, never less than it has flushed and acknowledged.
 """
 
 from collections.abc import Callable
