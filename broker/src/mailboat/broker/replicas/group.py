@@ -194,7 +194,7 @@ class ReplicaGroup:
         """Send on what waited for a follower to read."""
         for stream in list(self._streams.values()):
             if stream.link is link:
-                self._pump(stream)
+                stream.pump()
 
     def lost(self, link: Link) -> None:
         """Forget a link."""
@@ -229,17 +229,8 @@ class ReplicaGroup:
     def _tell_appended(self) -> None:
         self._is_appended_due = False
         for stream in list(self._streams.values()):
-            self._pump(stream)
+            stream.pump()
         self.handle(LogAppended(self._store.commit_log.end))
-
-    def _pump(self, stream: LogStream) -> None:
-        try:
-            is_more = self._is_current(stream) and stream.pump()
-        except (OSError, ValueError) as error:
-            stream.link.close(f"the log cannot be read at {stream.physical_offset}: {error}")
-            return
-        if is_more:
-            self._loop.call_soon(self._pump, stream)
 
     def _is_current(self, stream: LogStream) -> bool:
         return any(stream is current for current in self._streams.values())
@@ -348,7 +339,7 @@ class ReplicaGroup:
             physical_offset,
         )
         self._streams[ordinal] = stream
-        self._loop.call_soon(self._pump, stream)
+        self._loop.call_soon(stream.pump)
 
     def _write_lease(self, request: int, lease: Lease) -> None:
         """Have what the leader wants at once: nobody else writes it."""
