@@ -18,8 +18,16 @@ _LOCAL = {"bindAddress": "127.0.0.1", "listenPort": "0", "httpPort": "-1"}
 class ReplicaNodes:
     """Replicas of one group, by ordinal; the first one is its master at the beginning."""
 
-    def __init__(self, root: Path, replicas: int, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        replicas: int,
+        options: Mapping[str, str] | None = None,
+        *,
+        master_role: str = "SYNC_MASTER",
+    ) -> None:
         """Keep the data below `root`; nothing is started before `async with`."""
+        self._master_role = master_role
         self._root = root
         self._replicas = replicas
         self._options = dict(options or {})
@@ -85,7 +93,7 @@ class ReplicaNodes:
                     "namesrvAddr": self.namesrv,
                     "brokerName": "broker-a",
                     "brokerId": str(ordinal),
-                    "brokerRole": "SLAVE" if ordinal else "SYNC_MASTER",
+                    "brokerRole": "SLAVE" if ordinal else self._master_role,
                     "totalReplicas": str(self._replicas),
                     "haMasterAddress": ";".join(masters),
                     "storePathRootDir": str(self._root / f"replica-{ordinal}"),
