@@ -155,8 +155,11 @@ class Leading:
             return  # The same one twice.
         granted_s = replica.now_s - replica.times.grant_s
         self._sessions[sender] = _Session(hello.session, hello.boot, replica.now_s, granted_s)
-        # What it had is not what it has: it may have been cut, or lost.
-        self.acked.pop(sender, None)
+        # What it had is not what it has: it may have been cut, or lost with the volume.
+        for member in [member for member in self._sessions if member.ordinal == sender.ordinal]:
+            self.acked.pop(member, None)
+            if member != sender:
+                del self._sessions[member]
         epochs = replica.durable.epochs
         welcome = Welcome(hello.session, self.epoch, epochs, replica.end, replica.confirmed)
         replica.send(sender.ordinal, welcome)
@@ -171,7 +174,7 @@ class Leading:
         if not session.is_streaming:
             session.is_streaming = True
             replica.act(Stream(sender.ordinal, session.number, self.epoch, ack.end))
-        if ack.end > self.acked.get(sender, -1):
+        if ack.counts and ack.end > self.acked.get(sender, -1):
             self.acked[sender] = ack.end
             self.advance()
 
@@ -268,7 +271,9 @@ class Leading:
     def lease_read(self, lease: Lease | None) -> None:
         """Go on only while the lease says so."""
         replica = self._replica
-        if lease is None or lease.epoch < self.epoch:
+        # By the number of renewals too: what an older set allows is not allowed any more.
+        mine = self.epoch, self._lease.renewals
+        if lease is None or (lease.epoch, lease.renewals) < mine:
             self._write_anew(lease)
         elif lease.epoch > self.epoch or lease.holder != replica.me:
             replica.note_lease(lease)
@@ -288,8 +293,8 @@ class Leading:
     def _write_anew(self, lease: Lease | None) -> None:
         """Write the lease again that was deleted, or went back in time, as a new epoch."""
         replica = self._replica
-        if self._write is not None:
-            return
+        if self._write is not None or replica.settings.by_hand is not None:
+            return  # By hand it was told so before this epoch began.
         seen = max(replica.durable.seen, 0 if lease is None else lease.epoch)
         anew = self._lease._replace(
             epoch=seen + 1, in_sync=self.required(), renewals=self._lease.renewals + 1
@@ -299,8 +304,13 @@ class Leading:
     # -- handing over ---------------------------------------------------------------------------
 
     def hand_over(self, ordinal: int) -> None:
-        """Let a member lead as soon as it has everything; store nothing until then."""
+        """Let a member lead as soon as it has everything; store nothing until then.
+
+        Where a person says who leads, this does nothing.
+        """
         replica = self._replica
+        if replica.settings.by_hand is not None:
+            return
         for member in self.recorded - {replica.member}:
             if member.ordinal == ordinal and member in self._sessions:
                 self._successor = member

@@ -24,7 +24,6 @@ from typing import Any, Final
 import msgspec
 
 from mailboat.errors import RemoteProtocolError
-from mailboat.replication.epochs import EpochStart
 from mailboat.replication.frames import (
     Ack,
     Answer,
