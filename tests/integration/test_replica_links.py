@@ -44,7 +44,7 @@ def _named(opened: Open, **changes: object) -> bytes:
         bytes(8),  # A slave of RocketMQ's.
         b"GET / HTTP/1.1\r\n\r\n",
         encode(Hello(1, 1 << 60, "b")),
-        encode(Ack(1, 8, 1 << 60, 0)),
+        encode(Ack(1, 8, 1 << 50, 0, True)),
         b"\xb0\x01\x02\x00\x00\x10\x00\x00" + bytes(100_000),
     ],
 )

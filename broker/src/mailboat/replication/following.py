@@ -55,7 +55,9 @@ class Following:
         end = self._replica.kept_end
         if self.is_joined and (even_if_same or end > self._acked_end):
             self._acked_end = end
-            ack = Ack(self._session, self.epoch, end, self._granted)
+            settings = self._replica.settings
+            counts = settings.by_hand is None or self._replica.durable.is_whole
+            ack = Ack(self._session, self.epoch, end, self._granted, counts)
             self._replica.send(self._ordinal, ack)
 
     def _is_mine(self, frame: Data | Beat) -> bool:
@@ -116,10 +118,11 @@ class Following:
             replica.authority_heard_until_s = replica.now_s + replica.times.grant_s
         replica.confirm(min(beat.confirmed, replica.end))
         # The leader may not know how much of what it began with is confirmed.
-        if replica.is_suspect and replica.end >= max(self._epoch_start, beat.confirmed):
-            replica.trust()
-        if not replica.durable.is_whole and replica.end >= max(self._epoch_start, beat.confirmed):
-            replica.persist(replica.durable._replace(is_whole=True))
+        if replica.kept_end >= max(self._epoch_start, beat.confirmed):
+            if replica.is_suspect:
+                replica.trust()
+            if replica.knows_newest and not replica.durable.is_whole:
+                replica.persist(replica.durable._replace(is_whole=True))
         self.acknowledge(even_if_same=True)
         if beat.end > replica.end == self._end_at_beat:
             # What was sent between two beats has not come: begin again where the log ends.

@@ -73,23 +73,34 @@ class Ack:
     """A follower has everything below `end`, as durable as the group wants it.
 
     `granted` is the number of the last beat since whose arrival it does not try to lead, 0 if none.
+    `counts`: a message may be confirmed because this follower has it.
     """
 
     session: int
     epoch: int
     end: int
     granted: int
+    counts: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Somebody who may try to lead asks whether others know better.
 
-    With an `epoch` he asks for the promise to follow nobody of an earlier one any more.
+    With an `epoch` he asks for the promise to follow nobody of an earlier one any more, from whoever
+    knows of none above `known`.
     """
 
     attempt: int
     epoch: int = 0
+    known: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """Who leads by hand has stopped for another one, which has everything."""
+
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +113,8 @@ class Answer:
     end: int
     confirmed: int
     is_suspect: bool
+    is_whole: bool
     hears_authority: bool
 
 
-Frame: TypeAlias = Hello | Welcome | Refused | Data | Beat | Ack | Ask | Answer
+Frame: TypeAlias = Hello | Welcome | Refused | Data | Beat | Ack | Ask | Answer | TakeOver
