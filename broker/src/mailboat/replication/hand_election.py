@@ -53,6 +53,8 @@ class HandElection:
         self.outcome = ""
         if not self._replica.is_leading:
             self._is_wanted, self._accepts_loss = True, accepts_loss
+            if accepts_loss:
+                self._replica.is_halted = False  # The person it waited for has decided.
             self._ask(0)
 
     def answered(self, sender: Member, answer: Answer) -> None:
@@ -147,7 +149,8 @@ class HandElection:
         ]
         missing = self._others_needed - len(counted)
         if missing > 0:
-            return f"{missing} more replicas must answer that have everything"
+            more = "1 more replica" if missing == 1 else f"{missing} more replicas"
+            return f"{more} must answer, with a log that is whole"
         return ""
 
     def _lead(self, epoch: int) -> None:

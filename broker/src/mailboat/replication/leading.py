@@ -103,6 +103,11 @@ class Leading:
             return "a replica in the in-sync set does not answer"
         return ""
 
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether another one is about to lead."""
+        return self._successor is not None
+
     # -- authority ------------------------------------------------------------------------------
 
     @property
@@ -320,6 +325,8 @@ class Leading:
             epoch = self.epoch + 1
             if replica.settings.by_hand is not None:
                 epoch = epoch_after(self.epoch, successor.ordinal)
+                # Else it might go on by itself after its next start.
+                replica.persist(replica.durable._replace(seen=epoch))
             handed = self._lease._replace(
                 holder=holder, epoch=epoch, renewals=self._lease.renewals + 1
             )

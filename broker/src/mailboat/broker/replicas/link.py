@@ -44,17 +44,19 @@ class Link(asyncio.Protocol):
     `peer` is what it said of itself last, None before it has.
     """
 
-    def __init__(self, handler: LinkHandler, secret: bytes, *, is_ours: bool) -> None:
-        """Prepare a connection that this side made, or the other one; the event loop opens it.
+    def __init__(self, handler: LinkHandler, secret: bytes, *, dialed: str = "") -> None:
+        """Prepare a connection to an address, or one that the other side made.
 
         With a `secret` the other side must know it too.
         """
         self._secret = secret
         self._unproven: Open | None = None
         self.nonce = secrets.token_hex(16) if secret else ""
-        self.is_ours = is_ours
-        self.dialed = ""
-        """The address by which this side connected."""
+        self.dialed = dialed
+        """The address to which this side connected; empty where the other one did."""
+
+        self.ending = ""
+        """Why this side has ended the connection."""
 
         self._handler = handler
         self._decoder = Decoder()
@@ -81,6 +83,7 @@ class Link(asyncio.Protocol):
         """End the connection and say why."""
         if self._transport is not None and not self._transport.is_closing():
             _log.warning("link closed peer=%s: %s", self.address, reason)
+            self.ending = reason
             self._transport.abort()
 
     # asyncio.Protocol
@@ -148,7 +151,7 @@ class Link(asyncio.Protocol):
         nonces = (self.nonce, other_nonce) if is_own else (other_nonce, self.nonce)
         return proof(
             self._secret,
-            has_connected=self.is_ours is is_own,
+            has_connected=bool(self.dialed) is is_own,
             own_nonce=nonces[0],
             other_nonce=nonces[1],
         )
