@@ -144,6 +144,11 @@ class ReplicaGroup:
         """The physical offset below which the log is on the disk."""
         return self._store.flushed_offset
 
+    def sent_end(self, ordinal: int) -> int | None:
+        """Return the physical offset up to which a follower was sent the log, None without one."""
+        stream = self._streams.get(ordinal)
+        return None if stream is None else stream.physical_offset
+
     @property
     def is_halted(self) -> bool:
         """Whether this replica does nothing more before a person has decided; `alarm` says why."""

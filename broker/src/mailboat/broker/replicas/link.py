@@ -38,6 +38,25 @@ class LinkHandler(Protocol):
         """Forget a connection."""
 
 
+class Flow:
+    """How much of the log goes over a link."""
+
+    def __init__(self, now_s: float) -> None:
+        """Begin with nothing."""
+        self.size_bytes = 0
+        self.bytes_per_second = 0
+        """Between the last two samples."""
+
+        self._sampled_s = now_s
+        self._sampled_bytes = 0
+
+    def sample(self, now_s: float) -> None:
+        """Work out the rate since the sample before."""
+        moved = self.size_bytes - self._sampled_bytes
+        self.bytes_per_second = round(moved / max(now_s - self._sampled_s, 0.001))
+        self._sampled_s, self._sampled_bytes = now_s, self.size_bytes
+
+
 class Link(asyncio.Protocol):
     """A connection to another replica, whoever made it.
 
@@ -65,16 +84,25 @@ class Link(asyncio.Protocol):
         self.peer: Open | None = None
         self.address = "unknown"
         self.has_room = True
-        self.heard_s = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self.heard_s = self._said_s = self._loop.time()
+        self.flow = Flow(self.heard_s)
+
+    @property
+    def unsaid_s(self) -> float:
+        """How long nothing was sent."""
+        return self._loop.time() - self._said_s
 
     def send(self, message: Message) -> None:
         """Send a frame; dropped without a word where the connection is gone."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        self._said_s = self._loop.time()
         head = encode(message)
         if isinstance(message, Data):
             assert isinstance(message.records, bytes)
+            self.flow.size_bytes += len(message.records)
             transport.writelines([head, message.records])
         else:
             transport.write(head)
@@ -101,7 +129,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on the frames of a read; called by the event loop."""
-        self.heard_s = asyncio.get_running_loop().time()
+        self.heard_s = self._loop.time()
         try:
             for message in self._decoder.feed(data):
                 self._take(message)
@@ -124,6 +152,8 @@ class Link(asyncio.Protocol):
             return  # It is believed already.
         if isinstance(message, Open):
             self.peer = message
+        elif isinstance(message, Data):
+            self.flow.size_bytes += message.end - message.physical_offset
         self._handler.link_received(self, message)
 
     def _prove(self, message: Message) -> Open | None:

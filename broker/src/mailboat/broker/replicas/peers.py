@@ -139,6 +139,8 @@ class Peers:
             return
         self._next_try_s = loop.time() + _CONNECT_EVERY_S
         self._drop_silent(loop.time())
+        for link in self._links:
+            link.flow.sample(loop.time())
         self.say_open()
         me = self._make_open()
         linked = {link.peer.address for link in self._by_ordinal.values() if link.peer is not None}

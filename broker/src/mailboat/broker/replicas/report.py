@@ -30,6 +30,15 @@ class PeerReport(msgspec.Struct):
     silent_seconds: float | None
     """How long nothing was heard of it; None where nothing was since the start."""
 
+    unsaid_seconds: float | None
+    """How long nothing was sent to it; None without a link."""
+
+    sent_end: int | None
+    """The physical offset up to which this one, which leads, has sent the log."""
+
+    bytes_per_second: int
+    """Of the log, over the last second, in either direction."""
+
     trouble: str
     """Why there is no link, empty where there is one or nothing is known."""
 
@@ -128,6 +137,9 @@ def _peer(ordinal: int, group: ReplicaGroup, peers: Peers) -> PeerReport:
         acked_end=acked_end,
         lag_bytes=lag_bytes,
         silent_seconds=None if silent_s is None else round(silent_s, 3),
+        unsaid_seconds=None if link is None else round(link.unsaid_s, 3),
+        sent_end=group.sent_end(ordinal),
+        bytes_per_second=0 if link is None else link.flow.bytes_per_second,
         trouble="" if link is not None else peers.troubles.get(address, ""),
     )
 
