@@ -58,11 +58,17 @@ class Following:
         end = self._replica.kept_end
         if self.is_joined and (even_if_same or end > self._acked_end):
             self._acked_end = end
-            ack = Ack(self._session, self.epoch, end, self._granted)
+            settings = self._replica.settings
+            counts = settings.by_hand is None or self._replica.durable.is_whole
+            ack = Ack(self._session, self.epoch, end, self._granted, counts)
             self._replica.send(self._ordinal, ack)
 
     def _is_mine(self, frame: Data | Beat) -> bool:
-        return self.is_joined and frame.session == self._session and frame.epoch == self.epoch
+        return self.is_of(frame.session, frame.epoch)
+
+    def is_of(self, session: int, epoch: int) -> bool:
+        """Tell whether a frame belongs to this session."""
+        return self.is_joined and (session, epoch) == (self._session, self.epoch)
 
     def _welcomed(self, welcome: Welcome) -> None:
         """Cut off what the leader does not have, then take over its epochs."""
@@ -121,10 +127,11 @@ class Following:
             replica.authority_heard_until_s = replica.now_s + replica.times.grant_s
         replica.confirm(min(beat.confirmed, replica.end))
         # The leader may not know how much of what it began with is confirmed.
-        if replica.is_suspect and replica.end >= max(self._epoch_start, beat.confirmed):
-            replica.trust()
-        if not replica.durable.is_whole and replica.end >= max(self._epoch_start, beat.confirmed):
-            replica.persist(replica.durable._replace(is_whole=True))
+        if replica.kept_end >= max(self._epoch_start, beat.confirmed):
+            if replica.is_suspect:
+                replica.trust()
+            if replica.knows_newest and not replica.durable.is_whole:
+                replica.persist(replica.durable._replace(is_whole=True))
         self.acknowledge(even_if_same=True)
         if beat.end > replica.end == self._end_at_beat:
             # What was sent between two beats has not come: begin again where the log ends.

@@ -35,6 +35,7 @@ from mailboat.replication.frames import (
     Frame,
     Hello,
     Refused,
+    TakeOver,
     Welcome,
 )
 
@@ -98,6 +99,7 @@ _KINDS: Final[dict[int, type]] = {
     7: Ask,
     8: Answer,
     9: Proof,
+    10: TakeOver,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 

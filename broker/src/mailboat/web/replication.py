@@ -5,6 +5,8 @@ POST /api/v1/replica/promote     let this replica lead, if the others let it
 POST /api/v1/replica/handover    let another one lead in place of this one
 """
 
+import asyncio
+import contextlib
 from typing import Final
 
 import msgspec
@@ -15,6 +17,11 @@ from mailboat.broker.replicas.service import ReplicaService
 from mailboat.web.api import serving_broker
 from mailboat.web.context import WebContext
 from mailboat.web.replies import read_json, reply
+
+_TAKE_OVER_S: Final = 12.0
+"""Longer than whoever is to lead tries."""
+
+_LOOK_EVERY_S: Final = 0.05
 
 
 class PromotionBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -76,7 +83,24 @@ class ReplicaApi:
         if refusal:
             me = group.replica.me.ordinal
             raise web.HTTPConflict(text=f"replica {me} does not hand over: {refusal}")
+        if not await self._is_led_by(leader):
+            raise web.HTTPConflict(
+                text=f"replica {leader} was told to lead and does not yet: its status says why"
+            )
         return reply(LeaderBody(leader))
+
+    async def _is_led_by(self, ordinal: int) -> bool:
+        """Wait until it is known here that another one leads; this broker begins anew meanwhile."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_TAKE_OVER_S):
+                while True:
+                    broker = self._context.broker
+                    replicas = None if broker is None else broker.replicas
+                    leader = None if replicas is None else replicas.group.leader
+                    if leader is not None and leader.ordinal == ordinal:
+                        return True
+                    await asyncio.sleep(_LOOK_EVERY_S)
+        return False
 
     def _replicas(self) -> ReplicaService:
         broker = serving_broker(self._context)

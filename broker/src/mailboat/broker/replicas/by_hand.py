@@ -26,11 +26,11 @@ async def promote(group: ReplicaGroup, *, accepts_loss: bool) -> str:
 
 
 async def hand_over(group: ReplicaGroup, ordinal: int | None) -> tuple[int, str]:
-    """Let another replica lead, without an ordinal the one that has most of the log.
+    """Let another replica try to lead, without an ordinal the one that has most of the log.
 
     Returns:
-        who leads now as far as it is known (-1: nobody), and why that is not the other one, empty
-        if it is.
+        who is to lead now as far as it is known (-1: nobody), and why that is not the other one,
+        empty if it is; this replica has stopped then.
     """
     me = group.replica.me.ordinal
     leading = group.replica.leading
@@ -56,6 +56,6 @@ async def hand_over(group: ReplicaGroup, ordinal: int | None) -> tuple[int, str]
     if not leading.is_handing_over:
         return me, f"replica {ordinal} is not linked"
     await group.until(lambda: not group.is_leading or not leading.is_handing_over, _PATIENCE_S)
-    if group.leader is None or group.leader.ordinal != ordinal:
+    if group.is_leading:
         return me, f"replica {ordinal} did not have everything in time, replica {me} leads on"
     return ordinal, ""

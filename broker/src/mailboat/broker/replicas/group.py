@@ -377,11 +377,7 @@ class ReplicaGroup:
 
     def _write_lease(self, request: int, lease: Lease) -> None:
         """Have what the leader wants at once: nobody else writes it."""
-        written = lease._replace(version=lease.version + 1)
-        is_handed_over = written.holder is not None and written.holder != self.replica.me
-        if is_handed_over and written.holder is not None:
-            self._believe(written.holder, written.epoch)
-        answer = LeaseWritten(request, Outcome.APPLIED, written)
+        answer = LeaseWritten(request, Outcome.APPLIED, lease._replace(version=lease.version + 1))
         self._loop.call_soon(self.handle, answer)
 
     def _lead(self, epoch: int, start: int, *, may_have_lost: bool) -> None:
