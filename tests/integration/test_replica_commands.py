@@ -7,6 +7,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 from replica_nodes import ReplicaNodes
 
 from mailboat.cli import main
@@ -78,6 +79,49 @@ async def test_status_of_master_and_slave(tmp_path: Path, capsysbinary: Capture)
         shown = await commands.run(0, "status")
         assert "in sync set       0, 1, 2" in shown
         assert shown.count(" slave ") == 2
+
+
+async def test_metrics_and_readiness(tmp_path: Path) -> None:
+    """Master and slave are ready and show who has what; who has no master is not ready."""
+    async with ReplicaNodes(tmp_path, 2, _HTTP) as nodes:
+        await nodes.wait_http()
+        await nodes.in_sync()
+        await _send(nodes, 5)
+        end = nodes.broker(0).store.commit_log.end
+        await nodes.until(lambda: nodes.group(1).replica.confirmed == end)
+        master, slave = await _samples(nodes, 0), await _samples(nodes, 1)
+        assert (master["role,master"], master["role,slave"]) == (1, 0)
+        assert (slave["role,master"], slave["role,slave"]) == (0, 1)
+        assert (master["in_sync"], master["min_in_sync"], "in_sync" in slave) == (2, 2, False)
+        assert master["confirmed_offset"] == slave["confirmed_offset"] == end
+        assert master["epoch"] == slave["epoch"] == nodes.group(0).replica.last_epoch
+        assert (master["peer_lag_bytes,1"], master["peer_in_sync,1"]) == (0, 1)
+        assert (slave["peer_lag_bytes,0"], slave["peer_linked,0"]) == (0, 1)
+        assert 0 <= slave["peer_silent_seconds,0"] < 5
+        assert [(await _ready(nodes, ordinal))[0] for ordinal in (0, 1)] == [200, 200]
+        await nodes.stop(0)
+        await nodes.until(lambda: not nodes.group(1).is_following)
+        assert await _ready(nodes, 1) == (503, "this replica neither leads nor follows a master")
+
+
+async def _samples(nodes: ReplicaNodes, ordinal: int) -> dict[str, float]:
+    url = f"http://{nodes.addresses(ordinal)['http']}/metrics"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        page = await answer.text()
+    return {
+        ",".join([sample.name.removeprefix("mailboat_replica_"), *sample.labels.values()]): (
+            sample.value
+        )
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+        if sample.name.startswith("mailboat_replica_")
+    }
+
+
+async def _ready(nodes: ReplicaNodes, ordinal: int) -> tuple[int, str | None]:
+    url = f"http://{nodes.addresses(ordinal)['http']}/readyz"
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, (await answer.json()).get("reason")
 
 
 async def test_status_says_why_there_is_no_link(tmp_path: Path, capsysbinary: Capture) -> None:

@@ -166,6 +166,12 @@ class ReplicaGroup:
         return self._replica is not None and self._replica.is_leading
 
     @property
+    def is_following(self) -> bool:
+        """Whether another replica that leads has taken this one up."""
+        following = self.replica.following
+        return following is not None and following.is_joined
+
+    @property
     def leader(self) -> Holder | None:
         """Who leads, as far as is known here."""
         return None if self._lease is None else self._lease.holder

@@ -80,8 +80,7 @@ def report(name: str, group: ReplicaGroup, peers: Peers) -> ReplicaReport:
     """Describe a replica of the group of that name."""
     replica, by_hand = group.replica, group.by_hand
     leader = group.leader
-    leading, following = replica.leading, replica.following
-    is_joined = following is not None and following.is_joined
+    leading = replica.leading
     ordinals = [ordinal for ordinal in range(by_hand.replicas) if ordinal != replica.me.ordinal]
     known = {peers.address_of(ordinal) for ordinal in ordinals}
     epoch = replica.last_epoch
@@ -90,7 +89,7 @@ def report(name: str, group: ReplicaGroup, peers: Peers) -> ReplicaReport:
     return ReplicaReport(
         group=name,
         ordinal=replica.me.ordinal,
-        role="master" if leading is not None else "slave" if is_joined else "joining",
+        role="master" if leading is not None else "slave" if group.is_following else "joining",
         epoch=epoch,
         leader=None if leader is None else leader.ordinal,
         replicas=by_hand.replicas,
