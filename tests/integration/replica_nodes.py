@@ -75,6 +75,15 @@ class ReplicaNodes:
         assert replicas is not None
         return replicas.group
 
+    def addresses(self, ordinal: int) -> dict[str, str]:
+        """Return where a replica that runs serves, by the name of the part."""
+        return self._nodes[ordinal].addresses()
+
+    async def wait_http(self) -> None:
+        """Wait until the replicas answer HTTP; `options` has to give them a port."""
+        for node in self._nodes.values():
+            await node.wait_http()
+
     def leader(self) -> int | None:
         """Return who leads, None while nobody does."""
         leading = [ordinal for ordinal in self._nodes if self.group(ordinal).is_leading]

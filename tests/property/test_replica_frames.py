@@ -53,7 +53,7 @@ _MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Beat, _INT, _INT, _INT, _INT, _INT, st.booleans(), st.booleans()),
     st.builds(Ack, _INT, _INT, _INT, _INT, st.booleans()),
     st.builds(Ask, _INT, _INT, _INT),
-    st.builds(TakeOver, _INT),
+    st.builds(TakeOver, _INT, _INT),
     st.builds(Answer, _INT, _INT, _INT, _INT, _INT, *[st.booleans()] * 3),
 )
 

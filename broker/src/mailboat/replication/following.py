@@ -21,6 +21,9 @@ class Following:
         self._acked_end = -1
         self._end_at_beat = -1
         self._epoch_start = 0
+        self.leader_end = 0
+        """How far the leader's log is known to go."""
+
         self.epoch = 0
         self.is_joined = False
 
@@ -61,7 +64,11 @@ class Following:
             self._replica.send(self._ordinal, ack)
 
     def _is_mine(self, frame: Data | Beat) -> bool:
-        return self.is_joined and frame.session == self._session and frame.epoch == self.epoch
+        return self.is_of(frame.session, frame.epoch)
+
+    def is_of(self, session: int, epoch: int) -> bool:
+        """Tell whether a frame belongs to this session."""
+        return self.is_joined and (session, epoch) == (self._session, self.epoch)
 
     def _welcomed(self, welcome: Welcome) -> None:
         """Cut off what the leader does not have, then take over its epochs."""
@@ -94,6 +101,7 @@ class Following:
             replica.persist(joined)
         self.epoch = welcome.epoch
         self._epoch_start = welcome.epochs[-1].start
+        self.leader_end = welcome.end
         self.is_joined = True
         self._heard_s = replica.now_s
         self.acknowledge(even_if_same=True)
@@ -111,6 +119,7 @@ class Following:
     def _follow_beat(self, beat: Beat) -> None:
         replica = self._replica
         self._beat = beat.number
+        self.leader_end = beat.end
         if beat.is_heard:
             replica.promised_until_s = replica.now_s + replica.times.promise_s
             self._granted = beat.number

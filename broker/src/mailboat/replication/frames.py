@@ -87,20 +87,13 @@ class Ack:
 class Ask:
     """Somebody who may try to lead asks whether others know better.
 
-    With an `epoch` he asks for the promise to follow nobody of an earlier one any more, from whoever
-    knows of none above `known`.
+    With an `epoch` he asks for the promise to follow nobody of an earlier one any more, from
+    whoever knows of none above `known`.
     """
 
     attempt: int
     epoch: int = 0
     known: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class TakeOver:
-    """Who leads by hand has stopped for another one, which has everything."""
-
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +108,17 @@ class Answer:
     is_suspect: bool
     is_whole: bool
     hears_authority: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """The leader of an epoch stops, and a follower that has everything is to lead after it.
+
+    Only where a person says who leads.
+    """
+
+    session: int
+    epoch: int
 
 
 Frame: TypeAlias = Hello | Welcome | Refused | Data | Beat | Ack | Ask | Answer | TakeOver

@@ -43,7 +43,7 @@ class HandElection:
         self._epoch = 0
         self._known = 0
         self._is_wanted = self._accepts_loss = False
-        self._insists_until_s = 0.0
+        self._wanted_until_s = replica.now_s
         self._retry_s = replica.now_s
         self.tried_epoch = 0
         self.outcome = ""
@@ -68,9 +68,9 @@ class HandElection:
             self._ask(0)
 
     def take_over(self) -> None:
-        """Lead in place of the one who has just stopped for it: others have to notice first."""
+        """Try to lead for a while: the leader has just stopped, and others may not know it yet."""
+        self._wanted_until_s = self._replica.now_s + self._replica.times.lease_s
         self.promote(accepts_loss=False)
-        self._insists_until_s = self._replica.now_s + self._replica.times.lease_s
 
     def answered(self, sender: Member, answer: Answer) -> None:
         """Take the answer of another replica."""
@@ -118,6 +118,7 @@ class HandElection:
                 replica.send(ordinal, Ask(self._attempt, epoch, self._known))
 
     def _decide(self) -> None:
+        replica = self._replica
         epoch, answers = self._epoch, self._answers
         self.forget()
         if not (self._is_wanted or self._led_last):
@@ -130,9 +131,8 @@ class HandElection:
                 self._lead(epoch)
             else:
                 self._prepare(answers)
-        elif self._is_wanted:
-            self._is_wanted = self._replica.now_s < self._insists_until_s
-            self.outcome = refusal
+        elif self._is_wanted and replica.now_s >= self._wanted_until_s:
+            self._is_wanted, self.outcome = False, refusal
 
     def _epoch_to_go_on_from(self, answers: dict[int, Answer]) -> int:
         """Return the epoch it led if there is none later, as far as anybody knows; otherwise 0."""
@@ -198,7 +198,8 @@ class HandElection:
         kept_here = replica.durable.is_whole and not replica.is_suspect
         missing = group.replicas - group.min_in_sync + 1 - len(keeps) - kept_here
         if missing > 0:
-            return f"{missing} more replicas must answer that have everything they acknowledged"
+            more = "1 more replica" if missing == 1 else f"{missing} more replicas"
+            return f"{more} must answer, with all that it acknowledged"
         return ""
 
     def _has_more(self, answer: Answer) -> bool:

@@ -103,6 +103,11 @@ class Leading:
             return "a replica in the in-sync set does not answer"
         return ""
 
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether another one is about to lead."""
+        return self._successor is not None
+
     # -- authority ------------------------------------------------------------------------------
 
     @property
@@ -307,7 +312,11 @@ class Leading:
     # -- handing over ---------------------------------------------------------------------------
 
     def hand_over(self, ordinal: int) -> None:
-        """Let a member lead as soon as it has everything; store nothing until then."""
+        """Let a member lead as soon as it has everything; store nothing until then.
+
+        Where a person says who leads, it is told to try; nobody leads until it has found enough
+        others, and nobody but a person says so again.
+        """
         replica = self._replica
         for member in self.recorded - {replica.member}:
             if member.ordinal == ordinal and member in self._sessions:
@@ -321,19 +330,17 @@ class Leading:
         elif self.acked.get(successor, -1) == replica.end == replica.confirmed:
             # Given up before anybody else can have it.
             self._has_renounced = True
+            session = self._sessions[successor]
             if replica.settings.by_hand is not None:
-                self._step_aside(successor)
+                # Else it might go on by itself after its next start.
+                seen = epoch_after(self.epoch, successor.ordinal)
+                replica.persist(replica.durable._replace(seen=seen))
+                replica.send(successor.ordinal, TakeOver(session.number, self.epoch))
+                replica.stop("handed over")
                 return
-            holder = Holder(*successor, self._sessions[successor].boot)
             handed = self._lease._replace(
-                holder=holder, epoch=self.epoch + 1, renewals=self._lease.renewals + 1
+                holder=Holder(*successor, session.boot),
+                epoch=self.epoch + 1,
+                renewals=self._lease.renewals + 1,
             )
             self._write_lease(self._lease.version, handed, ends="handed over")
-
-    def _step_aside(self, successor: Member) -> None:
-        """Promise a member's epoch, so as not to go on by itself, and let it ask the others."""
-        replica = self._replica
-        seen = epoch_after(replica.durable.seen, successor.ordinal)
-        replica.persist(replica.durable._replace(seen=seen))
-        replica.send(successor.ordinal, TakeOver(self.epoch))
-        replica.stop("handed over")

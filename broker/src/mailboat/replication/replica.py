@@ -184,12 +184,12 @@ class Replica(ReplicaState):
                 self.send(sender.ordinal, self._answer(frame.attempt))
             case Answer():
                 self.election.answered(sender, frame)
-            case TakeOver(epoch):
-                if epoch >= self.durable.seen and isinstance(self.election, HandElection):
-                    self.election.take_over()
             case Refused(seen):
                 if self.leading is not None and seen > self.leading.epoch:
                     self.stop(f"epoch {seen} has begun")
+            case TakeOver(session, epoch):
+                if self.following is not None and self.following.is_of(session, epoch):
+                    self.election.take_over()
             case _ if self.leading is not None:
                 self.leading.received(sender, frame)
             case _ if self.following is not None:

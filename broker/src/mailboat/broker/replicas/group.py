@@ -9,6 +9,7 @@ each link says whom its side believes to lead.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -38,7 +39,7 @@ from mailboat.replication.events import (
 from mailboat.replication.hand_election import HandElection
 from mailboat.replication.lease import Holder, Lease, Member
 from mailboat.replication.replica import Replica
-from mailboat.replication.state import Settings
+from mailboat.replication.state import ByHand, Settings
 from mailboat.replication.wire import Open, Told
 from mailboat.store.message_inner import Runners
 from mailboat.store.message_store import MessageStore
@@ -79,6 +80,7 @@ class ReplicaGroup:
         self._has_led = False
         self._streams: dict[int, LogStream] = {}
         self._lease: Lease | None = None
+        self._tick = asyncio.Event()
         self.alarm = ""
         """Why a person is needed, empty while none is."""
 
@@ -110,13 +112,47 @@ class ReplicaGroup:
             progress.beat()
             self.handle(Ticked())
             self._peers.keep_connected()
+            self._wake()
             await asyncio.sleep(_TICK_S)
+
+    async def until(self, holds: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until something holds, this replica ends, or a time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not (holds() or self._is_ended):
+                    await self._tick.wait()
+
+    def _wake(self) -> None:
+        self._tick.set()
+        self._tick.clear()
 
     def end(self) -> None:
         """Do nothing more; what was begun may end."""
         self._is_ended = True
         self._streams.clear()
         self._todo.clear()
+        self._wake()
+
+    @property
+    def by_hand(self) -> ByHand:
+        """What the group is."""
+        assert self._settings.by_hand is not None
+        return self._settings.by_hand
+
+    @property
+    def flushed_end(self) -> int:
+        """The physical offset below which the log is on the disk."""
+        return self._store.flushed_offset
+
+    def sent_end(self, ordinal: int) -> int | None:
+        """Return the physical offset up to which a follower was sent the log, None without one."""
+        stream = self._streams.get(ordinal)
+        return None if stream is None else stream.physical_offset
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether this replica does nothing more before a person has decided; `alarm` says why."""
+        return self.replica.is_halted
 
     @property
     def replica(self) -> Replica:
@@ -128,6 +164,12 @@ class ReplicaGroup:
     def is_leading(self) -> bool:
         """Whether messages are stored here."""
         return self._replica is not None and self._replica.is_leading
+
+    @property
+    def is_following(self) -> bool:
+        """Whether another replica that leads has taken this one up."""
+        following = self.replica.following
+        return following is not None and following.is_joined
 
     @property
     def leader(self) -> Holder | None:
@@ -217,11 +259,9 @@ class ReplicaGroup:
         self._believe(holder, message.epoch)
 
     def _believe(self, holder: Holder, epoch: int) -> None:
-        group = self._settings.by_hand
-        assert group is not None
         version = 1 if self._lease is None else self._lease.version + 1
         members = frozenset({holder.member})
-        self._lease = Lease(version, holder, epoch, members, group.min_in_sync)
+        self._lease = Lease(version, holder, epoch, members, self.by_hand.min_in_sync)
         self._peers.say_open()
         self.on_view()
         self.handle(LeaseRead(self._lease))
@@ -343,11 +383,7 @@ class ReplicaGroup:
 
     def _write_lease(self, request: int, lease: Lease) -> None:
         """Have what the leader wants at once: nobody else writes it."""
-        written = lease._replace(version=lease.version + 1)
-        is_handed_over = written.holder is not None and written.holder != self.replica.me
-        if is_handed_over and written.holder is not None:
-            self._believe(written.holder, written.epoch)
-        answer = LeaseWritten(request, Outcome.APPLIED, written)
+        answer = LeaseWritten(request, Outcome.APPLIED, lease._replace(version=lease.version + 1))
         self._loop.call_soon(self.handle, answer)
 
     def _lead(self, epoch: int, start: int, *, may_have_lost: bool) -> None:

@@ -38,23 +38,44 @@ class LinkHandler(Protocol):
         """Forget a connection."""
 
 
+class Flow:
+    """How much of the log goes over a link."""
+
+    def __init__(self, now_s: float) -> None:
+        """Begin with nothing."""
+        self.size_bytes = 0
+        self.bytes_per_second = 0
+        """Between the last two samples."""
+
+        self._sampled_s = now_s
+        self._sampled_bytes = 0
+
+    def sample(self, now_s: float) -> None:
+        """Work out the rate since the sample before."""
+        moved = self.size_bytes - self._sampled_bytes
+        self.bytes_per_second = round(moved / max(now_s - self._sampled_s, 0.001))
+        self._sampled_s, self._sampled_bytes = now_s, self.size_bytes
+
+
 class Link(asyncio.Protocol):
     """A connection to another replica, whoever made it.
 
     `peer` is what it said of itself last, None before it has.
     """
 
-    def __init__(self, handler: LinkHandler, secret: bytes, *, is_ours: bool) -> None:
-        """Prepare a connection that this side made, or the other one; the event loop opens it.
+    def __init__(self, handler: LinkHandler, secret: bytes, *, dialed: str = "") -> None:
+        """Prepare a connection to an address, or one that the other side made.
 
         With a `secret` the other side must know it too.
         """
         self._secret = secret
         self._unproven: Open | None = None
         self.nonce = secrets.token_hex(16) if secret else ""
-        self.is_ours = is_ours
-        self.dialed = ""
-        """The address by which this side connected."""
+        self.dialed = dialed
+        """The address to which this side connected; empty where the other one did."""
+
+        self.ending = ""
+        """Why this side has ended the connection."""
 
         self._handler = handler
         self._decoder = Decoder()
@@ -63,16 +84,25 @@ class Link(asyncio.Protocol):
         self.peer: Open | None = None
         self.address = "unknown"
         self.has_room = True
-        self.heard_s = asyncio.get_running_loop().time()
+        self._loop = asyncio.get_running_loop()
+        self.heard_s = self._said_s = self._loop.time()
+        self.flow = Flow(self.heard_s)
+
+    @property
+    def unsaid_s(self) -> float:
+        """How long nothing was sent."""
+        return self._loop.time() - self._said_s
 
     def send(self, message: Message) -> None:
         """Send a frame; dropped without a word where the connection is gone."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        self._said_s = self._loop.time()
         head = encode(message)
         if isinstance(message, Data):
             assert isinstance(message.records, bytes)
+            self.flow.size_bytes += len(message.records)
             transport.writelines([head, message.records])
         else:
             transport.write(head)
@@ -81,6 +111,7 @@ class Link(asyncio.Protocol):
         """End the connection and say why."""
         if self._transport is not None and not self._transport.is_closing():
             _log.warning("link closed peer=%s: %s", self.address, reason)
+            self.ending = reason
             self._transport.abort()
 
     # asyncio.Protocol
@@ -98,7 +129,7 @@ class Link(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Hand on the frames of a read; called by the event loop."""
-        self.heard_s = asyncio.get_running_loop().time()
+        self.heard_s = self._loop.time()
         try:
             for message in self._decoder.feed(data):
                 self._take(message)
@@ -121,6 +152,8 @@ class Link(asyncio.Protocol):
             return  # It is believed already.
         if isinstance(message, Open):
             self.peer = message
+        elif isinstance(message, Data):
+            self.flow.size_bytes += message.end - message.physical_offset
         self._handler.link_received(self, message)
 
     def _prove(self, message: Message) -> Open | None:
@@ -148,7 +181,7 @@ class Link(asyncio.Protocol):
         nonces = (self.nonce, other_nonce) if is_own else (other_nonce, self.nonce)
         return proof(
             self._secret,
-            has_connected=self.is_ours is is_own,
+            has_connected=bool(self.dialed) is is_own,
             own_nonce=nonces[0],
             other_nonce=nonces[1],
         )

@@ -6,6 +6,7 @@ which are kept. Where two links lead to one replica, the newer one counts.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ _CONNECT_TIMEOUT_S: Final = 3.0
 # Every side says something once a second.
 _SILENT_S: Final = 5.0
 _LINKS_MAX: Final = 32
+_TROUBLES_MAX: Final = 32
 
 
 class PeerHandler(Protocol):
@@ -62,7 +64,10 @@ class Peers:
         self._not_ours: set[str] = set()
         self._next_try_s = 0.0
         self._is_closing = False
-        self._complaints: dict[str, str] = {}
+        self._heard_s: dict[int, float] = {}
+        self.troubles: dict[str, str] = {}
+        """Why there is no link, by the address where a replica listens for others."""
+
         self.port = 0
         """Where other replicas connect."""
 
@@ -74,9 +79,7 @@ class Peers:
         """
         self._secret = secret
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            partial(Link, self, self._secret, is_ours=False), host, port
-        )
+        self._server = await loop.create_server(partial(Link, self, self._secret), host, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -103,6 +106,16 @@ class Peers:
         """Return the link to each replica that is connected, by ordinal."""
         return dict(self._by_ordinal)
 
+    def address_of(self, ordinal: int) -> str:
+        """Return where a replica listens for others, empty where that is not known."""
+        return self._known.get(ordinal, "")
+
+    def silent_s(self, ordinal: int) -> float | None:
+        """Return how long nothing was heard of a replica, None where nothing ever was."""
+        link = self._by_ordinal.get(ordinal)
+        heard_s = self._heard_s.get(ordinal) if link is None else link.heard_s
+        return None if heard_s is None else asyncio.get_running_loop().time() - heard_s
+
     def send(self, ordinal: int, frame: Frame) -> None:
         """Send a frame to a replica; it is lost where there is no link."""
         if (link := self._by_ordinal.get(ordinal)) is not None:
@@ -126,9 +139,13 @@ class Peers:
             return
         self._next_try_s = loop.time() + _CONNECT_EVERY_S
         self._drop_silent(loop.time())
+        for link in self._links:
+            link.flow.sample(loop.time())
         self.say_open()
         me = self._make_open()
         linked = {link.peer.address for link in self._by_ordinal.values() if link.peer is not None}
+        # Also whoever is connected and has not said who it is, and names of known addresses.
+        linked |= {link.dialed for link in self._links}
         wanted = {address for ordinal, address in self._known.items() if ordinal < me.ordinal}
         wanted |= set(self._seeds)
         for address in wanted - linked - self._not_ours - {me.address} - set(self._connecting):
@@ -149,16 +166,18 @@ class Peers:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                _, link = await loop.create_connection(
-                    partial(Link, self, self._secret, is_ours=True), host.strip("[]"), int(port)
+                await loop.create_connection(
+                    partial(Link, self, self._secret, dialed=address), host.strip("[]"), int(port)
                 )
         except OSError as error:
-            if self._complaints.get(address) != str(error):
-                _log.warning("no link to the replica at %s: %s", address, error)
-            self._complaints[address] = str(error)
-        else:
-            link.dialed = address
-            self._complaints.pop(address, None)
+            trouble = "no answer" if error.errno is None else os.strerror(error.errno).lower()
+            if self.troubles.get(address) != trouble:
+                _log.warning("no link to the replica at %s: %s", address, trouble)
+            self._note_trouble(address, trouble)
+
+    def _note_trouble(self, address: str, trouble: str) -> None:
+        if address in self.troubles or len(self.troubles) < _TROUBLES_MAX:
+            self.troubles[address] = trouble
 
     # LinkHandler
 
@@ -183,13 +202,20 @@ class Peers:
     def link_lost(self, link: Link) -> None:
         """Forget a link."""
         self._links.discard(link)
+        if link.dialed and link.peer is None:
+            self._note_trouble(link.dialed, link.ending or "it ended the connection")
         for ordinal, known in list(self._by_ordinal.items()):
             if known is link:
                 del self._by_ordinal[ordinal]
+                self._heard_s[ordinal] = link.heard_s
         self._handler.lost(link)
 
     def _take(self, link: Link, peer: Open) -> bool:
         me = self._make_open()
+        if peer.boot == me.boot:
+            self._not_ours.add(link.dialed)
+            link.close("it is this replica itself")
+            return False
         refusal = ""
         if peer.group != me.group:
             refusal = f"it belongs to the group {peer.group}, this replica to {me.group}"
@@ -203,17 +229,20 @@ class Peers:
                 f"{me.segment_bytes}"
             )
         if refusal:
+            self._note_trouble(peer.address, refusal)
             link.close(refusal)
             return False
         for ordinal, address in peer.peers.items():
             if ordinal != me.ordinal and 0 <= ordinal < self._replicas:
                 self._known.setdefault(ordinal, address)
         self._known[peer.ordinal] = peer.address
-        if link.is_ours and peer.ordinal > me.ordinal:
+        if link.dialed and peer.ordinal > me.ordinal:
             # It connects to this replica now that it knows where: else two links end each other.
             self._not_ours.add(link.dialed)
             link.close("it connects itself")
             return False
+        for address in (peer.address, link.dialed):
+            self.troubles.pop(address, None)
         before = self._by_ordinal.get(peer.ordinal)
         if before is not link:
             if before is not None:

@@ -8,6 +8,7 @@ from typing import Final
 from mailboat.broker.replicas.group import ReplicaGroup
 from mailboat.broker.replicas.peers import Peers
 from mailboat.broker.replicas.replica_file import ReplicaFile, new_store_id
+from mailboat.broker.replicas.report import ReplicaReport, report
 from mailboat.broker.supervisor import Supervisor
 from mailboat.config import Settings
 from mailboat.disk import Disk
@@ -132,9 +133,18 @@ class ReplicaService:
             self._file.write(replica.durable._replace(is_clean=True, confirmed=replica.confirmed))
 
     @property
+    def is_begun(self) -> bool:
+        """Whether it takes part."""
+        return self._is_begun
+
+    @property
     def address(self) -> str:
         """Where other replicas connect, "ip:port"."""
         return self._address
+
+    def report(self) -> ReplicaReport:
+        """Say how this replica and its group are, after `start`."""
+        return report(self._settings.broker.broker_name, self.group, self.peers)
 
     def registered_id(self) -> int:
         """Return the brokerId under which name servers are to know this replica now, -1 for none.
