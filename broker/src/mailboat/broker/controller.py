@@ -181,7 +181,7 @@ class BrokerController:
     def _make_replicas(self) -> ReplicaService:
         replicas = ReplicaService(self.settings, self.store, self._disk, self.store_threads.runners)
         group = replicas.group
-        group.on_confirmed = self.flush.settle
+        group.on_confirmed = self._replicas_confirmed
         group.on_written = self._follower_wrote
         group.on_lead = self._begin_to_lead
         group.on_view = self.registration.request
@@ -340,6 +340,11 @@ class BrokerController:
         self._store_written.set()
         assert self.replicas is not None
         self.replicas.group.appended()
+
+    def _replicas_confirmed(self) -> None:
+        self.flush.settle()
+        assert self.replicas is not None
+        self.replicas.java_slaves.confirmed()
 
     def _follower_wrote(self) -> None:
         """Flush what came from the master, where that is promised."""

@@ -10,9 +10,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
 
+from mailboat.broker.replicas.entrance import Entrance
 from mailboat.broker.replicas.link import Link
+from mailboat.replication import java_ha
 from mailboat.replication.frames import Frame
-from mailboat.replication.wire import Message, Open
+from mailboat.replication.wire import FIRST_BYTE, Message, Open
 
 _log: Final = logging.getLogger(__name__)
 
@@ -55,6 +57,7 @@ class Peers:
         self._by_ordinal: dict[int, Link] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
+        self._entrance: Entrance | None = None
         self._not_ours: set[str] = set()
         self._next_try_s = 0.0
         self._is_closing = False
@@ -62,14 +65,19 @@ class Peers:
         self.port = 0
         """Where other replicas connect."""
 
-    async def listen(self, host: str, port: int) -> None:
-        """Accept links.
+    async def listen(
+        self, host: str, port: int, make_java_slave: Callable[[], asyncio.Protocol]
+    ) -> None:
+        """Accept links, and slaves of RocketMQ.
 
         Raises:
             OSError: the address cannot be listened on.
         """
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: Link(self, is_ours=False), host, port)
+        self._entrance = Entrance(
+            {FIRST_BYTE: partial(Link, self, is_ours=False), java_ha.FIRST_BYTE: make_java_slave}
+        )
+        self._server = await loop.create_server(self._entrance.make, host, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -77,6 +85,8 @@ class Peers:
         self._is_closing = True
         if self._server is not None:
             self._server.close()
+        if self._entrance is not None:
+            self._entrance.close()
         for task in list(self._connecting.values()):
             task.cancel()
         if self._connecting:

@@ -5,6 +5,7 @@ import uuid
 from typing import Final
 
 from mailboat.broker.replicas.group import ReplicaGroup
+from mailboat.broker.replicas.java_slave import JavaSlaves
 from mailboat.broker.replicas.peers import Peers
 from mailboat.broker.replicas.replica_file import ReplicaFile, new_store_id
 from mailboat.broker.supervisor import Supervisor
@@ -46,6 +47,12 @@ class ReplicaService:
             self._open,
             filter(None, settings.store.ha_master_address.split(";")),
             self._file.peers,
+        )
+        self.java_slaves = JavaSlaves(
+            store.replica,
+            settings.store.mapped_file_size_commit_log,
+            runners.reads,
+            lambda: self._is_begun and self.group.is_leading,
         )
 
     def _state_settings(self) -> state.Settings:
@@ -96,7 +103,8 @@ class ReplicaService:
         """
         assert self._durable is not None
         port = self._settings.store.ha_listen_port
-        await self.peers.listen(host, client_port + 1 if port < 0 else port)
+        port = client_port + 1 if port < 0 else port
+        await self.peers.listen(host, port, self.java_slaves.make)
         self._address = format_host(encode_host(ip, self.peers.port))
         self._client_address = format_host(encode_host(ip, client_port))
         self.group.begin(self._durable, self.peers)
@@ -107,6 +115,7 @@ class ReplicaService:
     async def close(self) -> None:
         """Take part no more."""
         self.group.end()
+        self.java_slaves.close()
         await self.peers.close()
 
     def note_clean(self) -> None:
