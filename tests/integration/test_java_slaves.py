@@ -178,9 +178,7 @@ async def test_damage_is_not_sent(tmp_path: Path) -> None:
         found = nodes.broker(0).store.physical_position("topic", 0, 2)
         assert found is not None
         log = nodes.broker(0).store.commit_log
-        with Path(log.segments[0].path).open("r+b") as file:
-            file.seek(found + 4)
-            file.write(b"\0\0\0\0")
+        log.segments[0].write(bytes(4), found + 4)
         async with _connected(nodes) as slave:
             slave.report(0)
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):

@@ -1,4 +1,4 @@
-"""Requests to a broker as bytes, the same ones to mailboat and to Java, without a client between."""
+"""Requests to a broker as bytes, without a client between, and the files that it keeps."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 _RUNTIME_INFO, _PULL, _MAX_OFFSET, _TOPICS, _CLUSTER = 28, 11, 30, 21, 106
 _TIMEOUT_S = 20.0
+_FILLER_MAGIC = 0xCBD43194
 _numbers = itertools.count(1)
 
 
@@ -99,6 +100,22 @@ def segments(store_dir: Path, end: int) -> bytes:
     files = sorted((store_dir / "commitlog").iterdir())
     first = int(files[0].name)
     return b"".join(path.read_bytes() for path in files)[: end - first]
+
+
+def records(store_dir: Path, end: int) -> bytes:
+    """Return the log as `segments` does, with zeros behind the heads of the fillers."""
+    files = sorted((store_dir / "commitlog").iterdir())
+    size = files[0].stat().st_size
+    log = bytearray(segments(store_dir, end))
+    for begin in range(0, len(log), size):
+        at, segment_end = begin, min(begin + size, len(log))
+        while at < segment_end:
+            length, magic = struct.unpack_from(">iI", log, at)
+            if magic == _FILLER_MAGIC:
+                log[at + 8 : segment_end] = bytes(segment_end - at - 8)
+            assert length > 0
+            at += length
+    return bytes(log)
 
 
 def queued(store_dir: Path, topic: str) -> int:

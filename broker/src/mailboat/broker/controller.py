@@ -191,7 +191,8 @@ class BrokerController:
         self.registration.broker_id = replicas.registered_id
         self.registration.ha_address = lambda: replicas.address
         self.store.refuses = group.refusal
-        self.flush.on_flushed = group.flushed
+        self.flush.on_flushed = self._replica_flushed
+        self.registration.on_master = replicas.note_master
         return replicas
 
     @property
@@ -345,6 +346,11 @@ class BrokerController:
         self.flush.settle()
         assert self.replicas is not None
         self.replicas.java_slaves.confirmed()
+
+    def _replica_flushed(self) -> None:
+        assert self.replicas is not None
+        self.replicas.group.flushed()
+        self.replicas.java_master.flushed()
 
     def _follower_wrote(self) -> None:
         """Flush what came from the master, where that is promised."""

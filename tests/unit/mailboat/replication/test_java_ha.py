@@ -20,6 +20,11 @@ def _segment(start: int) -> bytes:
     return records + FILLER.pack(100, BLANK_MAGIC) + b"\xee" * 92
 
 
+def _feed(walk: RecordWalk, segment: bytes, piece_bytes: int) -> None:
+    for at in range(0, len(segment), piece_bytes):
+        walk.feed(segment[at : at + piece_bytes], 3000 + at)
+
+
 def test_the_last_whole_report_counts() -> None:
     """Reports come in any pieces, and only the last one matters."""
     reports = ReportDecoder()
@@ -54,8 +59,7 @@ def test_a_sound_log_is_walked_whatever_the_pieces(begin: int, piece_bytes: int)
     damaged = bytearray(_segment(3000))
     damaged[505] ^= 1
     with pytest.raises(ValueError, match="no record begins at 3500"):
-        for at in range(0, len(damaged), piece_bytes):
-            walk.feed(bytes(damaged[at : at + piece_bytes]), 3000 + at)
+        _feed(walk, bytes(damaged), piece_bytes)
 
 
 @pytest.mark.parametrize(

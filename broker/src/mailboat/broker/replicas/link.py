@@ -48,6 +48,9 @@ class Link(asyncio.Protocol):
         self.dialed = ""
         """The address by which this side connected."""
 
+        self.heard = asyncio.Event()
+        """Set once the other side has said who it is, or the connection has ended."""
+
         self._handler = handler
         self._decoder = Decoder()
         self._transport: asyncio.Transport | None = None
@@ -75,6 +78,11 @@ class Link(asyncio.Protocol):
             _log.warning("link closed peer=%s: %s", self.address, reason)
             self._transport.abort()
 
+    def drop(self) -> None:
+        """End the connection without a word."""
+        if self._transport is not None:
+            self._transport.abort()
+
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -95,6 +103,7 @@ class Link(asyncio.Protocol):
             for message in self._decoder.feed(data):
                 if isinstance(message, Open):
                     self.peer = message
+                    self.heard.set()
                 elif self.peer is None:
                     raise RemoteProtocolError("it has not said who it is")
                 self._handler.link_received(self, message)
@@ -116,6 +125,7 @@ class Link(asyncio.Protocol):
         """End; called by the event loop."""
         if self._deadline is not None:
             self._deadline.cancel()
+        self.heard.set()
         self._handler.link_lost(self)
 
     def _check_opened(self) -> None:

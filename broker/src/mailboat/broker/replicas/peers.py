@@ -20,6 +20,8 @@ _log: Final = logging.getLogger(__name__)
 
 _CONNECT_EVERY_S: Final = 1.0
 _CONNECT_TIMEOUT_S: Final = 3.0
+# Who is connected to answers at once. RocketMQ's masters send nothing before they have a report.
+_OPEN_WITHIN_S: Final = 1.0
 # Every side says something once a second.
 _SILENT_S: Final = 5.0
 _LINKS_MAX: Final = 32
@@ -36,6 +38,9 @@ class PeerHandler(Protocol):
 
     def lost(self, link: Link) -> None:
         """Forget a link."""
+
+    def silent(self, address: str) -> None:
+        """Take note that whoever listens there does not speak as replicas do."""
 
 
 class Peers:
@@ -122,6 +127,10 @@ class Peers:
         if address and address not in self._seeds:
             self._seeds.append(address)
 
+    def try_again(self, address: str) -> None:
+        """Look anew whether a replica listens at an address where none did."""
+        self._not_ours.discard(address)
+
     def keep_connected(self) -> None:
         """Begin to connect to whom there is no link, now and then."""
         loop = asyncio.get_running_loop()
@@ -162,6 +171,17 @@ class Peers:
         else:
             link.dialed = address
             self._complaints.pop(address, None)
+            await self._hear_from(link)
+
+    async def _hear_from(self, link: Link) -> None:
+        """Wait until the other side has said who it is, as replicas do at once."""
+        try:
+            async with asyncio.timeout(_OPEN_WITHIN_S):
+                await link.heard.wait()
+        except TimeoutError:
+            self._not_ours.add(link.dialed)
+            link.drop()
+            self._handler.silent(link.dialed)
 
     # LinkHandler
 
