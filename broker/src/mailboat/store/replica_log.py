@@ -138,6 +138,38 @@ class ReplicaLog:
 
         return read
 
+    def read_bytes(self, physical_offset: int, size: int) -> bytes:
+        """Return so many bytes of one segment, whatever begins there.
+
+        Raises:
+            ValueError: the log does not have them.
+            OSError: they cannot be read now.
+        """
+        segment = self._find(physical_offset)
+        if segment is None or not size:
+            return b""
+        return segment.read(physical_offset - segment.start, size)
+
+    def read_bytes_job(self, physical_offset: int, size: int) -> Callable[[], bytes]:
+        """Return a call that does what `read_bytes` does, on any thread.
+
+        Raises:
+            ValueError: the log does not have them.
+        """
+        disk, segment = self._disk, self._find(physical_offset)
+        if segment is None:
+            return bytes
+        path, position = segment.path, physical_offset - segment.start
+
+        def read() -> bytes:
+            fd = disk.open(path)
+            try:
+                return read_exactly(disk, fd, size, position)
+            finally:
+                disk.close(fd)
+
+        return read
+
     def _find(self, physical_offset: int) -> Segment | None:
         log = self._commit_log
         if physical_offset == log.end:
