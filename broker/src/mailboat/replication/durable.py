@@ -10,8 +10,8 @@ class Durable(NamedTuple):
 
     `seen` is the highest epoch the replica has led, or followed. Below `confirmed` nothing is ever
     cut by itself. `trusted_boot` names the run of the kernel since whose start no unflushed byte
-    can have been lost; `is_clean` tells that the process ended in order, `is_whole` that the log once
-    had all that was confirmed then.
+    can have been lost; `is_clean` tells that the process ended in order, `is_whole` that the log
+    once had all that was confirmed then.
     """
 
     store_id: str

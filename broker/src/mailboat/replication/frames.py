@@ -85,8 +85,8 @@ class Ack:
 class Ask:
     """Somebody who may try to lead asks whether others know better.
 
-    With an `epoch` he asks for the promise to follow nobody of an earlier one any more, from whoever
-    knows of none above `known`.
+    With an `epoch` he asks for the promise to follow nobody of an earlier one any more, from
+    whoever knows of none above `known`.
     """
 
     attempt: int
