@@ -1,7 +1,7 @@
 """Many lives of a group of replicas whose lease a store keeps.
 
-A life that fails says how it is repeated. `MAILBOAT_REPLICATION_LIVES` (20000, three fifths of which
-are here, the others in `test_replication_by_hand.py`) says how many.
+A life that fails says how it is repeated. `MAILBOAT_REPLICATION_LIVES` (20000) says how many there
+are: three fifths are here, the others in `test_replication_by_hand.py`.
 """
 
 import os

@@ -10,7 +10,6 @@ Of the log one record is one byte: its physical offset is its number.
 
 import dataclasses
 import heapq
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -48,6 +47,17 @@ class Record(NamedTuple):
 
     epoch: int
     number: int
+
+
+class _Count:
+    """Numbers from 1, in an object that can be pickled."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def __next__(self) -> int:
+        self._last += 1
+        return self._last
 
 
 @dataclass
@@ -94,7 +104,7 @@ class Group:
         self.waits_for_person = False
         self.set_back = self.losses = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = itertools.count(1)
+        self._count = _Count()
         self._machines = [
             Machine(ordinal, self.random.uniform(0.85, 1.2), Durable(f"s{ordinal}"))
             for ordinal in range(size)
