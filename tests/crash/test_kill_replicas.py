@@ -29,7 +29,7 @@ from mailboat.store.message_store import MessageStore
 from mailboat.testing.history import Crash, Found, History, QueueKey, QueueView, Sent
 from mailboat.testing.store_reading import read_store
 
-_ROUNDS: Final = int(os.environ.get("MAILBOAT_TEST_REPLICA_ROUNDS", "6"))
+_ROUNDS: Final = int(os.environ.get("MAILBOAT_TEST_REPLICA_ROUNDS", "7"))
 _SEED: Final = int(os.environ.get("MAILBOAT_TEST_REPLICA_SEED", "1"))
 _TOPIC: Final = "killed"
 _PRODUCERS: Final = 4
@@ -43,6 +43,7 @@ _FAULTS: Final = (
     "master halted and replaced",
     "master and slave killed",
     "all killed",
+    "slaves killed before the master, and master without it",
 )
 # The outcome is unknown: the message may be stored.
 _UNKNOWN: Final = (
@@ -151,6 +152,13 @@ class Rounds:
                 await asyncio.to_thread(self._group.kill, leader, slave)
             case "all killed":
                 await asyncio.to_thread(self._group.kill, *self._group.ordinals)
+            case "slaves killed before the master, and master without it":
+                await asyncio.to_thread(self._group.kill, *slaves)
+                await asyncio.sleep(self._random.uniform(0.1, 0.9))
+                await asyncio.to_thread(self._group.kill, leader)
+                for ordinal in slaves:
+                    await asyncio.to_thread(self._group.start, ordinal)
+                assert await until(self._promote_any, _HEAL_S), self._story()
         self.load.is_wanted = False
         await load
 
