@@ -149,9 +149,11 @@ class JavaMaster:
         loop = asyncio.get_running_loop()
         heard_s = checked_s = loop.time()
         expected = begin
-        while not self._may_follow():
+        while True:
             progress.beat(SILENT_S + _ASK_TIMEOUT_S)
             data = await _read(reader)
+            if self._may_follow():
+                return  # A person let this broker lead meanwhile.
             now_s = loop.time()
             if data:
                 heard_s = now_s
