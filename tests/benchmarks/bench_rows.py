@@ -8,6 +8,7 @@ from bench_brokers import Variant
 from bench_client import client
 from bench_life import connections, idle, memory, restart, start
 from bench_machine import BenchError
+from bench_replication import replicated
 from bench_session import Session
 from bench_spark import spark
 from bench_stall import stall
@@ -201,6 +202,22 @@ ROWS = (
         "msg/s",
         Target("more"),
         two_cores,
+    ),
+    Row(
+        "replication",
+        "16 x 16 with a slave on the generator's CPU, of without",
+        "%",
+        Target("more", bound=85),
+        replicated(shares_cpu=False),
+        mailboat_only=True,
+    ),
+    Row(
+        "replication-shared",
+        "the same, the slave on the master's CPU",
+        "%",
+        Target("more", bound=45),
+        replicated(shares_cpu=True),
+        mailboat_only=True,
     ),
 )
 

@@ -18,13 +18,22 @@ _LOCAL = {"bindAddress": "127.0.0.1", "listenPort": "0", "httpPort": "-1"}
 class ReplicaNodes:
     """Replicas of one group, by ordinal; the first one is its master at the beginning."""
 
-    def __init__(self, root: Path, replicas: int, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        replicas: int,
+        options: Mapping[str, str] | None = None,
+        *,
+        master_role: str = "SYNC_MASTER",
+    ) -> None:
         """Keep the data below `root`; nothing is started before `async with`."""
+        self._master_role = master_role
         self._root = root
         self._replicas = replicas
         self._options = dict(options or {})
         self._namesrv: Node | None = None
         self._nodes: dict[int, Node] = {}
+        self._watches: dict[int, asyncio.Task[str]] = {}
         self._ports: dict[int, tuple[int, int]] = {}
 
     async def __aenter__(self) -> Self:
@@ -66,6 +75,15 @@ class ReplicaNodes:
         assert replicas is not None
         return replicas.group
 
+    def addresses(self, ordinal: int) -> dict[str, str]:
+        """Return where a replica that runs serves, by the name of the part."""
+        return self._nodes[ordinal].addresses()
+
+    async def wait_http(self) -> None:
+        """Wait until the replicas answer HTTP; `options` has to give them a port."""
+        for node in self._nodes.values():
+            await node.wait_http()
+
     def leader(self) -> int | None:
         """Return who leads, None while nobody does."""
         leading = [ordinal for ordinal in self._nodes if self.group(ordinal).is_leading]
@@ -84,7 +102,7 @@ class ReplicaNodes:
                     "namesrvAddr": self.namesrv,
                     "brokerName": "broker-a",
                     "brokerId": str(ordinal),
-                    "brokerRole": "SLAVE" if ordinal else "SYNC_MASTER",
+                    "brokerRole": "SLAVE" if ordinal else self._master_role,
                     "totalReplicas": str(self._replicas),
                     "haMasterAddress": ";".join(masters),
                     "storePathRootDir": str(self._root / f"replica-{ordinal}"),
@@ -96,13 +114,17 @@ class ReplicaNodes:
         )
         await node.start()
         self._nodes[ordinal] = node
+        # It begins anew by itself once it is deposed.
+        self._watches[ordinal] = asyncio.create_task(node.wait_failed())
         broker = self.broker(ordinal)
         assert broker.replicas is not None
         self._ports[ordinal] = broker.port, broker.replicas.peers.port
 
     async def stop(self, ordinal: int) -> None:
         """End a replica in order."""
-        await self._nodes.pop(ordinal).shutdown()
+        node = self._nodes.pop(ordinal)
+        await node.shutdown()
+        self._watches.pop(ordinal).cancel()
 
     async def until(self, holds: Callable[[], bool], timeout_s: float = 20) -> None:
         """Wait until something holds."""

@@ -429,6 +429,7 @@ async def test_a_master_without_slaves_shows_its_replication(client: Client) -> 
     assert status["master"] is True
     assert status["masterCommitLogMaxOffset"] == client.broker.store.commit_log.end
     assert (status["inSyncSlaveNums"], status["haConnectionInfo"]) == (0, [])
+    assert "masterAddr" not in status["haClientRuntimeInfo"]
     await client.ok(RequestCode.RESET_MASTER_FLUSH_OFFSET, {"masterFlushOffset": 1})
 
 

@@ -16,12 +16,16 @@ async def _send(nodes: ReplicaNodes, count: int, name: str = "m") -> None:
             await producer.send(Message("topic", f"{name}-{number}".encode()))
 
 
-async def test_a_slave_has_what_was_acknowledged(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+async def test_a_slave_has_what_was_acknowledged(tmp_path: Path, flush: str) -> None:
     """The log of the slave is that of the master, and its queues follow what is confirmed."""
-    async with ReplicaNodes(tmp_path, 2) as nodes:
+    async with ReplicaNodes(tmp_path, 2, {"flushDiskType": flush}) as nodes:
         await nodes.in_sync()
         await _send(nodes, 50)
         assert nodes.log_bytes(1) == nodes.log_bytes(0) != b""
+        if flush == "SYNC_FLUSH":
+            slave_store = nodes.broker(1).store
+            assert slave_store.flushed_offset == slave_store.commit_log.end
         master, slave = nodes.broker(0).store, nodes.broker(1).store
         ends = {key: master.max_offset(*key) for key in master.queue_keys()}
         assert sum(ends.values()) == 50
@@ -116,3 +120,38 @@ async def test_a_new_slave_gets_all_there_is(tmp_path: Path) -> None:
         await nodes.start(2)
         await nodes.in_sync()
         assert nodes.log_bytes(2) == nodes.log_bytes(0)
+
+
+async def test_a_foreign_log_gives_way_to_a_copy(tmp_path: Path) -> None:
+    """A slave whose log is another's moves it aside, and comes back with the master's."""
+    async with ReplicaNodes(tmp_path / "other", 2) as others:
+        await others.in_sync()
+        await _send(others, 7, "foreign")
+    async with ReplicaNodes(tmp_path, 2, {"inSyncReplicas": "1"}) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, 10)
+        await nodes.stop(1)
+        shutil.rmtree(tmp_path / "replica-1")
+        shutil.copytree(tmp_path / "other" / "replica-1", tmp_path / "replica-1")
+        await nodes.start(1)
+        await nodes.in_sync()
+        await nodes.until(lambda: nodes.log_bytes(1) == nodes.log_bytes(0))
+        kept = list((tmp_path / "replica-1" / "mailboat" / "diverged").rglob("commitlog/*"))
+        assert any(b"foreign-3" in path.read_bytes() for path in kept)
+
+
+async def test_an_async_master_answers_by_itself(tmp_path: Path) -> None:
+    """A slave of an ASYNC_MASTER follows it, and its going stops nobody."""
+    options = {"inSyncReplicas": "1"}
+    async with ReplicaNodes(tmp_path, 2, options, master_role="ASYNC_MASTER") as nodes:
+        await nodes.in_sync()
+        await _send(nodes, 20)
+        await nodes.until(lambda: nodes.log_bytes(1) == nodes.log_bytes(0))
+        await nodes.stop(1)
+        await _send(nodes, 5, "alone")
+        await nodes.start(1)
+        await nodes.until(lambda: nodes.log_bytes(1) == nodes.log_bytes(0))
+        store = nodes.broker(1).store
+        await nodes.until(
+            lambda: sum(store.max_offset(*key) for key in store.queue_keys()) == 25,
+        )

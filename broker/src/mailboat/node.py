@@ -75,6 +75,8 @@ class Node:
             found["namesrv"] = self._namesrv_address(self.namesrv)
         if self.broker is not None:
             found["broker"] = self.broker.address
+            if self.broker.replicas is not None and self.broker.replicas.address:
+                found["replicas"] = self.broker.replicas.address
         if self._http_address is not None:
             found["http"] = self._http_address
         return found

@@ -112,7 +112,7 @@ impl<'a> Scan<'a> {
 
     /// Takes a record, and returns the physical offset behind it; none, and it is not taken, where
     ///
-    /// - a checksum does not hold,
+    /// - a checksum does not hold, or it ends as a torn one does: in a zero,
     /// - it is no plain message: of a transaction that is not committed, or one that waits for its
     ///   time and has that in the place of the tagsCode,
     /// - its topic is no folder's name or no text, or its place in the queue none that a broker
@@ -126,7 +126,10 @@ impl<'a> Scan<'a> {
         let is_plain = record.sys_flag & PREPARED_OR_ROLLBACK == 0
             && record.queue_id >= 0
             && (0..=MAX_QUEUE_OFFSET).contains(&record.queue_offset);
-        if !is_plain || (options.sums && !record.checksum_holds()) {
+        if !is_plain
+            || record.bytes.last() == Some(&0)
+            || (options.sums && !record.checksum_holds())
+        {
             return None;
         }
         let place = self.place_of(record)?;

@@ -13,6 +13,7 @@ from mailboat.broker.membership import ConsumerManager, ProducerManager
 from mailboat.broker.offsets import ConsumerOffsetManager
 from mailboat.broker.queue_locks import QueueLockManager
 from mailboat.broker.registration import NamesrvRegistration
+from mailboat.broker.replicas.service import ReplicaService
 from mailboat.broker.retry import RetryService
 from mailboat.broker.schedule import ScheduleMessageService
 from mailboat.broker.sql_filters import SqlFilters
@@ -42,6 +43,12 @@ class BrokerContext(Protocol):
     retry: RetryService
     schedule: ScheduleMessageService
     transactions: TransactionalMessageService
+    replicas: ReplicaService | None
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this broker stores messages: it has no replicas, or leads them."""
+        ...
 
     @property
     def address(self) -> str:

@@ -37,6 +37,7 @@ from mailboat.broker.processors import (
     order,
     producer_admin,
     query,
+    replica_admin,
     reply,
     send_back,
     stats_admin,
@@ -191,6 +192,7 @@ class BrokerController:
         self.registration.broker_id = replicas.registered_id
         self.registration.ha_address = lambda: replicas.address
         self.store.refuses = group.refusal
+        self.store.replica.needed_from = group.needed_from
         self.flush.on_flushed = self._replica_flushed
         self.registration.on_master = replicas.note_master
         return replicas
@@ -419,6 +421,7 @@ class BrokerController:
             order,
             producer_admin,
             query,
+            replica_admin,
             reply,
             send_back,
             stats_admin,

@@ -35,6 +35,7 @@ SUB_COMMANDS: Final[dict[str, SubCommand]] = {
     "topic": SubCommand("topic", "Create, list, show, change and delete topics."),
     "group": SubCommand("group", "Show consumer groups, their members and their lag; change them."),
     "cluster": SubCommand("cluster", "Show clusters and brokers; change the settings of brokers."),
+    "replica": SubCommand("replica", "Show the replicas of a broker; say which of them leads."),
     "message": SubCommand("message", "Find, show and send messages; put dead letters back."),
     "offset": SubCommand("offset", "Show, move and clone the offsets of a consumer group."),
     "store": SubCommand("store", "Check, dump or repair a store directory that is not in use."),

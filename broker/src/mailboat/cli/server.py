@@ -12,10 +12,13 @@ import click
 
 from mailboat.cli.fleet.plan import (
     NAME_SERVER,
+    REPLICAS_SOURCE,
     Fleet,
     check_no_fleet_stores,
+    check_no_other_replicas,
     check_no_single_store,
     plan_fleet,
+    plan_replicas,
     warn_of_stores_beyond,
 )
 from mailboat.cli.logs import configure_logging
@@ -31,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _BROKERS: Final = click.IntRange(1, 100)
+_REPLICAS: Final = click.IntRange(2, 5)
 _PORT: Final = click.IntRange(0, 65_535)
 _FLAG_KEYS: Final[dict[str, dict[Role, tuple[str, ...]]]] = {
     "data_dir": {"standalone": ("storePathRootDir",), "broker": ("storePathRootDir",)},
@@ -76,6 +80,18 @@ def brokers_option() -> Callable[[_Command], _Command]:
         metavar="N",
         help="Run N brokers, a process and so a core each: names <brokerName>-0 and on, stores in "
         "the folders 0 and on of --data-dir, ports ten apart, HTTP ports one apart.",
+    )
+
+
+def replicas_option() -> Callable[[_Command], _Command]:
+    """Add `--replicas`."""
+    return click.option(
+        "--replicas",
+        "replica_count",
+        type=_REPLICAS,
+        metavar="N",
+        help="To try replication out: run N replicas of one broker, a process each, the first as "
+        "master; stores and ports as with --brokers (`mailboat replica --help`).",
     )
 
 
@@ -141,11 +157,12 @@ def run_server(role: Role, flags: dict[str, Any]) -> int:
         overrides=_overrides(role, flags),
     )
     count: int | None = flags.get("broker_count")
-    fleet = None if count is None else plan_fleet(settings, count)
+    replicas: int | None = flags.get("replica_count")
+    fleet = _plan(settings, count, replicas)
     if flags["print_config"]:
         _print_all(settings, fleet)
         return EXIT_OK
-    _check_folder(settings, count)
+    _check_folder(settings, count, replicas)
     debug = bool(click.get_current_context().find_root().meta.get(DEBUG_KEY))
     configure_logging(flags["log_format"], debug=debug, process=fleet and "supervisor")
     beyond = None if count is None else warn_of_stores_beyond(settings, count)
@@ -160,6 +177,22 @@ def run_server(role: Role, flags: dict[str, Any]) -> int:
     )
 
 
+def _plan(settings: Settings, count: int | None, replicas: int | None) -> Fleet | None:
+    """Say which processes there are to be, None for this one.
+
+    Raises:
+        UsageError: there are to be several brokers and several replicas of one.
+        ConfigError: the settings do not allow for so many.
+    """
+    if count is not None and replicas is not None:
+        raise click.UsageError(
+            "--replicas cannot be given with --brokers", click.get_current_context()
+        )
+    if replicas is not None:
+        return plan_replicas(settings, replicas)
+    return None if count is None else plan_fleet(settings, count)
+
+
 def _run_fleet(fleet: Fleet, flags: dict[str, Any]) -> int:
     from mailboat.cli.fleet.supervisor import Supervisor
 
@@ -171,9 +204,12 @@ def _run_fleet(fleet: Fleet, flags: dict[str, Any]) -> int:
     ).run()
 
 
-def _check_folder(settings: Settings, count: int | None) -> None:
-    """Refuse a folder whose stores would not be served with so many brokers."""
-    if count is not None:
+def _check_folder(settings: Settings, count: int | None, replicas: int | None) -> None:
+    """Refuse a folder whose stores would not be served with so many brokers or replicas."""
+    if replicas is not None:
+        check_no_single_store(settings, replicas, REPLICAS_SOURCE)
+        check_no_other_replicas(settings, replicas)
+    elif count is not None:
         check_no_single_store(settings, count)
     elif settings.role != "namesrv":
         check_no_fleet_stores(settings)
@@ -186,6 +222,8 @@ def _overrides(role: Role, flags: dict[str, Any]) -> dict[str, str]:
         value = flags.get(flag)
         if value is not None:
             overrides.update(dict.fromkeys(keys_by_role[role], str(value)))
+    if flags.get("replica_count") is not None:
+        overrides["totalReplicas"] = str(flags["replica_count"])
     if flags["no_http"]:
         overrides["httpPort"] = "-1"
     return overrides | parse_overrides(flags["options"])

@@ -9,6 +9,7 @@ from mailboat.cli.server import (
     brokers_option,
     data_dir_option,
     port_option,
+    replicas_option,
     run_server,
     server_options,
 )
@@ -20,12 +21,14 @@ from mailboat.cli.server import (
 @port_option("--broker-port", "the broker", 10911)
 @port_option("--http-port", "metrics, probes and the admin API", 8080)
 @brokers_option()
+@replicas_option()
 @server_options(default_host="127.0.0.1")
 def command(**flags: Any) -> int:
     """Run a name server and a broker in one process.
 
     Takes every configuration key of a broker; those of the name server that a broker has too carry
     a prefix (namesrvListenPort). Order: default, file, environment (MAILBOAT_FLUSH_DISK_TYPE=...),
-    flags, -o. SIGTERM ends it in order. With --brokers the name server has a process of its own.
+    flags, -o. SIGTERM ends it in order. With --brokers or --replicas the name server has a
+    process of its own.
     """
     return run_server("standalone", flags)

@@ -133,6 +133,10 @@ class MessageStoreConfig:
     """Where a SLAVE finds its master's haListenPort: host:port, of several replicas joined by `;`.
     Default: its name servers say so."""
 
+    ha_secret_file: str = setting("")
+    """File with a secret that all replicas of the group know: who does not is no replica. Default:
+    none, whoever reaches haListenPort is believed. Ours."""
+
     flush_interval_commit_log: int = setting(500, minimum=1, maximum=3_600_000, live=True)
     """Milliseconds between two flushes of the CommitLog under ASYNC_FLUSH. Default 500."""
 

@@ -1,8 +1,8 @@
-"""Bodies that only administrators send or read: 18, 225, 315, 317, 321, 328, 353, 907.
+"""Bodies that only administrators send or read: 18, 225, 315, 317, 321, 328, 353.
 
 Source: apache/rocketmq remoting/protocol/body/{CreateTopicListRequestBody,SubscriptionGroupList,
-BrokerStatsData,ConsumeStatsList,QueryConsumeQueueResponseBody,ProducerTableInfo,GroupForbidden,
-HARuntimeInfo}.java
+BrokerStatsData,ConsumeStatsList,QueryConsumeQueueResponseBody,ProducerTableInfo,GroupForbidden}
+.java
 """
 
 from collections.abc import Iterator, Mapping
@@ -188,23 +188,3 @@ def consume_stats_list_slices(
 def encode_group_forbidden(forbidden: GroupForbidden) -> bytes:
     """Write whether a group may read a topic (353)."""
     return encode_body(forbidden)
-
-
-def encode_master_ha_status(max_physical_offset: int) -> bytes:
-    """Write the replication status of a master without slaves (907)."""
-    return encode_body(
-        {
-            "master": True,
-            "masterCommitLogMaxOffset": max_physical_offset,
-            "inSyncSlaveNums": 0,
-            "haConnectionInfo": [],
-            "haClientRuntimeInfo": {
-                "activated": False,
-                "lastReadTimestamp": 0,
-                "lastWriteTimestamp": 0,
-                "masterFlushOffset": 0,
-                "maxOffset": 0,
-                "transferredByteInSecond": 0,
-            },
-        }
-    )

@@ -65,6 +65,9 @@ class Election:
     def promote(self, *, accepts_loss: bool) -> None:
         """Do nothing: the lease says who leads."""
 
+    def take_over(self) -> None:
+        """Do nothing: the lease says who leads."""
+
     def answered(self, sender: Member, answer: Answer) -> None:
         """Take the answer of another replica."""
         if answer.attempt == self._attempt:

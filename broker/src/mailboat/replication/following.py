@@ -21,6 +21,9 @@ class Following:
         self._acked_end = -1
         self._end_at_beat = -1
         self._epoch_start = 0
+        self.leader_end = 0
+        """How far the leader's log is known to go."""
+
         self.epoch = 0
         self.is_joined = False
 
@@ -55,11 +58,17 @@ class Following:
         end = self._replica.kept_end
         if self.is_joined and (even_if_same or end > self._acked_end):
             self._acked_end = end
-            ack = Ack(self._session, self.epoch, end, self._granted)
+            settings = self._replica.settings
+            counts = settings.by_hand is None or self._replica.durable.is_whole
+            ack = Ack(self._session, self.epoch, end, self._granted, counts)
             self._replica.send(self._ordinal, ack)
 
     def _is_mine(self, frame: Data | Beat) -> bool:
-        return self.is_joined and frame.session == self._session and frame.epoch == self.epoch
+        return self.is_of(frame.session, frame.epoch)
+
+    def is_of(self, session: int, epoch: int) -> bool:
+        """Tell whether a frame belongs to this session."""
+        return self.is_joined and (session, epoch) == (self._session, self.epoch)
 
     def _welcomed(self, welcome: Welcome) -> None:
         """Cut off what the leader does not have, then take over its epochs."""
@@ -69,7 +78,8 @@ class Following:
             replica.send(self._ordinal, Refused(durable.seen))
             return
         end = consistent_end(durable.epochs, replica.end, welcome.epochs, welcome.end)
-        if end is None or (replica.end and end < welcome.start):
+        is_foreign = durable.group not in ("", welcome.group)
+        if is_foreign or end is None or (replica.end and end < welcome.start):
             replica.act(ResetLog())
             replica.stop("the log has nothing in common with the leader's")
             return
@@ -86,10 +96,12 @@ class Following:
         if replica.end < welcome.start:
             replica.act(BeginLog(welcome.start))
             replica.end = replica.flushed_end = welcome.start
-        if (welcome.epoch, welcome.epochs) != (durable.seen, durable.epochs):
-            replica.persist(durable._replace(seen=welcome.epoch, epochs=welcome.epochs))
+        joined = durable._replace(seen=welcome.epoch, epochs=welcome.epochs, group=welcome.group)
+        if joined != durable:
+            replica.persist(joined)
         self.epoch = welcome.epoch
         self._epoch_start = welcome.epochs[-1].start
+        self.leader_end = welcome.end
         self.is_joined = True
         self._heard_s = replica.now_s
         self.acknowledge(even_if_same=True)
@@ -107,6 +119,7 @@ class Following:
     def _follow_beat(self, beat: Beat) -> None:
         replica = self._replica
         self._beat = beat.number
+        self.leader_end = beat.end
         if beat.is_heard:
             replica.promised_until_s = replica.now_s + replica.times.promise_s
             self._granted = beat.number
@@ -114,10 +127,11 @@ class Following:
             replica.authority_heard_until_s = replica.now_s + replica.times.grant_s
         replica.confirm(min(beat.confirmed, replica.end))
         # The leader may not know how much of what it began with is confirmed.
-        if replica.is_suspect and replica.end >= max(self._epoch_start, beat.confirmed):
-            replica.trust()
-        if not replica.durable.is_whole and replica.end >= max(self._epoch_start, beat.confirmed):
-            replica.persist(replica.durable._replace(is_whole=True))
+        if replica.kept_end >= max(self._epoch_start, beat.confirmed):
+            if replica.is_suspect:
+                replica.trust()
+            if replica.knows_newest and not replica.durable.is_whole:
+                replica.persist(replica.durable._replace(is_whole=True))
         self.acknowledge(even_if_same=True)
         if beat.end > replica.end == self._end_at_beat:
             # What was sent between two beats has not come: begin again where the log ends.

@@ -25,6 +25,7 @@ class Welcome:
     """The leader's epochs, and where its log begins and ends: what the follower's is cut by."""
 
     session: int
+    group: str
     epoch: int
     epochs: Epochs
     start: int
@@ -72,23 +73,27 @@ class Ack:
     """A follower has everything below `end`, as durable as the group wants it.
 
     `granted` is the number of the last beat since whose arrival it does not try to lead, 0 if none.
+    `counts`: a message may be confirmed because this follower has it.
     """
 
     session: int
     epoch: int
     end: int
     granted: int
+    counts: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """Somebody who may try to lead asks whether others know better.
 
-    With an `epoch` he asks for the promise to follow nobody of an earlier one any more.
+    With an `epoch` he asks for the promise to follow nobody of an earlier one any more, from
+    whoever knows of none above `known`.
     """
 
     attempt: int
     epoch: int = 0
+    known: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,19 @@ class Answer:
     end: int
     confirmed: int
     is_suspect: bool
+    is_whole: bool
     hears_authority: bool
 
 
-Frame: TypeAlias = Hello | Welcome | Refused | Data | Beat | Ack | Ask | Answer
+@dataclass(frozen=True, slots=True)
+class TakeOver:
+    """The leader of an epoch stops, and a follower that has everything is to lead after it.
+
+    Only where a person says who leads.
+    """
+
+    session: int
+    epoch: int
+
+
+Frame: TypeAlias = Hello | Welcome | Refused | Data | Beat | Ack | Ask | Answer | TakeOver

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from mailboat.replication.actions import Stream, WriteLease
 from mailboat.replication.epochs import epoch_after
 from mailboat.replication.events import Outcome
-from mailboat.replication.frames import Ack, Beat, Frame, Hello, Refused, Welcome
+from mailboat.replication.frames import Ack, Beat, Frame, Hello, Refused, TakeOver, Welcome
 from mailboat.replication.lease import Holder, Lease, Member
 from mailboat.replication.state import ReplicaState
 
@@ -103,6 +103,11 @@ class Leading:
             return "a replica in the in-sync set does not answer"
         return ""
 
+    @property
+    def is_handing_over(self) -> bool:
+        """Whether another one is about to lead."""
+        return self._successor is not None
+
     # -- authority ------------------------------------------------------------------------------
 
     @property
@@ -156,11 +161,15 @@ class Leading:
             return  # The same one twice.
         granted_s = replica.now_s - replica.times.grant_s
         self._sessions[sender] = _Session(hello.session, hello.boot, replica.now_s, granted_s)
-        # What it had is not what it has: it may have been cut, or lost.
-        self.acked.pop(sender, None)
+        # What it had is not what it has: it may have been cut, or lost with the volume.
+        for member in [member for member in self._sessions if member.ordinal == sender.ordinal]:
+            self.acked.pop(member, None)
+            if member != sender:
+                del self._sessions[member]
         epochs = replica.durable.epochs
         start, end = replica.log_start, replica.end
-        welcome = Welcome(hello.session, self.epoch, epochs, start, end, replica.confirmed)
+        group = replica.durable.group
+        welcome = Welcome(hello.session, group, self.epoch, epochs, start, end, replica.confirmed)
         replica.send(sender.ordinal, welcome)
 
     def _acknowledged(self, sender: Member, ack: Ack) -> None:
@@ -173,7 +182,7 @@ class Leading:
         if not session.is_streaming:
             session.is_streaming = True
             replica.act(Stream(sender.ordinal, session.number, self.epoch, ack.end))
-        if ack.end > self.acked.get(sender, -1):
+        if ack.counts and ack.end > self.acked.get(sender, -1):
             self.acked[sender] = ack.end
             self.advance()
 
@@ -270,7 +279,9 @@ class Leading:
     def lease_read(self, lease: Lease | None) -> None:
         """Go on only while the lease says so."""
         replica = self._replica
-        if lease is None or lease.epoch < self.epoch:
+        # By the number of renewals too: what an older set allows is not allowed any more.
+        mine = self.epoch, self._lease.renewals
+        if lease is None or (lease.epoch, lease.renewals) < mine:
             self._write_anew(lease)
         elif lease.epoch > self.epoch or lease.holder != replica.me:
             replica.note_lease(lease)
@@ -290,8 +301,8 @@ class Leading:
     def _write_anew(self, lease: Lease | None) -> None:
         """Write the lease again that was deleted, or went back in time, as a new epoch."""
         replica = self._replica
-        if self._write is not None:
-            return
+        if self._write is not None or replica.settings.by_hand is not None:
+            return  # By hand it was told so before this epoch began.
         seen = max(replica.durable.seen, 0 if lease is None else lease.epoch)
         anew = self._lease._replace(
             epoch=seen + 1, in_sync=self.required(), renewals=self._lease.renewals + 1
@@ -301,7 +312,11 @@ class Leading:
     # -- handing over ---------------------------------------------------------------------------
 
     def hand_over(self, ordinal: int) -> None:
-        """Let a member lead as soon as it has everything; store nothing until then."""
+        """Let a member lead as soon as it has everything; store nothing until then.
+
+        Where a person says who leads, it is told to try; nobody leads until it has found enough
+        others, and nobody but a person says so again.
+        """
         replica = self._replica
         for member in self.recorded - {replica.member}:
             if member.ordinal == ordinal and member in self._sessions:
@@ -315,11 +330,17 @@ class Leading:
         elif self.acked.get(successor, -1) == replica.end == replica.confirmed:
             # Given up before anybody else can have it.
             self._has_renounced = True
-            holder = Holder(*successor, self._sessions[successor].boot)
-            epoch = self.epoch + 1
+            session = self._sessions[successor]
             if replica.settings.by_hand is not None:
-                epoch = epoch_after(self.epoch, successor.ordinal)
+                # Else it might go on by itself after its next start.
+                seen = epoch_after(self.epoch, successor.ordinal)
+                replica.persist(replica.durable._replace(seen=seen))
+                replica.send(successor.ordinal, TakeOver(session.number, self.epoch))
+                replica.stop("handed over")
+                return
             handed = self._lease._replace(
-                holder=holder, epoch=epoch, renewals=self._lease.renewals + 1
+                holder=Holder(*successor, session.boot),
+                epoch=self.epoch + 1,
+                renewals=self._lease.renewals + 1,
             )
             self._write_lease(self._lease.version, handed, ends="handed over")

@@ -18,7 +18,7 @@ from mailboat.replication.events import (
     Ticked,
 )
 from mailboat.replication.following import Following
-from mailboat.replication.frames import Answer, Ask, Frame, Refused
+from mailboat.replication.frames import Answer, Ask, Frame, Refused, TakeOver
 from mailboat.replication.hand_election import HandElection
 from mailboat.replication.leading import Leading
 from mailboat.replication.lease import Lease, Member
@@ -86,10 +86,14 @@ class Replica(ReplicaState):
         entry = EpochStart(lease.epoch, self.end)
         # Durable before the first byte of the epoch.
         durable = self.durable._replace(seen=lease.epoch, epochs=(*epochs, entry), is_whole=True)
+        if self.settings.by_hand is not None and not durable.group:
+            durable = durable._replace(group=self.settings.boot)
         self.persist(durable)
         self.note_lease(lease)
         self.leading = Leading(self, lease, self.end, sent_s, authority_from_s)
         self.act(Lead(lease.epoch, self.end, lost))
+        if self.is_suspect:
+            self.trust()  # What it has is the log of the group from now on.
         self.leading.advance()
 
     # -- events -------------------------------------------------------------------------------
@@ -127,12 +131,16 @@ class Replica(ReplicaState):
         if self.confirmed > self.durable.confirmed and self.now_s >= self._marked_s + 1:
             self._marked_s = self.now_s
             self.persist(self.durable._replace(confirmed=self.confirmed))
+        is_read_due = self.now_s >= self._read_s + self.times.renew_s
         if self.leading is not None:
+            # Where a store keeps the lease, each write of it tells as much.
+            if is_read_due and self.settings.by_hand is not None:
+                self.read_lease()
             self.leading.tick()
             return
         if self.following is not None and self.following.is_lost:
             self.following = None
-        if self.now_s >= self._read_s + self.times.renew_s:
+        if is_read_due:
             self.read_lease()
         self._look_for_leader()
         self.election.consider()
@@ -171,31 +179,39 @@ class Replica(ReplicaState):
 
     def _received(self, sender: Member, frame: Frame) -> None:
         match frame:
-            case Ask(attempt, epoch):
-                self._promise(epoch)
-                self.send(sender.ordinal, self._answer(attempt))
+            case Ask():
+                self._promise(frame)
+                self.send(sender.ordinal, self._answer(frame.attempt))
             case Answer():
                 self.election.answered(sender, frame)
             case Refused(seen):
                 if self.leading is not None and seen > self.leading.epoch:
                     self.stop(f"epoch {seen} has begun")
+            case TakeOver(session, epoch):
+                if self.following is not None and self.following.is_of(session, epoch):
+                    self.election.take_over()
             case _ if self.leading is not None:
                 self.leading.received(sender, frame)
             case _ if self.following is not None:
                 self.following.received(sender, frame)
 
-    def _promise(self, epoch: int) -> None:
+    def _promise(self, ask: Ask) -> None:
         """Follow nobody of an epoch before this one any more, unless somebody leads."""
         hears = self.leading is not None or self.now_s < self.authority_heard_until_s
-        if epoch > self.durable.seen and not hears:
+        if self.durable.seen <= ask.known and self.durable.seen < ask.epoch and not hears:
             self.following = None
-            self.persist(self.durable._replace(seen=epoch))
+            self.persist(self.durable._replace(seen=ask.epoch))
 
     def _answer(self, attempt: int) -> Answer:
         hears = self.has_authority or self.now_s < self.authority_heard_until_s
-        confirmed = max(self.confirmed, self.durable.confirmed)
-        seen = self.durable.seen
-        is_suspect = self.is_suspect
-        if self.settings.by_hand is not None:
-            is_suspect = is_suspect or not self.durable.is_whole
-        return Answer(attempt, seen, self.last_epoch, self.end, confirmed, is_suspect, hears)
+        durable = self.durable
+        return Answer(
+            attempt,
+            durable.seen,
+            self.last_epoch,
+            self.end,
+            max(self.confirmed, durable.confirmed),
+            self.is_suspect,
+            durable.is_whole,
+            hears,
+        )

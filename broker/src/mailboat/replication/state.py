@@ -1,5 +1,6 @@
 """What all parts of a replica know and may ask for."""
 
+import zlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 
@@ -67,8 +68,12 @@ class ReplicaState(ABC):
         self.promised_until_s = now_s + self.times.promise_s
         self.authority_heard_until_s = now_s
         self.is_suspect = self._may_have_lost()
+        self.knows_newest = settings.by_hand is None or durable.is_whole
+        """Whether it follows no leader by mistake that another one has replaced."""
+
         self._actions: list[Action] = []
-        self._next_number = 0
+        # Not those of another run: what was said to that one arrives as long as links hold it back.
+        self._next_number = zlib.crc32(settings.boot.encode()) << 20
         self._read_s = now_s - self.times.renew_s
         if not self.is_suspect:
             self.trust()
@@ -101,8 +106,8 @@ class ReplicaState(ABC):
 
     @property
     def last_epoch(self) -> int:
-        """The newest epoch of which the log may hold something."""
-        return max((entry.epoch for entry in self.durable.epochs), default=0)
+        """The newest epoch whose beginning the log has reached, 0 if none."""
+        return max((e.epoch for e in self.durable.epochs if e.start <= self.end), default=0)
 
     @property
     def kept_end(self) -> int:

@@ -13,13 +13,15 @@ A link is one TCP connection to a replica's `haListenPort`. All numbers are big-
     12      4     CRC32 of the bytes 0 to 11, then of the head; records have their own checksums
 
 The head is the frame as a MessagePack array of its fields, in the order of its class; of `Data`
-without `records`. Both sides begin with `Open`, whoever has connected first.
+without `records`. Both sides begin with `Open`, whoever has connected first. Where they have a
+secret, each answers with `Proof` before it believes anything else.
 """
 
+import hmac
 import struct
 import zlib
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -33,6 +35,7 @@ from mailboat.replication.frames import (
     Frame,
     Hello,
     Refused,
+    TakeOver,
     Welcome,
 )
 
@@ -52,10 +55,12 @@ _MOST_HEAD_BYTES: Final = 4 << 20
 class Open:
     """Who a replica is, and whom it believes to lead: an ordinal, and an epoch (0: nobody).
 
+    `nonce` is another one on each link, empty where this side has no secret.
     `address` is where it listens for other replicas, `client_address` where for clients, and
     `peers` where others listen for replicas, by ordinal.
     """
 
+    nonce: str
     group: str
     ordinal: int
     store_id: str
@@ -71,7 +76,17 @@ class Open:
     epoch: int
 
 
-Message = Open | Frame
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """That a side knows the secret: see `proof`."""
+
+    mac: bytes
+
+
+Told = Open | Frame
+"""What a side that is believed may say."""
+
+Message = Proof | Told
 
 _KINDS: Final[dict[int, type]] = {
     0: Open,
@@ -83,12 +98,23 @@ _KINDS: Final[dict[int, type]] = {
     6: Ack,
     7: Ask,
     8: Answer,
+    9: Proof,
+    10: TakeOver,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
 
+# Of offsets, epochs and ordinals (-1: nobody): far from where arithmetic with them would end.
+_NUMBER_MAX: Final = 1 << 56
+_NUMBER: Final = Annotated[int, msgspec.Meta(ge=-1, le=_NUMBER_MAX)]
+
+
 def _array_of(kind: type) -> Any:
-    types = tuple(field.type for field in fields(kind) if field.name != "records")
+    types = tuple(
+        _NUMBER if field.type is int else field.type
+        for field in fields(kind)
+        if field.name != "records"
+    )
     return tuple.__class_getitem__(types)
 
 
@@ -113,6 +139,16 @@ def encode(message: Message) -> bytes:
     prefix = _PREFIX.pack(FIRST_BYTE, VERSION, _NUMBERS[kind], len(head), records_bytes, 0)
     checked = zlib.crc32(head, zlib.crc32(prefix[:_CHECKED_BYTES]))
     return prefix[:_CHECKED_BYTES] + checked.to_bytes(4, "big") + head
+
+
+def proof(secret: bytes, *, has_connected: bool, own_nonce: str, other_nonce: str) -> Proof:
+    """Return what shows the other side that this one knows the secret.
+
+    HMAC-SHA256 of who shows it and both nonces, so that nothing heard before is of use.
+    """
+    side = "from" if has_connected else "to"
+    text = f"mailboat link {side} {own_nonce} {other_nonce}".encode()
+    return Proof(hmac.digest(secret, text, "sha256"))
 
 
 class Decoder:
@@ -167,6 +203,8 @@ def _decode(number: int, head: bytes, records: bytes) -> Message:
     except (msgspec.MsgspecError, ValueError) as error:
         raise RemoteProtocolError(f"a frame of kind {number} cannot be read: {error}") from error
     kind = _KINDS[number]
+    if kind is Welcome and not all(0 <= n <= _NUMBER_MAX for entry in values[3] for n in entry):
+        raise RemoteProtocolError("an epoch of a welcome is out of range")
     if kind is Data:
         values = (*values, records)
     message: Message = kind(*values)

@@ -13,6 +13,8 @@
     <root>/mailboat/flushed                          ours: how far the CommitLog is durable
     <root>/mailboat/deletedTopics.json               ours: records that belong to nobody any more
     <root>/mailboat/quarantine/                      ours: copies of damaged bytes
+    <root>/mailboat/replica.json                     ours: what a replica must not forget
+    <root>/mailboat/diverged/                        ours: what a replica had and its master has not
 
 Source: apache/rocketmq store/config/StorePathConfigHelper.java.
 """

@@ -113,8 +113,7 @@ class MessageStore:
         self._deleted = DeletedTopics(disk, self.paths.deleted_topics)
         self.is_sync_flush = config.flush_disk_type == "SYNC_FLUSH"
         self.is_replicated = config.broker_role != "ASYNC_MASTER"
-        # Whether what is written waits for a flush, or for other replicas, before it is shown.
-        self.holds_back = self.is_sync_flush or self.is_replicated
+        self.holds_back = self.is_sync_flush or self.is_replicated  # what is written, for a while
         self.dispatch = self._make_dispatch()
         self.replica = ReplicaLog(disk, self.commit_log, self.dispatch, self._deleted)
         self.lookup = Lookup(
@@ -564,7 +563,8 @@ class MessageStore:
 
     def clean(self) -> int:
         """Look at the disk and delete the segments that may go; return how many went."""
-        safe_offset = min(self.flushed_offset, self._checkpoint_offset)
+        needed_from = self.replica.needed_from()
+        safe_offset = min(self.flushed_offset, self._checkpoint_offset, needed_from)
         end = self.commit_log.end
         deleted, is_blocked = self.cleaner.round(safe_offset, self._derived_refusal)
         if deleted or is_blocked:

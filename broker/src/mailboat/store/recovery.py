@@ -174,7 +174,6 @@ class Scanner:
         """Read one segment on from `report.end`; tell whether the log goes on behind it."""
         reader = SegmentReader(segment)
         position = blocks_from = report.end - segment.start
-        check_crc = self._check_crc
         while position < segment.size_bytes:
             if on_block is not None and position >= blocks_from:
                 taken = self._offer(reader, segment.start + position, position, on_block)
@@ -184,7 +183,7 @@ class Scanner:
                     _note(report, segment, position, taken)
                     continue
             try:
-                view, parts = _checked(reader, position) if check_crc else reader.record(position)
+                view, parts = self._record(reader, segment, position)
             except (ValueError, UnreadableError) as exc:
                 is_unreadable = isinstance(exc, UnreadableError)
                 if not is_unreadable and _is_filler(reader, position):
@@ -204,6 +203,24 @@ class Scanner:
             _note(report, segment, position, Taken(size_bytes, 1, stored_ms, stored_ms))
         report.end = segment.end
         return True
+
+    def _record(
+        self, reader: SegmentReader, segment: Segment, position: int
+    ) -> tuple[memoryview, RecordParts]:
+        """Return bytes that hold the record at a position, and its parts in them.
+
+        Raises:
+            ValueError: there is no good record; the text says why.
+            UnreadableError: it cannot be read.
+            OSError: it cannot be read now.
+        """
+        view, parts = _checked(reader, position) if self._check_crc else reader.record(position)
+        is_unflushed = self._mark is not None and segment.start + position >= self._mark
+        # Where the tear goes through the name of the checksum's property, only the body has one.
+        if is_unflushed and parts.properties_at < parts.properties_end:
+            if not view[parts.properties_end - 1]:
+                raise ValueError("the end of the record is missing")
+        return view, parts
 
     def _offer(
         self, reader: SegmentReader, physical_offset: int, position: int, on_block: BlockListener

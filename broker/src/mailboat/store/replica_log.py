@@ -49,6 +49,9 @@ class ReplicaLog:
         self._dispatch = dispatch
         self._deleted = deleted
         self.flusher: Flusher | None = None
+        self.needed_from: Callable[[], int] = lambda: commit_log.end
+        """Says from which physical offset on other replicas may lack the log: it is not deleted."""
+
         self.confirmed_offset = 0
         """The physical offset below which every replica that counts has the log."""
 

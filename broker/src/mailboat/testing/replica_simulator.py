@@ -57,7 +57,7 @@ class _Streaming:
 
 
 @dataclass
-class _Machine:
+class Machine:
     """One replica's disk, and the process on it while there is one."""
 
     ordinal: int
@@ -65,12 +65,16 @@ class _Machine:
     durable: Durable
     log: list[Record] = field(default_factory=list)
     flushed: int = 0
+    agreed: int = 0
+    """How much of the log is known to be what was confirmed."""
+
     kernel_boot: int = 1
     process: Replica | None = None
     streams: dict[int, _Streaming] = field(default_factory=dict)
 
     @property
     def member(self) -> Member:
+        """The replica, as the recorded set names it."""
         return Member(self.ordinal, self.durable.store_id)
 
 
@@ -85,27 +89,38 @@ class Group:
         self.now_s = 100.0
         self.is_sync_flush = is_sync_flush
         self.has_faults = True
+        self._heals = False
         self.waits_for_person = False
+        self.set_back = self.losses = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count(1)
         self._machines = [
-            _Machine(ordinal, self.random.uniform(0.85, 1.2), Durable(f"s{ordinal}"))
+            Machine(ordinal, self.random.uniform(0.85, 1.2), Durable(f"s{ordinal}"))
             for ordinal in range(size)
         ]
         self._blocked: set[tuple[int, int]] = set()
+        # Links on which beats get through, and no messages.
+        self._clogged: set[tuple[int, int]] = set()
         self._is_lease_away: set[int] = set()
         self._arrivals_s: dict[tuple[int, int], float] = {}
         members = frozenset(machine.member for machine in self._machines)
         self.lease = Lease(1, None, 0, members, min_in_sync)
+        self._stored: Lease | None = self.lease
+        self._leases = [self.lease]
+        self._version = 1
         # What was ever shown, and answered, by physical offset.
         self.confirmed: list[Record] = []
         self.acknowledged_end = 0
         self._leaders: dict[int, Holder] = {}
-        self._starts: dict[int, int] = {}
         for machine in self._machines:
             self._start(machine)
         self._at(0.05, self._send_a_message)
         self._at(1.0, self._fail)
+
+    @property
+    def leaders(self) -> int:
+        """How many epochs were led."""
+        return len(self._leaders)
 
     # -- running ------------------------------------------------------------------------------
 
@@ -120,30 +135,56 @@ class Group:
             InvariantError: they do not.
         """
         self.has_faults = False
-        self._blocked.clear()
-        self._is_lease_away.clear()
+        self._heals = True
+        self._mend_links()
         for machine in self._machines:
             if machine.process is None:
                 self._start(machine)
-        self._run_until(self.now_s + seconds)
-        before = self.acknowledged_end
-        self._run_until(self.now_s + 3)
-        leaders = [m for m in self._machines if m.process is not None and m.process.leading]
-        if not leaders and self.lease.in_sync - {machine.member for machine in self._machines}:
-            # Of a set that lost a volume, and whose others may have lost what they had not
-            # flushed, nobody may lead by himself.
+        end_s = self.now_s + seconds
+        while True:
+            before = self.acknowledged_end
+            self._run_until(self.now_s + 3)
+            lack = self._lack(before)
+            if not lack:
+                return
+            if self.now_s >= end_s:
+                break
+        if self._may_wait_for_person():
             self.waits_for_person = True
             return
-        if len(leaders) != 1 or self.acknowledged_end == before:
-            raise InvariantError(f"I16: {len(leaders)} lead, {before} messages acknowledged")
-        ends = {len(machine.log) for machine in self._machines}
+        raise InvariantError(f"I16: {lack}")
+
+    def _lack(self, acknowledged_before: int) -> str:
+        """Say what the group still lacks to be whole."""
+        leaders = [m for m in self._machines if m.process is not None and m.process.leading]
+        if len(leaders) != 1 or self.acknowledged_end == acknowledged_before:
+            return f"{len(leaders)} lead, {acknowledged_before} messages acknowledged"
+        end = max(len(machine.log) for machine in self._machines)
         for machine in self._machines:
+            if len(machine.log) < end - 20 or not self._agrees(machine, self.acknowledged_end - 20):
+                return f"replica {machine.ordinal} has another log"
             shorter = min(len(machine.log), len(leaders[0].log))
-            if (
-                max(ends) - len(machine.log) > 20
-                or machine.log[:shorter] != leaders[0].log[:shorter]
-            ):
-                raise InvariantError(f"I16: replica {machine.ordinal} has another log")
+            if machine.log[:shorter] != leaders[0].log[:shorter]:
+                return f"replica {machine.ordinal} has another tail"
+        return ""
+
+    def _may_wait_for_person(self) -> bool:
+        """Tell whether nobody may lead by himself.
+
+        A set that lost a volume, and whose others may have lost what they had not flushed; or a
+        lease that went back in time while nobody led.
+        """
+        if any(m.process is not None and m.process.leading for m in self._machines):
+            return False
+        return (
+            bool(self.lease.in_sync - {machine.member for machine in self._machines})
+            or self._stored is not self.lease
+        )
+
+    def _mend_links(self) -> None:
+        self._blocked.clear()
+        self._clogged.clear()
+        self._is_lease_away.clear()
 
     def _run_until(self, end_s: float) -> None:
         while self._queue and self._queue[0][0] <= end_s:
@@ -156,23 +197,18 @@ class Group:
 
     # -- processes ------------------------------------------------------------------------------
 
-    def _start(self, machine: _Machine) -> None:
-        boot = f"b{next(self._count)}"
-        settings = Settings(
-            machine.ordinal,
-            boot,
-            f"k{machine.kernel_boot}",
-            is_sync_flush=self.is_sync_flush,
-        )
+    def _start(self, machine: Machine) -> None:
         machine.streams.clear()
         machine.flushed = len(machine.log)
         now_s = self.now_s * machine.rate
+        settings = self._settings(machine)
         process = machine.process = Replica(settings, machine.durable, len(machine.log), now_s)
 
         def tick() -> None:
             if machine.process is not process:
                 return
-            if machine.flushed < len(machine.log) and self.random.random() < 0.5:
+            flushes = self.random.random() < (0.5 if self.is_sync_flush else 0.03)
+            if machine.flushed < len(machine.log) and flushes:
                 machine.flushed = len(machine.log)
                 self._tell(machine, LogFlushed(machine.flushed))
             self._tell(machine, Ticked())
@@ -181,7 +217,15 @@ class Group:
 
         self._at(self.random.random() * _TICK_S, tick)
 
-    def _tell(self, machine: _Machine, event: Event) -> None:
+    def _settings(self, machine: Machine) -> Settings:
+        return Settings(
+            machine.ordinal,
+            f"b{next(self._count)}",
+            f"k{machine.kernel_boot}",
+            is_sync_flush=self.is_sync_flush,
+        )
+
+    def _tell(self, machine: Machine, event: Event) -> None:
         process = machine.process
         if process is None:
             return
@@ -193,39 +237,51 @@ class Group:
                 break
         self._check_authority()
 
-    def _kill(self, machine: _Machine) -> None:
+    def kill(self, ordinal: int, *, until_healed: bool = False) -> None:
+        """End a process; it begins anew after a few seconds, or with `heal`."""
+        if until_healed:
+            self._machines[ordinal].process = None
+        else:
+            self._kill(self._machines[ordinal])
+
+    def _kill(self, machine: Machine, longest_s: float = 6.0) -> None:
         machine.process = None
         machine.streams.clear()
+        # What a dead process sent may be late; a new connection does not wait for it.
+        for pair in [pair for pair in self._arrivals_s if machine.ordinal in pair]:
+            del self._arrivals_s[pair]
 
         def start() -> None:
             if machine.process is None:
                 self._start(machine)
 
-        self._at(self.random.uniform(0.3, 6.0), start)
+        self._at(self.random.uniform(0.3, longest_s), start)
 
-    def _cut_power(self, machine: _Machine) -> None:
+    def _cut_power(self, machine: Machine) -> None:
         """Lose some of what was not flushed, for good."""
-        kept = self.random.randint(machine.flushed, len(machine.log))
-        del machine.log[kept:]
-        machine.flushed = kept
+        self._cut_log(machine, self.random.randint(machine.flushed, len(machine.log)))
+        machine.flushed = len(machine.log)
         machine.kernel_boot += 1
         self._kill(machine)
         self._check_copies()
 
-    def _lose_disk(self, machine: _Machine) -> None:
+    def _lose_disk(self, machine: Machine) -> None:
         """Replace the volume by an empty one."""
         machine.durable = Durable(f"s{next(self._count)}")
-        machine.log.clear()
-        machine.flushed = 0
+        self._cut_log(machine, 0)
         self._kill(machine)
 
-    def _perform(self, machine: _Machine, process: Replica, action: actions.Action) -> None:
+    def _cut_log(self, machine: Machine, end: int) -> None:
+        del machine.log[end:]
+        machine.flushed = min(machine.flushed, end)
+        machine.agreed = min(machine.agreed, end)
+
+    def _perform(self, machine: Machine, process: Replica, action: actions.Action) -> None:
         match action:
             case actions.Persist(state):
                 machine.durable = state
             case actions.CutLog(end):
-                del machine.log[end:]
-                machine.flushed = min(machine.flushed, end)
+                self._cut_log(machine, end)
                 self._check_copies()
             case actions.ResetLog():
                 self._lose_disk(machine)
@@ -248,11 +304,16 @@ class Group:
             case actions.Stop():
                 self._kill(machine)
             case actions.Alarm(text):
-                raise InvariantError(f"I11: {text}")
+                self._alarm(machine, text)
+
+    def _alarm(self, machine: Machine, text: str) -> None:
+        if not self.losses:
+            raise InvariantError(f"I11: {text}")
+        self._lose_disk(machine)  # As the person decides, who was told of the loss.
 
     # -- network --------------------------------------------------------------------------------
 
-    def _send(self, machine: _Machine, ordinal: int, frame: frames.Frame) -> None:
+    def _send(self, machine: Machine, ordinal: int, frame: frames.Frame) -> None:
         sender = machine.member
         pair = machine.ordinal, ordinal
         target = self._machines[ordinal]
@@ -261,21 +322,24 @@ class Group:
             if pair not in self._blocked:
                 self._tell(target, Received(sender, frame))
 
-        chance = self.random.random() if self.has_faults else 1.0
+        chance = self.random.random() if self.has_faults else 0.5
         if chance < 0.01 or pair in self._blocked:
             return
         # In order, as a connection delivers them, but for what comes a second time.
-        arrival_s = self.now_s + self.random.uniform(0.001, 0.03)
+        most_s = 3.0 if chance > 0.998 else 0.03
+        arrival_s = self.now_s + self.random.uniform(0.001, most_s)
         arrival_s = self._arrivals_s[pair] = max(arrival_s, self._arrivals_s.get(pair, 0.0))
         self._at(arrival_s - self.now_s, arrive)
         if chance < 0.03:
             self._at(self.random.uniform(0.01, 4.0), arrive)
 
-    def _pump(self, machine: _Machine) -> None:
+    def _pump(self, machine: Machine) -> None:
         process = machine.process
         for ordinal, stream in machine.streams.items():
             if process is None or process.leading is None or process.leading.epoch != stream.epoch:
                 return
+            if (machine.ordinal, ordinal) in self._clogged:
+                continue
             while stream.at < len(machine.log):
                 records = tuple(machine.log[stream.at : stream.at + _CHUNK])
                 end = stream.at + len(records)
@@ -285,17 +349,20 @@ class Group:
 
     # -- the lease ------------------------------------------------------------------------------
 
-    def _read_lease(self, machine: _Machine, process: Replica) -> None:
-        def answer() -> None:
-            lease = self.lease
+    def _read_lease(self, machine: Machine, process: Replica) -> None:
+        def read() -> None:
+            lease = self._stored
+            self._at(self.random.uniform(0.001, 0.02), lambda: answer(lease))
+
+        def answer(lease: Lease | None) -> None:
             if machine.process is process and machine.ordinal not in self._is_lease_away:
                 self._tell(machine, LeaseRead(lease))
 
-        self._at(self.random.uniform(0.005, 0.05), answer)
+        self._at(self.random.uniform(0.001, 0.03), read)
 
     def _write_lease(
         self,
-        machine: _Machine,
+        machine: Machine,
         process: Replica,
         request: int,
         replaced: int | None,
@@ -311,11 +378,13 @@ class Group:
         def apply() -> None:
             written = None
             outcome = Outcome.CONFLICT
-            if self.lease.version == replaced:
+            if (None if self._stored is None else self._stored.version) == replaced:
                 outcome = Outcome.APPLIED
-                written = lease._replace(version=self.lease.version + 1)
+                self._version += 1
+                written = lease._replace(version=self._version)
                 self._check_lease(written)
-                self.lease = written
+                self.lease = self._stored = written
+                self._leases.append(written)
                 self._check_copies()
             if chance >= 0.05:
                 self._at(0.005, lambda: answer(outcome, written))
@@ -332,8 +401,8 @@ class Group:
         for machine in self._machines:
             process = machine.process
             if process is not None and process.leading is not None and not process.refusal():
-                record = Record(process.leading.epoch, next(self._count))
-                machine.log.append(record)
+                for _ in range(self.random.choice((1, 1, 1, 6))):
+                    machine.log.append(Record(process.leading.epoch, next(self._count)))
                 self._tell(machine, LogAppended(len(machine.log)))
                 if self.random.random() < 0.7:
                     self._pump(machine)
@@ -345,24 +414,33 @@ class Group:
             return
         machine = self.random.choice(self._machines)
         other = self.random.choice(self._machines)
-        match self.random.randrange(10):
+        pair = machine.ordinal, other.ordinal
+        match self.random.randrange(12):
             case 0:
                 self._kill(machine)
             case 1:
                 self._cut_power(machine)
             case 2:
-                self._blocked.add((machine.ordinal, other.ordinal))
+                self._blocked.add(pair)
             case 3:
-                for peer in self._machines:
-                    self._blocked |= {
-                        (machine.ordinal, peer.ordinal),
-                        (peer.ordinal, machine.ordinal),
-                    }
+                self._split()
             case 4:
-                self._is_lease_away.add(machine.ordinal)
+                self._clogged.add(pair)
             case 5 | 6:
-                self._blocked.clear()
-                self._is_lease_away.clear()
+                self._mend_links()
+            case number:
+                self._fail_otherwise(number, machine, other)
+
+    def _split(self) -> None:
+        """Let no frame pass between some replicas and the others, and all pass elsewhere."""
+        self._mend_links()
+        some = self.random.randrange(1, (1 << len(self._machines)) - 1)
+        sides = [some >> machine.ordinal & 1 for machine in self._machines]
+        for machine, side in enumerate(sides):
+            self._blocked |= {(machine, peer) for peer, its in enumerate(sides) if its != side}
+
+    def _fail_otherwise(self, number: int, machine: Machine, other: Machine) -> None:
+        match number:
             case 7:
                 self._tell(machine, HandOver(other.ordinal))
             case 8:
@@ -373,21 +451,44 @@ class Group:
                 lost = machine.member in self.lease.in_sync
                 if not lost or len(self.lease.in_sync) > self.lease.min_in_sync + 1:
                     self._lose_disk(machine)
+            case 10:
+                self._is_lease_away.add(machine.ordinal)
+            case 11:
+                self._set_back_lease()
+
+    def _set_back_lease(self) -> None:
+        """Lose the lease, or put an old one in its place, where a leader lives to write it anew.
+
+        All know the present epoch, and nothing else fails for a while: what an old set allows a
+        replica that knows no better, with everybody else away, is lost.
+        """
+        led = any(m.process is not None and m.process.has_authority for m in self._machines)
+        all_know = all(m.process and m.durable.seen == self.lease.epoch for m in self._machines)
+        if not led or not all_know:
+            return
+        self.set_back += 1
+        self._mend_links()
+        self.has_faults = False
+        self._version += 1
+        old = self.random.choice([None, *self._leases[-20:]])
+        self._stored = None if old is None else old._replace(version=self._version)
+
+        def go_on() -> None:
+            self.has_faults = not self._heals
+
+        self._at(12.0, go_on)
 
     # -- invariants -----------------------------------------------------------------------------
 
     def _check_authority(self) -> None:
-        holders = [
-            machine.ordinal
-            for machine in self._machines
-            if machine.process is not None
-            and machine.process.leading is not None
-            and self._has_authority(machine, machine.process)
-        ]
+        leading = [m for m in self._machines if m.process is not None and m.process.leading]
+        if len(leading) < 2:
+            return
+        holders = [m.ordinal for m in leading if m.process and self._has_authority(m, m.process)]
         if len(holders) > 1:
             raise InvariantError(f"I8: {holders} have authority")
 
-    def _has_authority(self, machine: _Machine, process: Replica) -> bool:
+    def _has_authority(self, machine: Machine, process: Replica) -> bool:
         before_s, process.now_s = process.now_s, self.now_s * machine.rate
         try:
             return process.has_authority
@@ -395,30 +496,48 @@ class Group:
             process.now_s = before_s
 
     def _check_leader(
-        self, machine: _Machine, process: Replica, epoch: int, start: int, *, may_have_lost: bool
+        self, machine: Machine, process: Replica, epoch: int, start: int, *, may_have_lost: bool
     ) -> None:
-        if self._leaders.setdefault(epoch, process.me) != process.me:
+        before = self._leaders.setdefault(epoch, process.me)
+        if before != process.me and self._is_known(epoch, before, machine):
             raise InvariantError(f"I1: two lead epoch {epoch}")
-        if self._starts.setdefault(epoch, start) != start:
-            raise InvariantError(f"I1: epoch {epoch} begins twice")
+        self._leaders[epoch] = process.me
         if EpochStart(epoch, start) not in machine.durable.epochs:
             raise InvariantError(f"I1: epoch {epoch} is not durable")
-        if process.is_suspect and not may_have_lost:
+        if not may_have_lost:
+            self._check_not_suspect(machine)
+            self._check_copy(machine, "I4")
+            return
+        # All members lost power: it is reported, and forgiven.
+        self.losses += 1
+        while not self._agrees(machine, len(self.confirmed)):
+            self.confirmed.pop()
+        self.acknowledged_end = min(self.acknowledged_end, len(self.confirmed))
+        for other in self._machines:
+            other.agreed = min(other.agreed, len(self.confirmed))
+
+    def _is_known(self, epoch: int, leader: Holder, new: Machine) -> bool:
+        """Tell whether anybody still has something of an epoch whose leader may have lost it."""
+        if leader.member == new.member:
+            return True
+        return any(
+            machine.member == leader.member
+            or any(entry.epoch == epoch for entry in machine.durable.epochs)
+            for machine in self._machines
+            if machine is not new
+        )
+
+    def _check_not_suspect(self, machine: Machine) -> None:
+        if self._is_suspect(machine):
             raise InvariantError(
                 f"I10: replica {machine.ordinal} may have lost something, and leads"
             )
-        if not may_have_lost:
-            self._check_copy(machine, "I4")
-        elif len(machine.log) < self.acknowledged_end:
-            # All members lost power: it is reported, and forgiven.
-            self.acknowledged_end = len(machine.log)
-            del self.confirmed[len(machine.log) :]
 
-    def _check_confirmed(self, machine: _Machine, process: Replica, end: int) -> None:
+    def _check_confirmed(self, machine: Machine, process: Replica, end: int) -> None:
         if end > len(machine.log):
             raise InvariantError(f"I5: {end} confirmed, the log ends at {len(machine.log)}")
         known = min(end, len(self.confirmed))
-        if machine.log[:known] != self.confirmed[:known]:
+        if not self._agrees(machine, known):
             raise InvariantError("I6: what could be read is another message now")
         self.confirmed += machine.log[known:end]
         if process.leading is not None and end > self.acknowledged_end:
@@ -436,13 +555,22 @@ class Group:
             if machine.member in self.lease.in_sync and not self._is_suspect(machine):
                 self._check_copy(machine, "I3")
 
-    def _is_suspect(self, machine: _Machine) -> bool:
+    def _is_suspect(self, machine: Machine) -> bool:
         is_same_run = machine.durable.trusted_boot in ("", f"k{machine.kernel_boot}")
         return not self.is_sync_flush and not is_same_run
 
-    def _check_copy(self, machine: _Machine, name: str) -> None:
+    def _check_copy(self, machine: Machine, name: str) -> None:
         end = self.acknowledged_end
-        if machine.log[:end] != self.confirmed[:end]:
+        if not self._agrees(machine, end):
             raise InvariantError(f"{name}: replica {machine.ordinal} lacks what was acknowledged")
         if self.is_sync_flush and name == "I3" and machine.flushed < end:
             raise InvariantError(f"{name}: replica {machine.ordinal} has not flushed it")
+
+    def _agrees(self, machine: Machine, end: int) -> bool:
+        """Tell whether a log has what was confirmed below `end`."""
+        at = machine.agreed
+        if at < end:
+            if machine.log[at:end] != self.confirmed[at:end]:
+                return False
+            machine.agreed = end
+        return True

@@ -219,7 +219,9 @@ def serving_broker(context: WebContext) -> BrokerController:
     """
     broker = context.broker
     if broker is None or not broker.store.is_open:
-        raise web.HTTPServiceUnavailable(text=f"the broker is {context.phase}; try again later")
+        # A master that was deposed begins anew while its process serves.
+        phase = context.phase if broker is None or context.phase != "serving" else broker.phase
+        raise web.HTTPServiceUnavailable(text=f"the broker is {phase}; try again later")
     return broker
 
 

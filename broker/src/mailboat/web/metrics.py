@@ -26,6 +26,7 @@ from mailboat.remoting.turns import SERVER, asker, in_turns
 from mailboat.web.context import WebContext
 from mailboat.web.delay_metrics import delay_metrics
 from mailboat.web.lag import Steps, largest_lags
+from mailboat.web.replica_metrics import replica_metrics
 from mailboat.web.store_metrics import store_metrics
 from mailboat.web.transaction_metrics import transaction_metrics
 
@@ -156,6 +157,8 @@ class ProcessMetrics(Collector):
             yield from store_metrics(broker, context.settings)
             yield from delay_metrics(broker.schedule, broker.retry)
             yield from transaction_metrics(broker.transactions)
+            if broker.replicas is not None and broker.replicas.is_begun:
+                yield from replica_metrics(broker.replicas.report())
             yield self._lags.metric()
 
 

@@ -7,7 +7,17 @@ from aiohttp import web
 
 from mailboat import __version__
 from mailboat.broker.pressure_watch import MAX_WAIT_S
-from mailboat.web import administration, api, declarations, probes, produce, replies, retention
+from mailboat.broker.replicas.report import ReplicaReport
+from mailboat.web import (
+    administration,
+    api,
+    declarations,
+    probes,
+    produce,
+    replication,
+    replies,
+    retention,
+)
 
 _JSON: Final = "application/json"
 _PAGE: Final = [
@@ -151,6 +161,36 @@ _OPERATIONS: Final = [
         | _NOT_STARTED,
         body=dict[str, str],
         method="patch",
+    ),
+    _Operation(
+        "/api/v1/replica",
+        "How this replica and its group are.",
+        ReplicaReport,
+        {404: "The broker has no replicas.", **_NOT_STARTED},
+    ),
+    _Operation(
+        "/api/v1/replica/promote",
+        "Let this replica lead; answered once it does, or says why not (10 s).",
+        replication.LeaderBody,
+        {
+            404: "The broker has no replicas.",
+            409: "It does not lead; the body says why.",
+            **_NOT_STARTED,
+        },
+        body=replication.PromotionBody,
+        method="post",
+    ),
+    _Operation(
+        "/api/v1/replica/handover",
+        "Let another replica lead in place of this one; answered once it is to, or says why not.",
+        replication.LeaderBody,
+        {
+            404: "The broker has no replicas.",
+            409: "Nobody else leads; the body says why.",
+            **_NOT_STARTED,
+        },
+        body=replication.HandoverBody,
+        method="post",
     ),
     _Operation(
         "/api/v1/retention",

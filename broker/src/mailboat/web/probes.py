@@ -1,8 +1,9 @@
 """Probes for Kubernetes: is the process alive, does it serve, has it started.
 
     /livez     503 once a background task died or stalled: only a restart helps
-    /readyz    503 while clients are not served, when the store has failed, or while no client finds
-               the broker because another one has its name
+    /readyz    503 while clients are not served, when the store has failed, while no client finds
+               the broker because another one has its name, or while it is a replica that neither
+               leads nor follows
     /startupz  503 until the start is finished; the body says how far it is
 
 A full disk is *not* unready: consumers go on reading, and only then is there room again.
@@ -11,6 +12,7 @@ A full disk is *not* unready: consumers go on reading, and only then is there ro
 import msgspec
 from aiohttp import web
 
+from mailboat.broker.replicas.report import ReplicaReport
 from mailboat.web.context import WebContext
 from mailboat.web.replies import reply
 
@@ -105,4 +107,17 @@ class Probes:
         if failure is not None or context.broker is None:
             return failure
         broker = context.broker
-        return broker.store.commit_log.failure or broker.registration.displacement()
+        if broker.phase not in ("serving", "draining"):
+            return f"the broker is {broker.phase}"  # A master that was deposed begins anew.
+        return (
+            broker.store.commit_log.failure
+            or broker.registration.displacement()
+            or (None if broker.replicas is None else _unready_replica(broker.replicas.report()))
+        )
+
+
+def _unready_replica(report: ReplicaReport) -> str | None:
+    """Say why a replica is of no use; a slave that follows is, and a master that takes nothing."""
+    if report.role != "joining":
+        return None
+    return report.alarm or "this replica neither leads nor follows a master"

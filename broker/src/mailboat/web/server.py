@@ -19,6 +19,7 @@ from mailboat.web import (
     openapi,
     probes,
     produce,
+    replication,
     retention,
 )
 from mailboat.web.context import WebContext
@@ -47,6 +48,7 @@ def build_app(context: WebContext) -> web.Application:
         administration.add_routes(app, context)
         declarations.add_routes(app, context)
         retention.add_routes(app, context)
+        replication.add_routes(app, context)
     openapi.add_routes(app)
     return app
 

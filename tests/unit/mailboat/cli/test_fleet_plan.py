@@ -6,8 +6,10 @@ import pytest
 
 from mailboat.cli.fleet.plan import (
     check_no_fleet_stores,
+    check_no_other_replicas,
     check_no_single_store,
     plan_fleet,
+    plan_replicas,
     warn_of_stores_beyond,
 )
 from mailboat.config import Role, Settings, effective_values, load_settings
@@ -141,3 +143,48 @@ def test_stores_in_numbered_folders_are_those_of_several(tmp_path: Path) -> None
     assert "--brokers 2 (folders 2, 10)" in warning
     assert warning.endswith("with --brokers 11")
     check_no_single_store(one, 2)
+
+
+def test_replicas_have_one_name_and_follow_the_first() -> None:
+    """brokerIds from 0, the first one a master; each listens for the others behind its own port."""
+    fleet = plan_replicas(settings(storePathRootDir="/d"), 3)
+    assert fleet.is_group
+    assert list(fleet.brokers) == ["broker-a-0", "broker-a-1", "broker-a-2"]
+    replicas = list(fleet.brokers.values())
+    assert {each.broker.broker_name for each in replicas} == {"broker-a"}
+    assert [each.broker.broker_id for each in replicas] == [0, 1, 2]
+    assert [each.store.broker_role for each in replicas] == ["SYNC_MASTER", "SLAVE", "SLAVE"]
+    assert [each.broker.listen_port for each in replicas] == [10_911, 10_921, 10_931]
+    assert [each.store.ha_listen_port for each in replicas] == [10_912, 10_922, 10_932]
+    assert [each.broker.http_port for each in replicas] == [8_080, 8_081, 8_082]
+    assert [each.store.store_path_root_dir for each in replicas] == ["/d/0", "/d/1", "/d/2"]
+    assert {(each.store.total_replicas, each.store.in_sync_replicas) for each in replicas} == {
+        (3, 2)
+    }
+    assert replicas[1].sources["totalReplicas"] == "--replicas"
+    free = plan_replicas(settings(listenPort="0"), 2).brokers["broker-a-1"]
+    assert (free.broker.listen_port, free.store.ha_listen_port) == (0, 0)
+
+
+def test_replicas_keep_what_was_chosen() -> None:
+    """How many are in sync, and an ASYNC_MASTER, whose slaves are not waited for."""
+    three = plan_replicas(settings(inSyncReplicas="3", totalReplicas="3"), 3)
+    assert {each.store.in_sync_replicas for each in three.brokers.values()} == {3}
+    loose = plan_replicas(settings(brokerRole="ASYNC_MASTER"), 2)
+    assert [each.store.broker_role for each in loose.brokers.values()] == ["ASYNC_MASTER", "SLAVE"]
+    assert {each.store.in_sync_replicas for each in loose.brokers.values()} == {1}
+    with pytest.raises(ConfigError, match="must not be above --replicas 2"):
+        plan_replicas(settings(inSyncReplicas="3", totalReplicas="3"), 2)
+    with pytest.raises(
+        ConfigError, match=r"--replicas=2: port 10912 .* broker-a-0's port for replicas"
+    ):
+        plan_replicas(settings(namesrvListenPort="10912"), 2)
+
+
+def test_fewer_replicas_than_there_were_are_refused(tmp_path: Path) -> None:
+    """Of messages that only the others have nobody would know."""
+    one = settings(storePathRootDir=str(tmp_path))
+    (tmp_path / "2" / "commitlog").mkdir(parents=True)
+    check_no_other_replicas(one, 3)
+    with pytest.raises(ConfigError, match=r"stores of more replicas \(folder 2\).*--replicas 3"):
+        check_no_other_replicas(one, 2)

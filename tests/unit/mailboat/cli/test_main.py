@@ -55,7 +55,8 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["broker", "-o", "listenPort"], 3, "mailboat: -o=listenPort: must be key=value"),
         (["broker", "-o", "flushDiskTyp=x"], 3, "the nearest one is flushDiskType"),
         (["broker", "-c", "/nope"], 3, "mailboat: -c=/nope: the file cannot be read"),
-        (["standalone", "-o", "brokerRole=SLAVE"], 3, "must be one of ASYNC_MASTER"),
+        (["standalone", "-o", "brokerRole=SLAVE"], 3, "must be above 0 for a SLAVE"),
+        (["standalone", "-o", "brokerRole=MASTER"], 3, "must be one of ASYNC_MASTER"),
     ],
 )
 def test_errors_are_one_sentence_and_an_exit_code(

@@ -22,7 +22,6 @@ from mailboat.protocol.admin_bodies import (
     encode_consume_queue,
     encode_group_configs,
     encode_group_forbidden,
-    encode_master_ha_status,
     encode_producer_table,
     encode_topic_configs,
 )
@@ -102,10 +101,7 @@ def test_units_of_a_queue_are_written_for_mqadmin() -> None:
     assert written["subscriptionData"]["subString"] == "a"
 
 
-def test_small_bodies_are_written_for_mqadmin() -> None:
-    """Those of 353 and 907."""
+def test_a_small_body_is_written_for_mqadmin() -> None:
+    """That of 353."""
     forbidden = encode_group_forbidden(GroupForbidden("G", "T", readable=True))
     assert forbidden == b'{"group":"G","topic":"T","readable":true}'
-    status = json.loads(encode_master_ha_status(77))
-    assert (status["master"], status["masterCommitLogMaxOffset"]) == (True, 77)
-    assert status["haConnectionInfo"] == []

@@ -7,7 +7,7 @@ import pytest
 
 from mailboat.disk.real import RealDisk
 from mailboat.model import compiled
-from mailboat.model.record import BLANK_MAGIC, FILLER
+from mailboat.model.record import BLANK_MAGIC, FILLER, decode_records
 from mailboat.model.tags import tags_code
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
@@ -246,3 +246,69 @@ def test_an_empty_log_begins_where_the_master_does(tmp_path: Path) -> None:
     assert _ends(follower) == _ends(leader)
     follower.close()
     leader.close()
+
+
+@pytest.mark.parametrize("lost_bytes", range(1, 21))
+def test_a_record_that_is_torn_anywhere_in_its_checksum_is_gone(
+    tmp_path: Path, lost_bytes: int
+) -> None:
+    """What a crash left of an unflushed record is no record, also where its body is whole."""
+    store = _store(tmp_path, "ASYNC_MASTER")
+    store.open()
+    messages = [_put(store, number) for number in range(3)]
+    end = store.replica.end
+    path = store.commit_log.segments[0].path
+    # The process dies: nothing is flushed, and the pages of the last sector were not written.
+    again = _store(tmp_path / "copy", "ASYNC_MASTER")
+    (tmp_path / "copy" / "commitlog").mkdir(parents=True)
+    data = bytearray(Path(path).read_bytes())
+    data[end - lost_bytes : end] = bytes(lost_bytes)
+    (tmp_path / "copy" / "commitlog" / Path(path).name).write_bytes(data)
+    (tmp_path / "copy" / "mailboat").mkdir()
+    (tmp_path / "copy" / "mailboat" / "flushed").write_bytes(
+        (tmp_path / "mailboat" / "flushed").read_bytes()
+    )
+    again.open()
+    assert again.replica.end == messages[2].physical_offset
+    again.close()
+    store.close()
+
+
+def test_a_body_that_ends_like_a_checksum_ends_no_log(tmp_path: Path) -> None:
+    """Without checksums over whole records, what a sender wrote must not look like a wrong one."""
+
+    def open_again() -> MessageStore:
+        config = small_config(
+            "ASYNC_FLUSH", store_path_root_dir=str(tmp_path), enabled_append_prop_crc=False
+        )
+        store = MessageStore(config, RealDisk(), store_host=HOST)
+        store.open()
+        return store
+
+    store = open_again()
+    bodies = [b"__CRC32#\x01" + bytes([49] * count) for count in range(12)]
+    for body in bodies:
+        message = MessageInner(
+            topic="t",
+            queue_id=0,
+            body=body,
+            properties=b"",
+            tags_code=0,
+            unique_key=None,
+            keys=None,
+            flag=0,
+            sys_flag=0,
+            born_timestamp_ms=1_700_000_000_000,
+            born_host=HOST,
+        )
+        store.put_messages([message])
+        assert message.status == PutStatus.PUT_OK
+    end = store.replica.end
+    # As a process that is killed leaves it.
+    assert store._release_lock is not None
+    store._release_lock()
+    again = open_again()
+    assert again.replica.end == end
+    found = again.get_message("t", 0, 0, 100, 1 << 30)
+    assert [m.body for m in decode_records(b"".join(found.slices))] == bodies
+    again.close()

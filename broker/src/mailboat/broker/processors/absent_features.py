@@ -3,7 +3,7 @@
     60, 61            timer messages            400-402    consumption by POP
     50-54, 3001-3010  access control            513        static topics
     355               metadata in RocksDB       902, 903   broker containers
-    1007              controller mode           200056     records of POP
+                                                200056     records of POP
 
 A client or a tool that asks for one of them must learn that it is not there, and a request that
 means "leave it as it is" succeeds. Java clients that get an error to 400 balance their queues
@@ -42,7 +42,6 @@ _ABSENT: Final = {
     RequestCode.GET_TIMER_CHECK_POINT: "The checkpoint is null: there is no timer wheel here",
     RequestCode.GET_TIMER_METRICS: "The timer message store is null: there is no timer wheel here",
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: "tables are kept as JSON files, not in RocksDB",
-    RequestCode.GET_BROKER_EPOCH_CACHE: "this request only for controllerMode",
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _NO_STATIC_TOPICS,
     RequestCode.QUERY_ASSIGNMENT: _NO_POP,
     **dict.fromkeys(range(50, 55), _NO_ACCESS_CONTROL),

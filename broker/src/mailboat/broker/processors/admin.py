@@ -83,7 +83,8 @@ def runtime_info(broker: BrokerContext) -> dict[str, str]:
         **_ALWAYS_ZERO,
         **_store_info(broker.store),
         **broker.stats.runtime_info(),
-        "brokerActive": "true",
+        # Whether messages are delivered later and transactions checked here.
+        "brokerActive": str(broker.is_leading).lower(),
         "brokerVersion": str(VERSION),
         "brokerVersionDesc": version_name(VERSION),
     }

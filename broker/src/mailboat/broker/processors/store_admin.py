@@ -1,8 +1,7 @@
 """The store, looked into and tidied up.
 
     306 CLEAN_EXPIRED_CONSUMEQUEUE   316 CLEAN_UNUSED_TOPIC     329 DELETE_EXPIRED_COMMITLOG
-    321 QUERY_CONSUME_QUEUE          907 GET_BROKER_HA_STATUS   908 RESET_MASTER_FLUSH_OFFSET
-    354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS
+    321 QUERY_CONSUME_QUEUE          354 CHECK_ROCKSDB_CQ_WRITE_PROGRESS
 
 Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java and
 store/DefaultMessageStore.java @ rocketmq-all-5.3.3.
@@ -21,7 +20,6 @@ from mailboat.protocol.admin_bodies import (
     ConsumeQueueContent,
     ConsumeQueueData,
     encode_consume_queue,
-    encode_master_ha_status,
 )
 from mailboat.protocol.bodies import encode_body
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -51,8 +49,6 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     dispatcher.register(RequestCode.CLEAN_UNUSED_TOPIC, processor.clean_unused_topics)
     dispatcher.register(RequestCode.DELETE_EXPIRED_COMMITLOG, processor.delete_expired_files)
     dispatcher.register(RequestCode.QUERY_CONSUME_QUEUE, processor.query_consume_queue)
-    dispatcher.register(RequestCode.GET_BROKER_HA_STATUS, processor.ha_status)
-    dispatcher.register(RequestCode.RESET_MASTER_FLUSH_OFFSET, processor.reset_master_flush_offset)
     dispatcher.register(RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, processor.check_queue_copy)
 
 
@@ -130,18 +126,6 @@ class StoreAdminProcessor:
         return command.response(
             ResponseCode.SUCCESS, body=encode_consume_queue(content, subscription)
         )
-
-    def ha_status(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
-        """Return the state of replication: a master that has no slave."""
-        end = self._broker.store.commit_log.end
-        return command.response(ResponseCode.SUCCESS, body=encode_master_ha_status(end))
-
-    def reset_master_flush_offset(
-        self, _connection: Connection, command: RemotingCommand
-    ) -> RemotingCommand:
-        """Do nothing, as a master does: the offset belongs to slaves."""
-        required_int(command, "masterFlushOffset")
-        return command.response(ResponseCode.SUCCESS)
 
     def check_queue_copy(
         self, _connection: Connection, command: RemotingCommand

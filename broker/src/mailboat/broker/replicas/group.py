@@ -9,6 +9,7 @@ each link says whom its side believes to lead.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -38,8 +39,8 @@ from mailboat.replication.events import (
 from mailboat.replication.hand_election import HandElection
 from mailboat.replication.lease import Holder, Lease, Member
 from mailboat.replication.replica import Replica
-from mailboat.replication.state import Settings
-from mailboat.replication.wire import Message, Open
+from mailboat.replication.state import ByHand, Settings
+from mailboat.replication.wire import Open, Told
 from mailboat.store.message_inner import Runners
 from mailboat.store.message_store import MessageStore
 
@@ -74,9 +75,12 @@ class ReplicaGroup:
         self._todo: deque[actions.Action] = deque()
         self._is_busy = False
         self._is_appended_due = False
+        self._replica: Replica | None = None
         self._is_ended = False
+        self._has_led = False
         self._streams: dict[int, LogStream] = {}
         self._lease: Lease | None = None
+        self._tick = asyncio.Event()
         self.alarm = ""
         """Why a person is needed, empty while none is."""
 
@@ -99,7 +103,10 @@ class ReplicaGroup:
         self._streams.clear()
         self._todo.clear()
         now_s = self._now_s()
-        self.replica = Replica(self._settings, durable, self._store.commit_log.end, now_s)
+        replica = Replica(self._settings, durable, self._store.commit_log.end, now_s)
+        # What was written a moment ago need not be durable.
+        replica.flushed_end = self._store.flushed_offset
+        self._replica = replica
 
     async def run(self, progress: TaskProgress) -> None:
         """Let time pass for the replica; runs for ever."""
@@ -107,27 +114,82 @@ class ReplicaGroup:
             progress.beat()
             self.handle(Ticked())
             self._peers.keep_connected()
+            self._wake()
             await asyncio.sleep(_TICK_S)
+
+    async def until(self, holds: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until something holds, this replica ends, or a time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while not (holds() or self._is_ended):
+                    await self._tick.wait()
+
+    def _wake(self) -> None:
+        self._tick.set()
+        self._tick.clear()
 
     def end(self) -> None:
         """Do nothing more; what was begun may end."""
         self._is_ended = True
         self._streams.clear()
         self._todo.clear()
+        self._wake()
+
+    @property
+    def by_hand(self) -> ByHand:
+        """What the group is."""
+        assert self._settings.by_hand is not None
+        return self._settings.by_hand
+
+    @property
+    def flushed_end(self) -> int:
+        """The physical offset below which the log is on the disk."""
+        return self._store.flushed_offset
+
+    def sent_end(self, ordinal: int) -> int | None:
+        """Return the physical offset up to which a follower was sent the log, None without one."""
+        stream = self._streams.get(ordinal)
+        return None if stream is None else stream.physical_offset
+
+    @property
+    def is_halted(self) -> bool:
+        """Whether this replica does nothing more before a person has decided; `alarm` says why."""
+        return self.replica.is_halted
+
+    @property
+    def replica(self) -> Replica:
+        """The state machine, once it has begun."""
+        assert self._replica is not None
+        return self._replica
 
     @property
     def is_leading(self) -> bool:
         """Whether messages are stored here."""
-        return self.replica.is_leading
+        return self._replica is not None and self._replica.is_leading
+
+    @property
+    def is_following(self) -> bool:
+        """Whether another replica that leads has taken this one up."""
+        following = self.replica.following
+        return following is not None and following.is_joined
 
     @property
     def leader(self) -> Holder | None:
         """Who leads, as far as is known here."""
         return None if self._lease is None else self._lease.holder
 
+    def needed_from(self) -> int:
+        """Return the physical offset from which on a replica of the set may lack the log."""
+        leading = self.replica.leading
+        ends = [self.replica.end]
+        if leading is not None:
+            others = leading.required() - {self.replica.member}
+            ends += [leading.acked.get(member, 0) for member in others]
+        return min(ends)
+
     def refusal(self) -> str:
         """Say why no message may be stored now; empty if it may."""
-        return self.replica.refusal()
+        return "this replica is starting" if self._replica is None else self._replica.refusal()
 
     def promote(self, *, accepts_loss: bool) -> None:
         """Begin to lead, if the others let it; `promotion_refusal` says why not."""
@@ -163,7 +225,7 @@ class ReplicaGroup:
         """Note that the log is durable as far as the store says."""
         self.handle(LogFlushed(self._store.flushed_offset))
 
-    def received(self, link: Link, message: Message) -> None:
+    def received(self, link: Link, message: Told) -> None:
         """Take a frame of another replica."""
         peer = link.peer
         assert peer is not None
@@ -176,7 +238,7 @@ class ReplicaGroup:
         """Send on what waited for a follower to read."""
         for stream in list(self._streams.values()):
             if stream.link is link:
-                self._pump(stream)
+                stream.pump()
 
     def lost(self, link: Link) -> None:
         """Forget a link."""
@@ -209,11 +271,9 @@ class ReplicaGroup:
         self._believe(holder, message.epoch)
 
     def _believe(self, holder: Holder, epoch: int) -> None:
-        group = self._settings.by_hand
-        assert group is not None
         version = 1 if self._lease is None else self._lease.version + 1
         members = frozenset({holder.member})
-        self._lease = Lease(version, holder, epoch, members, group.min_in_sync)
+        self._lease = Lease(version, holder, epoch, members, self.by_hand.min_in_sync)
         self._peers.say_open()
         self.on_view()
         self.handle(LeaseRead(self._lease))
@@ -221,17 +281,8 @@ class ReplicaGroup:
     def _tell_appended(self) -> None:
         self._is_appended_due = False
         for stream in list(self._streams.values()):
-            self._pump(stream)
+            stream.pump()
         self.handle(LogAppended(self._store.commit_log.end))
-
-    def _pump(self, stream: LogStream) -> None:
-        try:
-            is_more = self._is_current(stream) and stream.pump()
-        except (OSError, ValueError) as error:
-            stream.link.close(f"the log cannot be read at {stream.physical_offset}: {error}")
-            return
-        if is_more:
-            self._loop.call_soon(self._pump, stream)
 
     def _is_current(self, stream: LogStream) -> bool:
         return any(stream is current for current in self._streams.values())
@@ -257,10 +308,8 @@ class ReplicaGroup:
             case actions.BeginLog(physical_offset):
                 self._store.replica.begin_at(physical_offset)
             case actions.ResetLog():
-                self._alarm(
-                    "the log has nothing in common with that of the master: move the store's "
-                    "folder aside and start again, for a full copy"
-                )
+                self._file.begins_anew = True
+                return self._on_thread(action, partial(self._file.write, self.replica.durable))
             case actions.WriteLog(physical_offset, _, records):
                 return self._write(physical_offset, records)
             case actions.Send(ordinal, frame):
@@ -342,15 +391,11 @@ class ReplicaGroup:
             physical_offset,
         )
         self._streams[ordinal] = stream
-        self._loop.call_soon(self._pump, stream)
+        self._loop.call_soon(stream.pump)
 
     def _write_lease(self, request: int, lease: Lease) -> None:
         """Have what the leader wants at once: nobody else writes it."""
-        written = lease._replace(version=lease.version + 1)
-        is_handed_over = written.holder is not None and written.holder != self.replica.me
-        if is_handed_over and written.holder is not None:
-            self._believe(written.holder, written.epoch)
-        answer = LeaseWritten(request, Outcome.APPLIED, written)
+        answer = LeaseWritten(request, Outcome.APPLIED, lease._replace(version=lease.version + 1))
         self._loop.call_soon(self.handle, answer)
 
     def _lead(self, epoch: int, start: int, *, may_have_lost: bool) -> None:
@@ -361,24 +406,17 @@ class ReplicaGroup:
             ", and messages may have been lost" if may_have_lost else "",
         )
         self.alarm = ""
+        self._has_led = True
         self._store.dispatch.count_held()
         self._believe(self.replica.me, epoch)
         self.on_lead(epoch)
 
     def _stop(self, reason: str) -> None:
-        if self.replica.durable.seen and self._has_led:
+        if self._has_led or self._file.begins_anew:
             self.end()
             self.on_deposed(reason)
         else:
             self._begin_anew(reason)
-
-    @property
-    def _has_led(self) -> bool:
-        return (
-            self._lease is not None
-            and self._lease.holder is not None
-            and (self._lease.holder.boot == self.replica.me.boot)
-        )
 
     def _begin_anew(self, reason: str) -> None:
         """Begin again with what the disk holds, as a follower."""

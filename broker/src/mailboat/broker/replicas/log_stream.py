@@ -3,7 +3,7 @@
 Nothing is kept of what was sent: where the follower does not read, the rest stays in the files.
 """
 
-import logging
+import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -11,8 +11,6 @@ from mailboat.broker.replicas.link import Link
 from mailboat.replication.frames import Data
 from mailboat.store.message_inner import BlockingRunner
 from mailboat.store.replica_log import LogPiece, ReplicaLog
-
-_log: Final = logging.getLogger(__name__)
 
 _PIECE_BYTES: Final = 1 << 20
 # What lies so near the end of the log has just been written, and is in memory.
@@ -44,22 +42,25 @@ class LogStream:
         self._is_reading = False
         self.physical_offset = physical_offset
 
-    def pump(self) -> bool:
-        """Send what there is, as far as the other side reads; tell whether there is more to send.
+    def pump(self) -> None:
+        """Send what there is, as far as the other side reads, now and in the loop's next rounds."""
+        if not self._is_current(self):
+            return
+        try:
+            self._pump()
+        except (OSError, ValueError) as error:
+            self.link.close(f"the log cannot be read at {self.physical_offset}: {error}")
 
-        Raises:
-            OSError: the log cannot be read now.
-        """
+    def _pump(self) -> None:
         for _ in range(_PIECES_A_PUMP):
             behind = self._log.end - self.physical_offset
             if self._is_reading or not self.link.has_room or behind <= 0:
-                return False
+                return
             if behind > _HOT_BYTES:
                 self._read_cold()
-                return False
-            if not self._send(self._log.read(self.physical_offset, _PIECE_BYTES)):
-                return False
-        return True
+                return
+            self._send(self._log.read(self.physical_offset, _PIECE_BYTES))
+        asyncio.get_running_loop().call_soon(self.pump)
 
     def _read_cold(self) -> None:
         self._is_reading = True
@@ -74,13 +75,11 @@ class LogStream:
             if not isinstance(error, OSError | ValueError):
                 raise error
             self.link.close(f"the log cannot be read at {self.physical_offset}: {error}")
-        elif self._send(piece):
+        else:
+            self._send(piece)
             self.pump()
 
-    def _send(self, piece: LogPiece) -> bool:
-        if not piece.records:
-            return False
+    def _send(self, piece: LogPiece) -> None:
         at = self.physical_offset
         self.link.send(Data(self._session, self._epoch, at, piece.end, piece.records))
         self.physical_offset = piece.end
-        return True

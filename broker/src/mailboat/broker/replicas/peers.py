@@ -6,7 +6,9 @@ which are kept. Where two links lead to one replica, the newer one counts.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
@@ -14,7 +16,7 @@ from mailboat.broker.replicas.entrance import Entrance
 from mailboat.broker.replicas.link import Link
 from mailboat.replication import java_ha
 from mailboat.replication.frames import Frame
-from mailboat.replication.wire import FIRST_BYTE, Message, Open
+from mailboat.replication.wire import FIRST_BYTE, Open, Told
 
 _log: Final = logging.getLogger(__name__)
 
@@ -25,12 +27,13 @@ _OPEN_WITHIN_S: Final = 1.0
 # Every side says something once a second.
 _SILENT_S: Final = 5.0
 _LINKS_MAX: Final = 32
+_TROUBLES_MAX: Final = 32
 
 
 class PeerHandler(Protocol):
     """Gets what arrives from replicas of the same group."""
 
-    def received(self, link: Link, message: Message) -> None:
+    def received(self, link: Link, message: Told) -> None:
         """Take a frame."""
 
     def roomy(self, link: Link) -> None:
@@ -52,8 +55,11 @@ class Peers:
         make_open: Callable[[], Open],
         addresses: Iterable[str],
         known: dict[int, str],
+        replicas: int,
     ) -> None:
-        """Connect to `addresses`, and to those `known` by ordinal, which grow."""
+        """Connect to `addresses`, and to those `known` of so many replicas, by ordinal."""
+        self._replicas = replicas
+        self._secret = b""
         self._handler = handler
         self._make_open = make_open
         self._seeds = list(addresses)
@@ -66,22 +72,31 @@ class Peers:
         self._not_ours: set[str] = set()
         self._next_try_s = 0.0
         self._is_closing = False
-        self._complaints: dict[str, str] = {}
+        self._heard_s: dict[int, float] = {}
+        self.troubles: dict[str, str] = {}
+        """Why there is no link, by the address where a replica listens for others."""
+
         self.port = 0
         """Where other replicas connect."""
 
     async def listen(
-        self, host: str, port: int, make_java_slave: Callable[[], asyncio.Protocol]
+        self, host: str, port: int, secret: bytes, make_java_slave: Callable[[], asyncio.Protocol]
     ) -> None:
-        """Accept links, and slaves of RocketMQ.
+        """Accept links and make them from now on; with a `secret` all must know it.
+
+        Without one RocketMQ's slaves are accepted as well: they know none.
 
         Raises:
             OSError: the address cannot be listened on.
         """
+        self._secret = secret
         loop = asyncio.get_running_loop()
-        self._entrance = Entrance(
-            {FIRST_BYTE: partial(Link, self, is_ours=False), java_ha.FIRST_BYTE: make_java_slave}
-        )
+        kinds: dict[int, Callable[[], asyncio.Protocol]] = {
+            FIRST_BYTE: partial(Link, self, self._secret)
+        }
+        if not secret:
+            kinds[java_ha.FIRST_BYTE] = make_java_slave
+        self._entrance = Entrance(kinds)
         self._server = await loop.create_server(self._entrance.make, host, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -111,6 +126,16 @@ class Peers:
         """Return the link to each replica that is connected, by ordinal."""
         return dict(self._by_ordinal)
 
+    def address_of(self, ordinal: int) -> str:
+        """Return where a replica listens for others, empty where that is not known."""
+        return self._known.get(ordinal, "")
+
+    def silent_s(self, ordinal: int) -> float | None:
+        """Return how long nothing was heard of a replica, None where nothing ever was."""
+        link = self._by_ordinal.get(ordinal)
+        heard_s = self._heard_s.get(ordinal) if link is None else link.heard_s
+        return None if heard_s is None else asyncio.get_running_loop().time() - heard_s
+
     def send(self, ordinal: int, frame: Frame) -> None:
         """Send a frame to a replica; it is lost where there is no link."""
         if (link := self._by_ordinal.get(ordinal)) is not None:
@@ -120,7 +145,7 @@ class Peers:
         """Tell everybody anew whom this replica believes to lead."""
         message = self._make_open()
         for link in self._links:
-            link.send(message)
+            link.send(replace(message, nonce=link.nonce))
 
     def add_address(self, address: str) -> None:
         """Take note of where a replica may listen."""
@@ -138,9 +163,13 @@ class Peers:
             return
         self._next_try_s = loop.time() + _CONNECT_EVERY_S
         self._drop_silent(loop.time())
+        for link in self._links:
+            link.flow.sample(loop.time())
         self.say_open()
         me = self._make_open()
         linked = {link.peer.address for link in self._by_ordinal.values() if link.peer is not None}
+        # Also whoever is connected and has not said who it is, and names of known addresses.
+        linked |= {link.dialed for link in self._links}
         wanted = {address for ordinal, address in self._known.items() if ordinal < me.ordinal}
         wanted |= set(self._seeds)
         for address in wanted - linked - self._not_ours - {me.address} - set(self._connecting):
@@ -162,26 +191,29 @@ class Peers:
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 _, link = await loop.create_connection(
-                    partial(Link, self, is_ours=True), host.strip("[]"), int(port)
+                    partial(Link, self, self._secret, dialed=address), host.strip("[]"), int(port)
                 )
         except OSError as error:
-            if self._complaints.get(address) != str(error):
-                _log.warning("no link to the replica at %s: %s", address, error)
-            self._complaints[address] = str(error)
+            trouble = "no answer" if error.errno is None else os.strerror(error.errno).lower()
+            if self.troubles.get(address) != trouble:
+                _log.warning("no link to the replica at %s: %s", address, trouble)
+            self._note_trouble(address, trouble)
         else:
-            link.dialed = address
-            self._complaints.pop(address, None)
             await self._hear_from(link)
 
     async def _hear_from(self, link: Link) -> None:
-        """Wait until the other side has said who it is, as replicas do at once."""
+        """Wait until the other side has said something, as replicas do at once."""
         try:
             async with asyncio.timeout(_OPEN_WITHIN_S):
                 await link.heard.wait()
         except TimeoutError:
             self._not_ours.add(link.dialed)
-            link.drop()
+            link.drop("it says nothing")
             self._handler.silent(link.dialed)
+
+    def _note_trouble(self, address: str, trouble: str) -> None:
+        if address in self.troubles or len(self.troubles) < _TROUBLES_MAX:
+            self.troubles[address] = trouble
 
     # LinkHandler
 
@@ -191,9 +223,9 @@ class Peers:
             link.close("there are too many links")
             return
         self._links.add(link)
-        link.send(self._make_open())
+        link.send(replace(self._make_open(), nonce=link.nonce))
 
-    def link_received(self, link: Link, message: Message) -> None:
+    def link_received(self, link: Link, message: Told) -> None:
         """Hand on a frame of a replica of the same group."""
         if isinstance(message, Open) and not self._take(link, message):
             return
@@ -206,35 +238,47 @@ class Peers:
     def link_lost(self, link: Link) -> None:
         """Forget a link."""
         self._links.discard(link)
+        if link.dialed and link.peer is None:
+            self._note_trouble(link.dialed, link.ending or "it ended the connection")
         for ordinal, known in list(self._by_ordinal.items()):
             if known is link:
                 del self._by_ordinal[ordinal]
+                self._heard_s[ordinal] = link.heard_s
         self._handler.lost(link)
 
     def _take(self, link: Link, peer: Open) -> bool:
         me = self._make_open()
+        if peer.boot == me.boot:
+            self._not_ours.add(link.dialed)
+            link.close("it is this replica itself")
+            return False
         refusal = ""
         if peer.group != me.group:
             refusal = f"it belongs to the group {peer.group}, this replica to {me.group}"
         elif peer.ordinal == me.ordinal:
             refusal = f"it has the brokerId {peer.ordinal} of this replica"
+        elif not 0 <= peer.ordinal < self._replicas:
+            refusal = f"it has the brokerId {peer.ordinal}, and totalReplicas is {self._replicas}"
         elif peer.segment_bytes != me.segment_bytes:
             refusal = (
                 f"its mappedFileSizeCommitLog is {peer.segment_bytes}, that of this replica "
                 f"{me.segment_bytes}"
             )
         if refusal:
+            self._note_trouble(peer.address, refusal)
             link.close(refusal)
             return False
         for ordinal, address in peer.peers.items():
-            if ordinal != me.ordinal:
+            if ordinal != me.ordinal and 0 <= ordinal < self._replicas:
                 self._known.setdefault(ordinal, address)
         self._known[peer.ordinal] = peer.address
-        if link.is_ours and peer.ordinal > me.ordinal:
+        if link.dialed and peer.ordinal > me.ordinal:
             # It connects to this replica now that it knows where: else two links end each other.
             self._not_ours.add(link.dialed)
             link.close("it connects itself")
             return False
+        for address in (peer.address, link.dialed):
+            self.troubles.pop(address, None)
         before = self._by_ordinal.get(peer.ordinal)
         if before is not link:
             if before is not None:

@@ -2,10 +2,11 @@
 
     {"format_version": 1, "store_id": ..., "seen": 9, "epochs": [[8, 0], [9, 4711]],
      "confirmed": 4711, "trusted_boot": ..., "is_clean": false, "is_whole": true,
-     "peers": {"1": "10.0.0.2:10912"}}
+     "group": ..., "peers": {"1": "10.0.0.2:10912"}, "begins_anew": false}
 
 `mailboat.replication.durable.Durable` says what the fields mean; `peers` is where other replicas
-were last seen. RocketMQ does not know the file.
+were last seen, `begins_anew` that the log is to be moved aside before the next start.
+RocketMQ does not know the file.
 """
 
 import uuid
@@ -32,7 +33,9 @@ class _Content(msgspec.Struct):
     trusted_boot: str
     is_clean: bool
     is_whole: bool
+    group: str
     peers: dict[int, str]
+    begins_anew: bool = False
 
 
 class ReplicaFile:
@@ -44,6 +47,9 @@ class ReplicaFile:
         self._path = path
         self.peers: dict[int, str] = {}
         """Where other replicas listen for replicas, by ordinal; saved with the next `write`."""
+
+        self.begins_anew = False
+        """The log is to be moved aside before the store is opened."""
 
     def read(self) -> Durable | None:
         """Return what the file says, None where there is none.
@@ -67,6 +73,7 @@ class ReplicaFile:
                 f"this one knows {FORMAT_VERSION}); use that one"
             )
         self.peers = found.peers
+        self.begins_anew = found.begins_anew
         return Durable(
             found.store_id,
             found.seen,
@@ -75,6 +82,7 @@ class ReplicaFile:
             found.trusted_boot,
             found.is_clean,
             found.is_whole,
+            found.group,
         )
 
     def write(self, durable: Durable) -> None:
@@ -83,7 +91,7 @@ class ReplicaFile:
         Raises:
             OSError: the old content, or the new one, is there whole.
         """
-        content = _Content(FORMAT_VERSION, *durable, peers=dict(self.peers))
+        content = _Content(FORMAT_VERSION, *durable, dict(self.peers), self.begins_anew)
         replace_file(self._disk, self._path, msgspec.json.encode(content) + b"\n")
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import uuid
+from pathlib import Path
 from typing import Final
 
 from mailboat.broker.replicas.group import ReplicaGroup
@@ -9,15 +10,18 @@ from mailboat.broker.replicas.java_master import JavaMaster
 from mailboat.broker.replicas.java_slave import JavaSlaves
 from mailboat.broker.replicas.peers import Peers
 from mailboat.broker.replicas.replica_file import ReplicaFile, new_store_id
+from mailboat.broker.replicas.report import ReplicaReport, report
 from mailboat.broker.supervisor import Supervisor
 from mailboat.config import Settings
 from mailboat.disk import Disk
+from mailboat.errors import ConfigError
 from mailboat.model.hosts import encode_host, format_host
 from mailboat.replication import state
 from mailboat.replication.durable import Durable
 from mailboat.replication.wire import Open
 from mailboat.store.message_inner import Runners
 from mailboat.store.message_store import MessageStore
+from mailboat.store.moving_aside import move_aside
 
 _log: Final = logging.getLogger(__name__)
 
@@ -41,6 +45,7 @@ class ReplicaService:
         self._file = ReplicaFile(disk, store.paths.replica)
         self._durable: Durable | None = None
         self._is_begun = False
+        self._secret = b""
         self._address = self._client_address = ""
         self.group = ReplicaGroup(self._state_settings(), store, disk, runners, self._file)
         self.peers = Peers(
@@ -48,14 +53,14 @@ class ReplicaService:
             self._open,
             filter(None, settings.store.ha_master_address.split(";")),
             self._file.peers,
+            settings.store.total_replicas,
         )
         self.java_slaves = JavaSlaves(
             store.replica,
             settings.store.mapped_file_size_commit_log,
             runners.reads,
-            lambda: self._is_begun and self.group.is_leading,
+            lambda: self.group.is_leading,
         )
-
         self.java_master = JavaMaster(
             store,
             settings.store.mapped_file_size_commit_log,
@@ -63,7 +68,7 @@ class ReplicaService:
             self.group.followed,
             self.peers.try_again,
         )
-        self.group.on_silent = self.java_master.follow
+        self.group.on_silent = self._silent
 
     def _state_settings(self) -> state.Settings:
         config = self._settings.store
@@ -86,10 +91,17 @@ class ReplicaService:
         """Read what must not be forgotten, and hold back what is not confirmed; on any thread.
 
         Raises:
+            ConfigError: the file with the secret cannot be read, or is empty.
             DamagedStoreError: the file cannot be understood.
-            OSError: it cannot be read.
+            OSError: it cannot be read, or a log that is to go cannot be moved aside.
         """
+        self._secret = _read_secret(self._settings.store.ha_secret_file)
         self._durable = self._file.read()
+        if self._durable is not None and self._file.begins_anew:
+            move_aside(self._disk, self._store.paths)
+            self._file.begins_anew = False
+            self._durable = Durable(new_store_id())
+            self._file.write(self._durable)
         if self._durable is not None:
             self._store.replica.show_below(self._durable.confirmed)
 
@@ -114,7 +126,7 @@ class ReplicaService:
         assert self._durable is not None
         port = self._settings.store.ha_listen_port
         port = client_port + 1 if port < 0 else port
-        await self.peers.listen(host, port, self.java_slaves.make)
+        await self.peers.listen(host, port, self._secret, self.java_slaves.make)
         self._address = format_host(encode_host(ip, self.peers.port))
         self._client_address = format_host(encode_host(ip, client_port))
         self.group.begin(self._durable, self.peers)
@@ -136,6 +148,13 @@ class ReplicaService:
         if ha_address and ha_address != self._address and client_address != self._client_address:
             self.java_master.note_client_address(ha_address, client_address)
             self.peers.add_address(ha_address)
+
+    def _silent(self, address: str) -> None:
+        """Find out whether who takes connections and says nothing is a master of RocketMQ."""
+        if self._settings.store.broker_role == "SLAVE":
+            self.java_master.follow(address)
+        else:
+            self.peers.try_again(address)
 
     def _refuses_java_master(self) -> str:
         """Say why a master of RocketMQ must not be followed, empty if it may."""
@@ -160,9 +179,18 @@ class ReplicaService:
             self._file.write(replica.durable._replace(is_clean=True, confirmed=replica.confirmed))
 
     @property
+    def is_begun(self) -> bool:
+        """Whether it takes part."""
+        return self._is_begun
+
+    @property
     def address(self) -> str:
         """Where other replicas connect, "ip:port"."""
         return self._address
+
+    def report(self) -> ReplicaReport:
+        """Say how this replica and its group are, after `start`."""
+        return report(self._settings.broker.broker_name, self.group, self.peers)
 
     def registered_id(self) -> int:
         """Return the brokerId under which name servers are to know this replica now, -1 for none.
@@ -180,6 +208,7 @@ class ReplicaService:
         holder, epoch = group.view()
         me = group.replica.me
         return Open(
+            "",
             self._settings.broker.broker_name,
             me.ordinal,
             me.store_id,
@@ -194,3 +223,15 @@ class ReplicaService:
             holder.store_id,
             epoch,
         )
+
+
+def _read_secret(path: str) -> bytes:
+    if not path:
+        return b""
+    try:
+        secret = Path(path).read_bytes().strip()
+    except OSError as error:
+        raise ConfigError("haSecretFile", path, f"cannot be read: {error.strerror}") from error
+    if not secret:
+        raise ConfigError("haSecretFile", path, "is empty: write any long text into it")
+    return secret

@@ -1,10 +1,12 @@
-"""What each process of `--brokers N` is to be, and which stores a folder already holds.
+"""What each process of `--brokers N` or `--replicas N` is to be, and which stores a folder holds.
 
     broker i   name             <brokerName>-<i>
                store            <storePathRootDir>/<i>, and <storePathCommitLog>/<i> where it is set
                port             listenPort + 10 i; 0 stays 0, a free one each
                HTTP port        httpPort + i; 0 and -1 stay
     name server (standalone)    namesrvListenPort, HTTP port httpPort - 1
+
+Replicas have one name, the brokerIds 0 and on, and the port for each other behind the broker's.
 
 Ports are ten apart because RocketMQ's clients also use the port two below, and its tools suppose
 that the next one is taken by replication; RocketMQ's own examples of several brokers on a machine
@@ -23,6 +25,9 @@ from mailboat.store.layout import store_paths
 SOURCE: Final = "--brokers"
 """Where `Settings.sources` says that what differs from broker to broker came from."""
 
+REPLICAS_SOURCE: Final = "--replicas"
+"""The same of replicas."""
+
 NAME_SERVER: Final = "namesrv"
 PORT_STRIDE: Final = 10
 _FAST_PORT_DISTANCE: Final = 2
@@ -34,6 +39,8 @@ class Fleet(NamedTuple):
 
     name_server: Settings | None
     brokers: dict[str, Settings]
+    is_group: bool = False
+    """Whether the brokers are replicas of one."""
 
 
 def plan_fleet(settings: Settings, count: int) -> Fleet:
@@ -52,10 +59,50 @@ def plan_fleet(settings: Settings, count: int) -> Fleet:
     return fleet
 
 
-def _broker(settings: Settings, number: int, count: int) -> Settings:
+def plan_replicas(settings: Settings, count: int) -> Fleet:
+    """Derive the settings of every replica of one broker, the first of which begins as master.
+
+    Raises:
+        ConfigError: the ports do not fit, or more are to be in sync than there are.
+    """
+    name_server = _name_server(settings) if settings.role == "standalone" else None
+    brokers = {
+        f"{settings.broker.broker_name}-{number}": _replica(settings, number, count)
+        for number in range(count)
+    }
+    fleet = Fleet(name_server, brokers, is_group=True)
+    _check_ports(fleet)
+    return fleet
+
+
+def _replica(settings: Settings, number: int, count: int) -> Settings:
+    store, sources = settings.store, settings.sources
+    is_async = store.broker_role == "ASYNC_MASTER" and "brokerRole" in sources
+    role = "ASYNC_MASTER" if is_async else "SYNC_MASTER"
+    own: dict[str, Any] = {
+        "brokerId": number,
+        "brokerRole": "SLAVE" if number else role,
+        "totalReplicas": count,
+    }
+    if "inSyncReplicas" not in sources:
+        own["inSyncReplicas"] = 1 if is_async else min(2, count)
+    elif store.in_sync_replicas > count:
+        raise ConfigError(
+            "inSyncReplicas",
+            str(store.in_sync_replicas),
+            f"must not be above {REPLICAS_SOURCE} {count}",
+        )
+    base = _broker(settings, number, count, settings.broker.broker_name)
+    port = base.broker.listen_port
+    own["haListenPort"] = _port("haListenPort", port + 1, count) if port else 0
+    return with_values(base, own, REPLICAS_SOURCE)
+
+
+def _broker(settings: Settings, number: int, count: int, name: str = "") -> Settings:
+    """Return what one of several brokers has of its own; without a name, a name of its own too."""
     broker, store = settings.broker, settings.store
     own: dict[str, Any] = {
-        "brokerName": f"{broker.broker_name}-{number}",
+        "brokerName": name or f"{broker.broker_name}-{number}",
         "storePathRootDir": os.path.join(store.store_path_root_dir, str(number)),
     }
     if store.store_path_commit_log:
@@ -86,8 +133,8 @@ def _name_server(settings: Settings) -> Settings:
     return with_values(_as_role(settings, "namesrv"), own)
 
 
-def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return settings with some keys of their role changed, marked as made by `--brokers`."""
+def with_values(settings: Settings, values: Mapping[str, Any], source: str = SOURCE) -> Settings:
+    """Return settings with some keys of their role changed, marked as made by an option."""
     known = role_settings(settings.role)
     sections: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
@@ -96,7 +143,7 @@ def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
         section: dataclasses.replace(getattr(settings, section), **fields)
         for section, fields in sections.items()
     }
-    sources = {**settings.sources, **dict.fromkeys(values, SOURCE)}
+    sources = {**settings.sources, **dict.fromkeys(values, source)}
     return dataclasses.replace(settings, sources=sources, **parts)
 
 
@@ -127,7 +174,7 @@ def _check_ports(fleet: Fleet) -> None:
             return
         if port in takers:
             raise ConfigError(
-                SOURCE,
+                REPLICAS_SOURCE if fleet.is_group else SOURCE,
                 str(len(fleet.brokers)),
                 f"port {port} would be {takers[port]} and {taker}; choose ports further apart",
             )
@@ -141,10 +188,12 @@ def _check_ports(fleet: Fleet) -> None:
         take(config.listen_port, f"{name}'s port")
         if config.fast_listen_enable:
             take(config.listen_port - _FAST_PORT_DISTANCE, f"{name}'s port for vipChannelEnabled")
+        if fleet.is_group:
+            take(settings.store.ha_listen_port, f"{name}'s port for replicas")
         take(config.http_port, f"{name}'s HTTP port")
 
 
-def check_no_single_store(settings: Settings, count: int) -> None:
+def check_no_single_store(settings: Settings, count: int, source: str = SOURCE) -> None:
     """Refuse to start several brokers in the folder of one, whose messages nobody would serve.
 
     Raises:
@@ -153,10 +202,10 @@ def check_no_single_store(settings: Settings, count: int) -> None:
     root = settings.store.root_dir
     if _holds_store(str(root)):
         raise ConfigError(
-            SOURCE,
+            source,
             str(count),
             f"{root} is the store of one broker, whose messages would not be served; start without "
-            "--brokers, or give another folder",
+            "--brokers and --replicas, or give another folder",
         )
 
 
@@ -173,7 +222,25 @@ def check_no_fleet_stores(settings: Settings) -> None:
             "storePathRootDir",
             str(root),
             f"holds the stores of several brokers ({_list(numbers)}), whose messages would not be "
-            f"served; start with --brokers {numbers[-1] + 1}, or give another folder",
+            f"served; start with --brokers {numbers[-1] + 1} (or --replicas, if they are those of "
+            "replicas), or give another folder",
+        )
+
+
+def check_no_other_replicas(settings: Settings, count: int) -> None:
+    """Refuse to start fewer replicas than there were: those that are left may lack messages.
+
+    Raises:
+        ConfigError: the root folder has stores of more.
+    """
+    root = str(settings.store.root_dir)
+    beyond = [number for number in _numbered_stores(root) if number >= count]
+    if beyond:
+        raise ConfigError(
+            REPLICAS_SOURCE,
+            str(count),
+            f"{root} has stores of more replicas ({_list(beyond)}), where messages may be that no "
+            f"other has; start with --replicas {beyond[-1] + 1}, or give another folder",
         )
 
 

@@ -1,4 +1,4 @@
-"""Starts the processes of `--brokers N`, keeps them running, and ends them together.
+"""Starts the processes of `--brokers N` or `--replicas N`, keeps them running, ends them together.
 
 Before all have served once, one that ends is a failure of the start: all are ended, and the
 command ends with its exit code. After that a process that ends is started again, after a second at
@@ -110,12 +110,25 @@ class Supervisor:
             if member.addresses is not None:
                 brokers = _registered_at(member.addresses[NAME_SERVER], brokers)
         if not self._wishes:
-            for name, settings in brokers.items():
-                self._add(name, settings)
+            if self._plan.is_group:
+                self._start_replicas(brokers)
+            else:
+                for name, settings in brokers.items():
+                    self._add(name, settings)
             self._wait_ready()
         if not self._wishes:
             self._has_served = True
             self._on_ready(self._members)
+
+    def _start_replicas(self, brokers: Mapping[str, Settings]) -> None:
+        """Start one after the other: each is told where those before it are."""
+        before: list[str] = []
+        for name, settings in brokers.items():
+            member = self._add(name, with_values(settings, {"haMasterAddress": ";".join(before)}))
+            self._wait_ready()
+            if member.addresses is None:
+                return
+            before.append(member.addresses["replicas"])
 
     def _add(self, name: str, settings: Settings) -> Member:
         member = Member(name, settings, self._log_format)
@@ -300,6 +313,8 @@ def _pinned(settings: Settings, addresses: Mapping[str, str]) -> Settings:
             values["listenPort"] = ports["broker"]
             # The port two below is served for a chosen port only.
             values["fastListenEnable"] = False
+            if "replicas" in ports:
+                values["haListenPort"] = ports["replicas"]
         http_port = settings.broker.http_port
     if not http_port:
         values["httpPort"] = ports["http"]
