@@ -60,14 +60,10 @@ class ReplicaLog:
         self.confirmed_offset = self._dispatch.shown_end = confirmed_offset
 
     def begin_at(self, physical_offset: int) -> None:
-        """Let an empty log begin where another replica's does.
-
-        Raises:
-            OSError: the store must be opened again.
-        """
+        """Let an empty log begin where another replica's does."""
         assert self.flusher is not None
         self._commit_log.begin_at(physical_offset)
-        self.flusher.cut(physical_offset)
+        self.flusher.begin_at(physical_offset)
         self._dispatch.dispatched_offset = physical_offset
 
     def follow(self, data: bytes, physical_offset: int) -> None:

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
+from mailboat.replication import java_ha
+
 _log: Final = logging.getLogger(__name__)
 
 # A slave of 4.9 reports for the first time 5 to 6 s after it connected.
@@ -57,7 +59,10 @@ class _Stranger(asyncio.Protocol):
         make = self._kinds.get(data[0])
         if make is None:
             peer = transport.get_extra_info("peername")
-            _log.warning("connection closed peer=%s: it is no replica, nor a slave", peer)
+            reason = "it is no replica"
+            if data[0] == java_ha.FIRST_BYTE:
+                reason = "slaves of RocketMQ know no secret: unset haSecretFile for them"
+            _log.warning("connection closed peer=%s: %s", peer, reason)
             transport.abort()
             return
         self._forget()

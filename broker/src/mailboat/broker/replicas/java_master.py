@@ -58,7 +58,7 @@ class DivergedError(Exception):
 class JavaMaster:
     """The one master of RocketMQ that this broker follows, once it is known to be one.
 
-    `on_followed` is called with the physical offset behind what was written, `may_follow` says why
+    `on_followed` is called with the physical offset behind what was written, `refuses` says why
     it must not be followed, empty if it may.
     """
 
@@ -66,20 +66,22 @@ class JavaMaster:
         self,
         store: MessageStore,
         segment_bytes: int,
-        may_follow: Callable[[], str],
+        refuses: Callable[[], str],
         on_followed: Callable[[int], None],
         on_lost: Callable[[str], None],
     ) -> None:
-        """Follow with an open store; `on_lost` gets the address once the connection is over."""
+        """Follow with an open store; `on_lost` gets an address that is not followed any more."""
         self._store = store
         self._segment_bytes = segment_bytes
-        self._may_follow = may_follow
+        self._refuses = refuses
         self._on_followed = on_followed
         self._on_lost = on_lost
         self._client = RemotingClient(Dispatcher(), name="master of RocketMQ")
         self._client_addresses: dict[str, str] = {}
         self._found = asyncio.Event()
         self._address = ""
+        # The one that is followed, and those that wait until it is not any more.
+        self._candidates: list[str] = []
         self._writer: asyncio.StreamWriter | None = None
         self._tail: RecordTail | None = None
         self._reported = -1
@@ -98,7 +100,8 @@ class JavaMaster:
 
     def follow(self, address: str) -> None:
         """Follow who is at an address, and does not speak as replicas do."""
-        if not self._found.is_set() and self._writer is None:
+        self._candidates.append(address)
+        if len(self._candidates) == 1:
             self._address = address
             self._found.set()
 
@@ -121,23 +124,26 @@ class JavaMaster:
             except TimeoutError:
                 continue
             self._found.clear()
-            if refusal := self._may_follow():
-                # For as long as this process lives.
-                self._note(refusal)
-                continue
             try:
                 await self._follow(progress)
             except (OSError, ValueError, MailboatError, EOFError, DivergedError) as error:
                 self._note(str(error) or "it did not answer in time")
             finally:
                 self._end_connection()
-            self._on_lost(self._address)
+            progress.beat()
+            await asyncio.sleep(_AGAIN_S)
+            # It may be one of ours by now, or may have been one all the time that was busy.
+            for address in self._candidates:
+                self._on_lost(address)
+            self._candidates.clear()
 
     # -- one connection -------------------------------------------------------------------------
 
     async def _follow(self, progress: TaskProgress) -> None:
         """Follow until the connection ends; raises the reason."""
         progress.beat(3 * _ASK_TIMEOUT_S + SILENT_S)
+        if refusal := self._refuses():
+            raise DivergedError(refusal)
         standing = await self._ask(with_config=True)
         begin = self._first_report(standing)
         overlap = await self._end_of_log(begin)
@@ -149,9 +155,11 @@ class JavaMaster:
         loop = asyncio.get_running_loop()
         heard_s = checked_s = loop.time()
         expected = begin
-        while not self._may_follow():
+        while True:
             progress.beat(SILENT_S + _ASK_TIMEOUT_S)
             data = await _read(reader)
+            if self._refuses():
+                return  # A person let this broker lead meanwhile.
             now_s = loop.time()
             if data:
                 heard_s = now_s

@@ -78,7 +78,7 @@ class Link(asyncio.Protocol):
         """Why this side has ended the connection."""
 
         self.heard = asyncio.Event()
-        """Set once the other side has said who it is, or the connection has ended."""
+        """Set once the other side speaks as replicas do, or the connection has ended."""
 
         self._handler = handler
         self._decoder = Decoder()
@@ -117,8 +117,9 @@ class Link(asyncio.Protocol):
             self.ending = reason
             self._transport.abort()
 
-    def drop(self) -> None:
-        """End the connection without a word."""
+    def drop(self, reason: str) -> None:
+        """End the connection; the reason is for whoever asks."""
+        self.ending = reason
         if self._transport is not None:
             self._transport.abort()
 

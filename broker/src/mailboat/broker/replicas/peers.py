@@ -82,9 +82,9 @@ class Peers:
     async def listen(
         self, host: str, port: int, secret: bytes, make_java_slave: Callable[[], asyncio.Protocol]
     ) -> None:
-        """Accept links and slaves of RocketMQ, and make links from now on.
+        """Accept links and make them from now on; with a `secret` all must know it.
 
-        With a `secret` the other sides of links must know it.
+        Without one RocketMQ's slaves are accepted as well: they know none.
 
         Raises:
             OSError: the address cannot be listened on.
@@ -207,13 +207,13 @@ class Peers:
             self.troubles[address] = trouble
 
     async def _hear_from(self, link: Link) -> None:
-        """Wait until the other side has said who it is, as replicas do at once."""
+        """Wait until the other side has said something, as replicas do at once."""
         try:
             async with asyncio.timeout(_OPEN_WITHIN_S):
                 await link.heard.wait()
         except TimeoutError:
             self._not_ours.add(link.dialed)
-            link.drop()
+            link.drop("it says nothing")
             self._handler.silent(link.dialed)
 
     # LinkHandler

@@ -59,9 +59,8 @@ class ReplicaService:
             store.replica,
             settings.store.mapped_file_size_commit_log,
             runners.reads,
-            lambda: self._is_begun and self.group.is_leading,
+            lambda: self.group.is_leading,
         )
-
         self.java_master = JavaMaster(
             store,
             settings.store.mapped_file_size_commit_log,
@@ -69,7 +68,7 @@ class ReplicaService:
             self.group.followed,
             self.peers.try_again,
         )
-        self.group.on_silent = self.java_master.follow
+        self.group.on_silent = self._silent
 
     def _state_settings(self) -> state.Settings:
         config = self._settings.store
@@ -149,6 +148,13 @@ class ReplicaService:
         if ha_address and ha_address != self._address and client_address != self._client_address:
             self.java_master.note_client_address(ha_address, client_address)
             self.peers.add_address(ha_address)
+
+    def _silent(self, address: str) -> None:
+        """Find out whether who takes connections and says nothing is a master of RocketMQ."""
+        if self._settings.store.broker_role == "SLAVE":
+            self.java_master.follow(address)
+        else:
+            self.peers.try_again(address)
 
     def _refuses_java_master(self) -> str:
         """Say why a master of RocketMQ must not be followed, empty if it may."""
