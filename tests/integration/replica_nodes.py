@@ -104,6 +104,29 @@ class ReplicaNodes:
         """End a replica in order."""
         await self._nodes.pop(ordinal).shutdown()
 
+    async def switch(self, ordinal: int) -> None:
+        """Stop whoever leads, and have another replica lead."""
+        leader = self.leader()
+        if leader is not None:
+            await self.stop(leader)
+        await self.promote(ordinal)
+
+    async def promote(self, ordinal: int) -> None:
+        """Have a replica lead while nobody does."""
+        refusal = await self.try_to_promote(ordinal)
+        assert not refusal, refusal
+        await self.broker(ordinal).registration.register_now()
+
+    async def try_to_promote(self, ordinal: int) -> str:
+        """Have a replica lead; return why it does not, empty if it does."""
+        group = self.group(ordinal)
+        while True:
+            group.promote(accepts_loss=False)
+            await self.until(lambda: group.is_leading or bool(group.promotion_refusal))
+            # The others have just lost their leader.
+            if group.is_leading or "hears from" not in group.promotion_refusal:
+                return group.promotion_refusal
+
     async def until(self, holds: Callable[[], bool], timeout_s: float = 20) -> None:
         """Wait until something holds."""
         async with asyncio.timeout(timeout_s):

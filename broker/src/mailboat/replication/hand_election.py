@@ -136,6 +136,12 @@ class HandElection:
                 (answer.last_epoch, answer.end) > mine or answer.confirmed > replica.end
             ):
                 return f"{name} has more of the log: let it lead"
+            if (
+                self._is_wanted
+                and not self._accepts_loss
+                and (*mine, *replica.tables) < (answer.last_epoch, answer.end, *answer.tables)
+            ):
+                return f"{name} has newer topics, groups, offsets or locks: let it lead"
         if replica.is_suspect and not self._accepts_loss:
             return "this replica may have lost what it had not flushed"
         # An empty replica has everything as long as nobody has led.

@@ -57,6 +57,9 @@ class Leading:
         # Sets of writes that may have been applied, or may yet be.
         self._pending: set[frozenset[Member]] = set()
         self.acked: dict[Member, int] = {}
+        self.uninformed: set[Member] = set()
+        """Who does not have the tables beside the log yet, and so must not come into the set."""
+
         self._sessions: dict[Member, _Session] = {}
         self._led_s = replica.now_s
         self._renewal_sent_s = sent_s
@@ -226,6 +229,7 @@ class Leading:
         for member, end in self.acked.items():
             if (
                 member not in wanted
+                and member not in self.uninformed
                 and end >= max(replica.confirmed, self.start)
                 and not self._is_silent(member, replica.times.refuse_s)
             ):

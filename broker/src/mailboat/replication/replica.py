@@ -198,4 +198,5 @@ class Replica(ReplicaState):
         is_suspect = self.is_suspect
         if self.settings.by_hand is not None:
             is_suspect = is_suspect or not self.durable.is_whole
-        return Answer(attempt, seen, self.last_epoch, self.end, confirmed, is_suspect, hears)
+        log = self.last_epoch, self.end, confirmed
+        return Answer(attempt, seen, *log, is_suspect, hears, self.tables)

@@ -33,6 +33,8 @@ from mailboat.replication.frames import (
     Frame,
     Hello,
     Refused,
+    Tables,
+    TablesKept,
     Welcome,
 )
 
@@ -44,8 +46,8 @@ MOST_RECORD_BYTES: Final = 20 << 20
 
 _PREFIX: Final = struct.Struct(">BBBxIII")
 _CHECKED_BYTES: Final = 12
-# Of the largest head, a `Welcome` with very many epochs.
-_MOST_HEAD_BYTES: Final = 4 << 20
+# Of the largest head: a `Welcome` with very many epochs, `Tables` with a group of very many queues.
+_MOST_HEAD_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Open:
     epoch: int
 
 
-Message = Open | Frame
+Message = Open | Frame | Tables | TablesKept
 
 _KINDS: Final[dict[int, type]] = {
     0: Open,
@@ -83,6 +85,8 @@ _KINDS: Final[dict[int, type]] = {
     6: Ack,
     7: Ask,
     8: Answer,
+    9: Tables,
+    10: TablesKept,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 

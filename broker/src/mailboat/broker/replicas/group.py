@@ -19,6 +19,7 @@ from mailboat.broker.replicas.link import Link
 from mailboat.broker.replicas.log_stream import LogStream
 from mailboat.broker.replicas.peers import Peers
 from mailboat.broker.replicas.replica_file import ReplicaFile
+from mailboat.broker.replicas.shared_tables import SharedTables
 from mailboat.broker.supervisor import TaskProgress
 from mailboat.disk import Disk
 from mailboat.replication import actions
@@ -35,6 +36,7 @@ from mailboat.replication.events import (
     Received,
     Ticked,
 )
+from mailboat.replication.frames import Hello, Tables, TablesKept
 from mailboat.replication.hand_election import HandElection
 from mailboat.replication.lease import Holder, Lease, Member
 from mailboat.replication.replica import Replica
@@ -63,6 +65,7 @@ class ReplicaGroup:
         disk: Disk,
         runners: Runners,
         file: ReplicaFile,
+        tables: SharedTables,
     ) -> None:
         """Describe the replica of an unopened store; `start` begins."""
         self._settings = settings
@@ -70,6 +73,7 @@ class ReplicaGroup:
         self._disk = disk
         self._runners = runners
         self._file = file
+        self._tables = tables
         self._loop = asyncio.get_running_loop()
         self._todo: deque[actions.Action] = deque()
         self._is_busy = False
@@ -98,18 +102,21 @@ class ReplicaGroup:
         self._todo.clear()
         now_s = self._now_s()
         self.replica = Replica(self._settings, durable, self._store.commit_log.end, now_s)
+        self._tables.begin(self.replica)
 
     async def run(self, progress: TaskProgress) -> None:
         """Let time pass for the replica; runs for ever."""
         while True:
             progress.beat()
             self.handle(Ticked())
+            self._tables.tick()
             self._peers.keep_connected()
             await asyncio.sleep(_TICK_S)
 
     def end(self) -> None:
         """Do nothing more; what was begun may end."""
         self._is_ended = True
+        self._tables.end()
         self._streams.clear()
         self._todo.clear()
 
@@ -165,19 +172,28 @@ class ReplicaGroup:
         """Take a frame of another replica."""
         peer = link.peer
         assert peer is not None
+        member = Member(peer.ordinal, peer.store_id)
         if isinstance(message, Open):
             self._take_view(message)
+        elif isinstance(message, Tables):
+            self._tables.received(link, message)
+        elif isinstance(message, TablesKept):
+            self._tables.kept(member, message)
         else:
-            self.handle(Received(Member(peer.ordinal, peer.store_id), message))
+            if isinstance(message, Hello):
+                self._tables.greeted(member, message)
+            self.handle(Received(member, message))
 
     def roomy(self, link: Link) -> None:
         """Send on what waited for a follower to read."""
+        self._tables.roomy(link)
         for stream in list(self._streams.values()):
             if stream.link is link:
                 self._pump(stream)
 
     def lost(self, link: Link) -> None:
         """Forget a link."""
+        self._tables.lost(link)
         self._streams = {
             ordinal: stream for ordinal, stream in self._streams.items() if stream.link is not link
         }
@@ -318,8 +334,9 @@ class ReplicaGroup:
 
     def _stream(self, ordinal: int, session: int, epoch: int, physical_offset: int) -> None:
         link = self._peers.link_to(ordinal)
-        if link is None:
+        if link is None or link.peer is None:
             return
+        self._tables.send_all(Member(ordinal, link.peer.store_id), link, session)
         stream = LogStream(
             link,
             self._store.replica,
@@ -337,6 +354,7 @@ class ReplicaGroup:
         written = lease._replace(version=lease.version + 1)
         is_handed_over = written.holder is not None and written.holder != self.replica.me
         if is_handed_over and written.holder is not None:
+            self._tables.tell_all()
             self._believe(written.holder, written.epoch)
         answer = LeaseWritten(request, Outcome.APPLIED, written)
         self._loop.call_soon(self.handle, answer)

@@ -7,6 +7,7 @@ from typing import Final
 from mailboat.broker.replicas.group import ReplicaGroup
 from mailboat.broker.replicas.peers import Peers
 from mailboat.broker.replicas.replica_file import ReplicaFile, new_store_id
+from mailboat.broker.replicas.shared_tables import Managers, SharedTables
 from mailboat.broker.supervisor import Supervisor
 from mailboat.config import Settings
 from mailboat.disk import Disk
@@ -30,7 +31,12 @@ class ReplicaService:
     """What a broker that is a replica has beside all others."""
 
     def __init__(
-        self, settings: Settings, store: MessageStore, disk: Disk, runners: Runners
+        self,
+        settings: Settings,
+        store: MessageStore,
+        disk: Disk,
+        runners: Runners,
+        managers: Managers,
     ) -> None:
         """Describe it; `load` comes before the store is opened, `start` afterwards."""
         self._settings = settings
@@ -40,7 +46,11 @@ class ReplicaService:
         self._durable: Durable | None = None
         self._is_begun = False
         self._address = self._client_address = ""
-        self.group = ReplicaGroup(self._state_settings(), store, disk, runners, self._file)
+        timeout_s = settings.store.slave_timeout / 1000
+        self.tables = SharedTables(managers, disk, store.paths.own, timeout_s)
+        self.group = ReplicaGroup(
+            self._state_settings(), store, disk, runners, self._file, self.tables
+        )
         self.peers = Peers(
             self.group,
             self._open,
@@ -73,6 +83,7 @@ class ReplicaService:
             OSError: it cannot be read.
         """
         self._durable = self._file.read()
+        self.tables.load()
         if self._durable is not None:
             self._store.replica.show_below(self._durable.confirmed)
 
@@ -102,6 +113,7 @@ class ReplicaService:
         self.group.begin(self._durable, self.peers)
         self._is_begun = True
         supervisor.start("replication", self.group.run)
+        supervisor.start("tables of replicas", self.tables.keep)
         _log.info("replica address=%s", self._address)
 
     async def close(self) -> None:

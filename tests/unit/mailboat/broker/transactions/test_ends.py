@@ -54,6 +54,7 @@ class Broker:
     offsets: ConsumerOffsetManager
     producers: ProducerManager = field(default_factory=ProducerManager)
     stats: BrokerStats = field(default_factory=BrokerStats)
+    is_leading: bool = True
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ async def test_ends_wait_for_the_start_and_only_so_many(broker: Broker) -> None:
         continue
     earlier.close([0])
     ledger = HalfLedger(broker, RealDisk())
-    flush = FlushService(broker.store, interval_s=1, timeout_s=1)
+    flush = FlushService(broker.store, interval_s=1, timeout_s=1, replicas_timeout_s=1)
     ends = TransactionEnds(broker, flush, ledger, counters)
     for half in halves:
         ends.take(_request(peer, half, is_commit=True))
