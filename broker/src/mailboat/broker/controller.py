@@ -307,7 +307,9 @@ class BrokerController:
         Raises:
             ConfigError: a key is unknown or needs a restart, or a value is bad.
         """
-        live_config.change_live(self, self.flush, self._send_processor, changes)
+        live_config.change_live(
+            self, self.flush, self._send_processor, self._pull_processor, changes
+        )
 
     async def shutdown(self) -> None:
         """End in good order: what was read is answered and durable, the store is closed clean.
@@ -397,6 +399,7 @@ class BrokerController:
         self.store.commit_log.is_followed = False
         self.offsets.set_back(self.store.queues.next_offset)
         self.replicas.tables.lead(epoch)
+        self._pull_processor.is_slave = False
         self._start_leaders_tasks()
         self.registration.request()
 
@@ -466,9 +469,13 @@ class BrokerController:
         ):
             processors.register(self.dispatcher, self)
         self._send_processor = SendMessageProcessor(self, self.flush)
+        self._pull_processor = PullMessageProcessor(self, self.pull_holds)
+        if self.replicas is not None:
+            self._pull_processor.is_slave = True
+            self._pull_processor.hears_master = self.replicas.group.hears_leader
         self.dispatcher.use(
             self._send_processor,
-            PullMessageProcessor(self, self.pull_holds),
+            self._pull_processor,
             partial(require_own_name, self),
             self._send_processor.rounds,
         )

@@ -78,7 +78,7 @@ class ReplicaGroup:
         self._todo: deque[actions.Action] = deque()
         self._is_busy = False
         self._is_appended_due = False
-        self._is_ended = False
+        self._is_begun = self._is_ended = False
         self._streams: dict[int, LogStream] = {}
         self._lease: Lease | None = None
         self.alarm = ""
@@ -96,6 +96,7 @@ class ReplicaGroup:
         """Begin with an open store; `peers` has the links."""
         self._peers = peers
         self._make_replica(durable)
+        self._is_begun = True
 
     def _make_replica(self, durable: Durable) -> None:
         self._streams.clear()
@@ -123,16 +124,21 @@ class ReplicaGroup:
     @property
     def is_leading(self) -> bool:
         """Whether messages are stored here."""
-        return self.replica.is_leading
+        return self._is_begun and self.replica.is_leading
 
     @property
     def leader(self) -> Holder | None:
         """Who leads, as far as is known here."""
         return None if self._lease is None else self._lease.holder
 
+    def hears_leader(self) -> bool:
+        """Tell whether this replica follows one that lives."""
+        following = self.replica.following if self._is_begun else None
+        return following is not None and following.is_joined
+
     def refusal(self) -> str:
         """Say why no message may be stored now; empty if it may."""
-        return self.replica.refusal()
+        return self.replica.refusal() if self._is_begun else "this replica has just started"
 
     def promote(self, *, accepts_loss: bool) -> None:
         """Begin to lead, if the others let it; `promotion_refusal` says why not."""
