@@ -9,6 +9,7 @@ from typing import Self
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.replicas.group import ReplicaGroup
 from mailboat.config import load_settings
+from mailboat.namesrv.route_info import RouteInfoManager
 from mailboat.node import Node
 from mailboat.testing.cluster import SMALL_STORE
 
@@ -53,6 +54,13 @@ class ReplicaNodes:
         """The name server's address."""
         assert self._namesrv is not None
         return self._namesrv.addresses()["namesrv"]
+
+    @property
+    def routes(self) -> RouteInfoManager:
+        """The name server's table."""
+        assert self._namesrv is not None
+        assert self._namesrv.namesrv is not None
+        return self._namesrv.namesrv.routes
 
     def broker(self, ordinal: int) -> BrokerController:
         """Return a replica that runs."""

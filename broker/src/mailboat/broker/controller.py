@@ -193,6 +193,7 @@ class BrokerController:
         self.store.commit_log.is_followed = True
         self.store.on_write = self._replica_wrote
         self.registration.broker_id = replicas.registered_id
+        self.registration.on_master = replicas.peers.add_address
         self.registration.ha_address = lambda: replicas.address
         self.store.refuses = group.refusal
         self.flush.on_flushed = group.flushed

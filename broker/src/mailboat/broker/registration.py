@@ -120,6 +120,9 @@ class NamesrvRegistration:
         self.broker_id: Callable[[], int] = lambda: config.broker_id
         """Says which number the broker has in its group now, -1 where nobody is to know it yet."""
 
+        self.on_master: Callable[[str], None] = lambda _address: None
+        """Called with the address where the master's replicas connect, as a name server says it."""
+
         self.ha_address: Callable[[], str] = str
         """Says where other replicas connect, empty where there are none."""
 
@@ -335,6 +338,8 @@ class NamesrvRegistration:
             if held_by:
                 raise PlaceTakenError(answer.code, remark, held_by)
             raise BrokerError(answer.code, remark)
+        if ha_address := answer.ext_fields.get("haServerAddr"):
+            self.on_master(ha_address)
         if answer.body:
             self._topics.mark_ordered(decode_kv_table(answer.body))
 

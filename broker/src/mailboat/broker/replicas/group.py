@@ -78,7 +78,7 @@ class ReplicaGroup:
         self._todo: deque[actions.Action] = deque()
         self._is_busy = False
         self._is_appended_due = False
-        self._is_begun = self._is_ended = False
+        self._is_begun = self._is_ended = self._has_begun_to_lead = False
         self._streams: dict[int, LogStream] = {}
         self._lease: Lease | None = None
         self.alarm = ""
@@ -101,6 +101,7 @@ class ReplicaGroup:
     def _make_replica(self, durable: Durable) -> None:
         self._streams.clear()
         self._todo.clear()
+        self._has_begun_to_lead = False
         now_s = self._now_s()
         self.replica = Replica(self._settings, durable, self._store.commit_log.end, now_s)
         self._tables.begin(self.replica)
@@ -123,13 +124,18 @@ class ReplicaGroup:
 
     @property
     def is_leading(self) -> bool:
-        """Whether messages are stored here."""
-        return self._is_begun and self.replica.is_leading
+        """Whether messages are stored here: the epoch is on the disk, and everybody here knows."""
+        return self._is_begun and self._has_begun_to_lead and self.replica.is_leading
 
     @property
     def leader(self) -> Holder | None:
         """Who leads, as far as is known here."""
         return None if self._lease is None else self._lease.holder
+
+    @property
+    def has_seen_nobody(self) -> bool:
+        """Whether nobody has ever led, as far as this replica knows."""
+        return self._is_begun and not self.replica.durable.seen
 
     def hears_leader(self) -> bool:
         """Tell whether this replica follows one that lives."""
@@ -138,7 +144,11 @@ class ReplicaGroup:
 
     def refusal(self) -> str:
         """Say why no message may be stored now; empty if it may."""
-        return self.replica.refusal() if self._is_begun else "this replica has just started"
+        if not self._is_begun:
+            return "this replica has just started"
+        if self.replica.is_leading and not self._has_begun_to_lead:
+            return "this replica is about to lead"
+        return self.replica.refusal()
 
     def promote(self, *, accepts_loss: bool) -> None:
         """Begin to lead, if the others let it; `promotion_refusal` says why not."""
@@ -374,6 +384,7 @@ class ReplicaGroup:
         )
         self.alarm = ""
         self._store.dispatch.count_held()
+        self._has_begun_to_lead = True
         self._believe(self.replica.me, epoch)
         self.on_lead(epoch)
 

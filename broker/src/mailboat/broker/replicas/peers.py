@@ -6,6 +6,7 @@ which are kept. Where two links lead to one replica, the newer one counts.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final, Protocol
@@ -21,6 +22,8 @@ _CONNECT_TIMEOUT_S: Final = 3.0
 # Every side says something once a second.
 _SILENT_S: Final = 5.0
 _LINKS_MAX: Final = 32
+# Addresses that name servers have said: each master that there was has had one.
+_HEARD_MAX: Final = 8
 
 
 class PeerHandler(Protocol):
@@ -50,6 +53,7 @@ class Peers:
         self._handler = handler
         self._make_open = make_open
         self._seeds = list(addresses)
+        self._heard: deque[str] = deque(maxlen=_HEARD_MAX)
         self._known = known
         self._links: set[Link] = set()
         self._by_ordinal: dict[int, Link] = {}
@@ -109,8 +113,9 @@ class Peers:
 
     def add_address(self, address: str) -> None:
         """Take note of where a replica may listen."""
-        if address and address not in self._seeds:
-            self._seeds.append(address)
+        _, colon, port = address.rpartition(":")
+        if colon and port.isdecimal() and address not in self._heard:
+            self._heard.append(address)
 
     def keep_connected(self) -> None:
         """Begin to connect to whom there is no link, now and then."""
@@ -123,7 +128,7 @@ class Peers:
         me = self._make_open()
         linked = {link.peer.address for link in self._by_ordinal.values() if link.peer is not None}
         wanted = {address for ordinal, address in self._known.items() if ordinal < me.ordinal}
-        wanted |= set(self._seeds)
+        wanted |= {*self._seeds, *self._heard}
         for address in wanted - linked - self._not_ours - {me.address} - set(self._connecting):
             task = loop.create_task(self._connect(address))
             self._connecting[address] = task

@@ -139,11 +139,13 @@ class ReplicaService:
     def registered_id(self) -> int:
         """Return the brokerId under which name servers are to know this replica now, -1 for none.
 
-        Whoever leads is 0; the replica whose own number that is takes the leader's meanwhile.
+        Whoever leads is 0; the replica whose own number that is takes the leader's meanwhile. In a
+        new group it is 0 before it leads: slaves have to find it first.
         """
         ordinal = self._settings.broker.broker_id
         leader = self.group.leader
-        if self.group.is_leading:
+        is_new = not ordinal and self.group.has_seen_nobody
+        if self.group.is_leading or is_new:
             return 0
         return ordinal or (leader.ordinal if leader is not None and leader.ordinal > 0 else -1)
 
