@@ -31,8 +31,9 @@ class ReplicaNodes:
     async def __aenter__(self) -> Self:
         """Start everything; nobody need lead yet."""
         try:
-            self._namesrv = Node(load_settings("namesrv", overrides=_LOCAL))
-            await self._namesrv.start()
+            if "namesrvAddr" not in self._options:
+                self._namesrv = Node(load_settings("namesrv", overrides=_LOCAL))
+                await self._namesrv.start()
             for ordinal in range(self._replicas):
                 await self.start(ordinal)
         except BaseException:
@@ -51,7 +52,9 @@ class ReplicaNodes:
 
     @property
     def namesrv(self) -> str:
-        """The name server's address."""
+        """The name server's address: one of its own, unless the options name another one."""
+        if "namesrvAddr" in self._options:
+            return self._options["namesrvAddr"]
         assert self._namesrv is not None
         return self._namesrv.addresses()["namesrv"]
 

@@ -120,7 +120,11 @@ class SharedTables:
             self._position = (found.epoch, found.number)
 
     def begin(self, replica: Replica) -> None:
-        """Take part with a replica that knows nothing yet of the tables."""
+        """Take part with a replica that knows nothing yet of the tables, and follows at first."""
+        if self.leading is not None:
+            self.leading.end()
+            self.leading = None
+            self.follow()
         self._replica = replica
         replica.tables = self._position
 
