@@ -87,6 +87,38 @@ async def test_a_new_slave_has_the_tables_before_it_counts(tmp_path: Path) -> No
         assert slave.topics.table["made"] == master.topics.table["made"]
 
 
+async def test_who_lacks_the_tables_does_not_count(tmp_path: Path) -> None:
+    """A slave that has all of the log, and has not said that it has the tables too."""
+    async with ReplicaNodes(tmp_path, 3) as nodes:
+        await nodes.in_sync()
+        await nodes.stop(2)
+        await nodes.in_sync()
+        tables, take = nodes.group(0)._tables, nodes.group(0)._tables.kept
+
+        def kept(member: Member, frame: TablesKept) -> None:
+            """Lose what the new slave says."""
+            if member.ordinal != 2:
+                take(member, frame)
+
+        tables.kept = kept  # type: ignore[method-assign]
+        await nodes.start(2)
+        replica = nodes.group(0).replica
+        leading = replica.leading
+        assert leading is not None
+        await nodes.until(nodes.group(2).hears_leader)
+        await nodes.until(
+            lambda: any(
+                member.ordinal == 2 and end == replica.end for member, end in leading.acked.items()
+            )
+        )
+        assert {member.ordinal for member in leading._wanted_set()} == {0, 1}
+        del tables.kept
+        await nodes.stop(2)
+        await nodes.start(2)
+        await nodes.in_sync()
+        assert {member.ordinal for member in leading.recorded} == {0, 1, 2}
+
+
 async def test_an_answer_waits_for_the_slave(tmp_path: Path) -> None:
     """Without a slave that says that it has it a topic is not made, and the sender is told so."""
     async with ReplicaNodes(tmp_path, 2, {"slaveTimeout": "300"}) as nodes:

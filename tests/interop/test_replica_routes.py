@@ -1,4 +1,4 @@
-"""A group of our replicas at real name servers, and stock clients that read from a slave of ours."""
+"""A group of our replicas at real name servers, and stock clients that read from its slave."""
 
 from __future__ import annotations
 
