@@ -178,6 +178,18 @@ async def test_a_handover_takes_the_last_offsets_along(tmp_path: Path) -> None:
         assert nodes.broker(1).offsets.queues("G", "T") == ends
 
 
+async def test_a_master_that_ends_tells_its_last_offsets(tmp_path: Path) -> None:
+    """What consumers committed until it closed is known to whoever is promoted then."""
+    async with ReplicaNodes(tmp_path, 2) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, [b"%d" % number for number in range(64)])
+        ends = _queue_ends(nodes, 0, "T")
+        for queue_id, end in ends.items():
+            nodes.broker(0).offsets.commit("G", "T", queue_id, end)
+        await nodes.switch(1)
+        assert nodes.broker(1).offsets.queues("G", "T") == ends
+
+
 async def test_what_is_committed_at_a_slave_comes_to_the_master(tmp_path: Path) -> None:
     """While there is no master slaves take offsets; the master has them when it is back."""
     async with ReplicaNodes(tmp_path, 2) as nodes, AsyncExitStack() as stack:
@@ -227,6 +239,10 @@ async def test_locks_outlive_a_switch(tmp_path: Path) -> None:
         assert nodes.broker(1).queue_locks.holder("G", "T", 0) == "a"
         assert b'"a"' in (tmp_path / "replica-1/mailboat/queueLocks.json").read_bytes()
         await nodes.switch(1)
+        # Alone, nobody else would know of it.
+        batch = other._lock_body("G", "T", [1])
+        assert (await other.call(RequestCode.LOCK_BATCH_MQ, body=batch)).code != 0
+        assert await clients[1].lock("G", "T", 0) == {0}
         await nodes.start(0)
         await nodes.in_sync()
         assert await other.lock("G", "T", 0, 1) == {1}

@@ -78,15 +78,19 @@ class Leading:
         """Who must have a message: the recorded set, and all that may already be recorded."""
         return self.recorded.union(*self._pending)
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether as many count as the set has at least: who was promoted by hand begins alone."""
+        return len(self.required()) >= self._lease.min_in_sync
+
     def advance(self) -> None:
         """Confirm what everybody has who counts."""
         replica = self._replica
         end = replica.kept_end
         if replica.settings.is_sync_master:
-            required = self.required()
-            if len(required) < self._lease.min_in_sync:
-                return  # So begins who was promoted by hand.
-            for member in required:
+            if not self.has_enough:
+                return
+            for member in self.required():
                 if member != replica.member:
                     end = min(end, self.acked.get(member, 0))
         replica.confirm(end)

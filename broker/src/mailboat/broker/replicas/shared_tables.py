@@ -158,6 +158,7 @@ class SharedTables:
     def end(self) -> None:
         """Tell nobody any more."""
         if self.leading is not None:
+            self.leading.tell_all()
             self.leading.end()
         for task in self._tasks:
             task.cancel()
@@ -170,6 +171,8 @@ class SharedTables:
         """
         leading, replica = self.leading, self._replica
         if leading is None or replica is None or replica.leading is None:
+            raise not_known()
+        if not replica.leading.has_enough:
             raise not_known()
         await leading.known(replica.leading.required() - {replica.member})
         try:

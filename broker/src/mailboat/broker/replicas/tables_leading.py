@@ -191,7 +191,7 @@ class LeadingTables:
             if table.is_awaited == is_awaited and table.journal:
                 keys = table.journal.take(_ENTRIES_A_FRAME)
                 number = self._next_number() if is_numbered else 0
-                body = table.encode(keys)
+                body = table.encode(keys) if self._followers else b""
                 for follower in self._followers.values():
                     follower.link.send(self._frame(follower, table, keys, 0, number, body))
         return any(table.journal for table in self._tables if table.is_awaited == is_awaited)
