@@ -9,6 +9,7 @@ from typing import Self
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.replicas.group import ReplicaGroup
 from mailboat.config import load_settings
+from mailboat.namesrv.route_info import RouteInfoManager
 from mailboat.node import Node
 from mailboat.testing.cluster import SMALL_STORE
 
@@ -39,8 +40,9 @@ class ReplicaNodes:
     async def __aenter__(self) -> Self:
         """Start everything; nobody need lead yet."""
         try:
-            self._namesrv = Node(load_settings("namesrv", overrides=_LOCAL))
-            await self._namesrv.start()
+            if "namesrvAddr" not in self._options:
+                self._namesrv = Node(load_settings("namesrv", overrides=_LOCAL))
+                await self._namesrv.start()
             for ordinal in range(self._replicas):
                 await self.start(ordinal)
         except BaseException:
@@ -59,9 +61,18 @@ class ReplicaNodes:
 
     @property
     def namesrv(self) -> str:
-        """The name server's address."""
+        """The name server's address: one of its own, unless the options name another one."""
+        if "namesrvAddr" in self._options:
+            return self._options["namesrvAddr"]
         assert self._namesrv is not None
         return self._namesrv.addresses()["namesrv"]
+
+    @property
+    def routes(self) -> RouteInfoManager:
+        """The name server's table."""
+        assert self._namesrv is not None
+        assert self._namesrv.namesrv is not None
+        return self._namesrv.namesrv.routes
 
     def broker(self, ordinal: int) -> BrokerController:
         """Return a replica that runs."""
@@ -125,6 +136,29 @@ class ReplicaNodes:
         node = self._nodes.pop(ordinal)
         await node.shutdown()
         self._watches.pop(ordinal).cancel()
+
+    async def switch(self, ordinal: int) -> None:
+        """Stop whoever leads, and have another replica lead."""
+        leader = self.leader()
+        if leader is not None:
+            await self.stop(leader)
+        await self.promote(ordinal)
+
+    async def promote(self, ordinal: int) -> None:
+        """Have a replica lead while nobody does."""
+        refusal = await self.try_to_promote(ordinal)
+        assert not refusal, refusal
+        await self.broker(ordinal).registration.register_now()
+
+    async def try_to_promote(self, ordinal: int) -> str:
+        """Have a replica lead; return why it does not, empty if it does."""
+        group = self.group(ordinal)
+        while True:
+            group.promote(accepts_loss=False)
+            await self.until(lambda: group.is_leading or bool(group.promotion_refusal))
+            # The others have just lost their leader.
+            if group.is_leading or "hears from" not in group.promotion_refusal:
+                return group.promotion_refusal
 
     async def until(self, holds: Callable[[], bool], timeout_s: float = 20) -> None:
         """Wait until something holds."""

@@ -246,6 +246,7 @@ TRIED_ELSEWHERE = {
     "namesrvAddr",
     "rejectTransactionMessage",
     "routeKeptSeconds",
+    "slaveReadEnable",
     "transactionTimeOut",
     "transactionCheckInterval",
     "transactionCheckMax",

@@ -18,6 +18,7 @@ import pytest
 
 # Test folders are no packages, so the helper modules beside this file are found by path.
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
 
 from interop_client import JavaClient
 from interop_jars import CLIENT_LINES, InteropUnavailableError, client_classpath, server_classpath

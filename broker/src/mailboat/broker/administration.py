@@ -41,6 +41,7 @@ async def update_topics(broker: BrokerContext, configs: Sequence[TopicConfig]) -
             for them in a registration, or a change could not be saved; SERVICE_NOT_AVAILABLE, a new
             one could not be saved and is not made.
     """
+    broker.refuse_changes()
     await in_turns(_checked(broker.topics.check, configs))
     broker.topics.refuse_too_many(configs)
     changed = await in_turns(_changed_topics(broker, configs))
@@ -49,6 +50,7 @@ async def update_topics(broker: BrokerContext, configs: Sequence[TopicConfig]) -
     # What is as it is asked for may be on its way to the disk, or could not be saved before.
     names = [config.topic_name for config in configs]
     await _save(broker.topics.persist(), f"topic {_listed(names)}")
+    await broker.known_to_replicas()
     if changed or new:
         await broker.registration.register_now()
 
@@ -62,6 +64,7 @@ async def delete_topic(broker: BrokerContext, topic: str) -> None:
         BrokerError: INVALID_PARAMETER, it is the broker's own, or no topic can have that name;
             SYSTEM_ERROR, the change could not be saved, or the queues not be removed.
     """
+    broker.refuse_changes()
     await broker.topics.until_made(topic)
     try:
         if broker.topics.select(topic) is None:
@@ -75,6 +78,7 @@ async def delete_topic(broker: BrokerContext, topic: str) -> None:
         raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
     # One that is not there may be so in memory alone, because that could not be saved before.
     await _save(asyncio.gather(broker.topics.persist(), broker.offsets.persist()), f"topic {topic}")
+    await broker.known_to_replicas()
     if deleted:
         await broker.registration.register_now()
 
@@ -96,11 +100,13 @@ async def update_groups(broker: BrokerContext, configs: Sequence[SubscriptionGro
         BrokerError: INVALID_PARAMETER, a configuration is not legal; SYSTEM_ERROR, there are too
             many groups, or they could not be saved.
     """
+    broker.refuse_changes()
     await in_turns(_checked(broker.groups.check, configs))
     broker.groups.refuse_too_many(config.group_name for config in configs)
     await in_turns(_changed_groups(broker, configs))
     names = [config.group_name for config in configs]
     await _save(broker.groups.persist(), f"group {_listed(names)}")
+    await broker.known_to_replicas()
 
 
 async def delete_group(broker: BrokerContext, group: str, *, clean_offset: bool) -> None:
@@ -110,6 +116,7 @@ async def delete_group(broker: BrokerContext, group: str, *, clean_offset: bool)
         BrokerError: INVALID_PARAMETER, no group can have that name; SYSTEM_ERROR, the change could
             not be saved.
     """
+    broker.refuse_changes()
     if broker.groups.select(group) is None:
         _refuse_illegal(check_group, group)
     broker.groups.delete(group)
@@ -117,6 +124,7 @@ async def delete_group(broker: BrokerContext, group: str, *, clean_offset: bool)
     if clean_offset:
         broker.offsets.remove_group(group)
     await _save(asyncio.gather(broker.groups.persist(), broker.offsets.persist()), f"group {group}")
+    await broker.known_to_replicas()
 
 
 async def delete_offsets(broker: BrokerContext, group: str, topic: str) -> bool:
@@ -126,6 +134,7 @@ async def delete_offsets(broker: BrokerContext, group: str, topic: str) -> bool:
         BrokerError: INVALID_PARAMETER, connected members subscribe to the topic, or no group or
             topic can have that name; SYSTEM_ERROR, the change could not be saved.
     """
+    broker.refuse_changes()
     if topic not in broker.offsets.topics_of(group):
         _refuse_illegal(check_group, group)
         _refuse_illegal(check_topic, topic)
@@ -170,6 +179,7 @@ async def forget_topics(broker: BrokerContext, names: Sequence[str]) -> None:
             broker.offsets.remove_topic(name)
             broker.stats.forget_topic(name)
             await in_turns(broker.store.delete_topic_steps(name))
+            broker.topic_deleted(name)
     except OSError as error:
         raise BrokerError(
             ResponseCode.SYSTEM_ERROR,

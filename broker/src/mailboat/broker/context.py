@@ -46,13 +46,42 @@ class BrokerContext(Protocol):
     replicas: ReplicaService | None
 
     @property
+    def address(self) -> str:
+        """The address that clients are told, "ip:port"."""
+        ...
+
+    @property
     def is_leading(self) -> bool:
         """Whether this broker stores messages: it has no replicas, or leads them."""
         ...
 
-    @property
-    def address(self) -> str:
-        """The address that clients are told, "ip:port"."""
+    def refuse_changes(self) -> None:
+        """Refuse to change topics, groups, offsets or locks where that is another one's to do.
+
+        Raises:
+            BrokerError: SYSTEM_ERROR, this replica does not lead, or not enough others follow it.
+        """
+        ...
+
+    def refuse_messages(self) -> None:
+        """Refuse to store a message where no message may be stored.
+
+        Raises:
+            BrokerError: SERVICE_NOT_AVAILABLE, this replica does not lead; SYSTEM_ERROR, not enough
+                others follow it.
+        """
+        ...
+
+    async def known_to_replicas(self) -> None:
+        """Return once the replicas in the in-sync set know all changes, at once without replicas.
+
+        Raises:
+            BrokerError: that is not known in time.
+        """
+        ...
+
+    def topic_deleted(self, topic: str) -> None:
+        """Tell replicas that a topic's messages are gone."""
         ...
 
     def change_config(self, changes: Mapping[str, str]) -> None:

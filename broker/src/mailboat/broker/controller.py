@@ -62,7 +62,9 @@ from mailboat.broker.transactions import TransactionalMessageService
 from mailboat.config import Settings
 from mailboat.disk import Disk
 from mailboat.disk.real import RealDisk
+from mailboat.errors import BrokerError
 from mailboat.model.hosts import encode_host, format_host
+from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.server import RemotingServer
 from mailboat.remoting.turns import in_turns
@@ -180,7 +182,9 @@ class BrokerController:
         )
 
     def _make_replicas(self) -> ReplicaService:
-        replicas = ReplicaService(self.settings, self.store, self._disk, self.store_threads.runners)
+        runners = self.store_threads.runners
+        replicas = ReplicaService(self.settings, self.store, self._disk, runners, self)
+        self.topics.known_to_replicas = replicas.tables.known
         group = replicas.group
         group.on_confirmed = self._replicas_confirmed
         group.on_written = self._follower_wrote
@@ -201,6 +205,49 @@ class BrokerController:
     def is_leading(self) -> bool:
         """Whether this broker stores messages: it has no replicas, or leads them."""
         return self.replicas is None or self.replicas.group.is_leading
+
+    def refuse_changes(self) -> None:
+        """Refuse to change topics, groups, offsets or locks where that is another one's to do.
+
+        Raises:
+            BrokerError: SYSTEM_ERROR, this replica does not lead, or not enough others follow it.
+        """
+        if self.replicas is not None and (reason := self.replicas.group.refusal()):
+            text = "in-sync replicas not enough"
+            if not self.is_leading:
+                text = (
+                    "Can't modify topic or subscription group from slave broker, please execute it "
+                    "from master broker"
+                )
+            raise BrokerError(ResponseCode.SYSTEM_ERROR, f"{text}: {reason}")
+
+    def refuse_messages(self) -> None:
+        """Refuse to store a message where no message may be stored.
+
+        Raises:
+            BrokerError: SERVICE_NOT_AVAILABLE, this replica does not lead; SYSTEM_ERROR, not enough
+                others follow it.
+        """
+        if self.replicas is not None and (reason := self.replicas.group.refusal()):
+            if self.is_leading:
+                text = f"in-sync replicas not enough: {reason}"
+                raise BrokerError(ResponseCode.SYSTEM_ERROR, text)
+            text = f"service not available now: {reason}"
+            raise BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, text)
+
+    async def known_to_replicas(self) -> None:
+        """Return once the replicas in the in-sync set know all changes, at once without replicas.
+
+        Raises:
+            BrokerError: that is not known in time.
+        """
+        if self.replicas is not None:
+            await self.replicas.tables.known()
+
+    def topic_deleted(self, topic: str) -> None:
+        """Tell replicas that a topic's messages are gone."""
+        if self.replicas is not None:
+            self.replicas.tables.deleted(topic)
 
     @property
     def port(self) -> int:
@@ -263,7 +310,9 @@ class BrokerController:
         Raises:
             ConfigError: a key is unknown or needs a restart, or a value is bad.
         """
-        live_config.change_live(self, self.flush, self._send_processor, changes)
+        live_config.change_live(
+            self, self.flush, self._send_processor, self._pull_processor, changes
+        )
 
     async def shutdown(self) -> None:
         """End in good order: what was read is answered and durable, the store is closed clean.
@@ -359,8 +408,11 @@ class BrokerController:
         self.flush.settle_soon()
 
     def _begin_to_lead(self, epoch: int) -> None:
-        self.topics.data_version.state_version = epoch
+        assert self.replicas is not None
         self.store.commit_log.is_followed = False
+        self.offsets.set_back(self.store.queues.next_offset)
+        self.replicas.tables.lead(epoch)
+        self._pull_processor.is_slave = False
         self._start_leaders_tasks()
         self.registration.request()
 
@@ -370,7 +422,8 @@ class BrokerController:
 
     def _open_store(self) -> None:
         self.store.open()
-        self.offsets.set_back(self.store.max_offset)
+        if self.replicas is None:
+            self.offsets.set_back(self.store.max_offset)
 
     async def _listen_on_fast_port(self) -> None:
         """Listen where clients with vipChannelEnabled connect; the broker does without it."""
@@ -430,9 +483,13 @@ class BrokerController:
         ):
             processors.register(self.dispatcher, self)
         self._send_processor = SendMessageProcessor(self, self.flush)
+        self._pull_processor = PullMessageProcessor(self, self.pull_holds)
+        if self.replicas is not None:
+            self._pull_processor.is_slave = True
+            self._pull_processor.hears_master = self.replicas.group.hears_leader
         self.dispatcher.use(
             self._send_processor,
-            PullMessageProcessor(self, self.pull_holds),
+            self._pull_processor,
             partial(require_own_name, self),
             self._send_processor.rounds,
         )
@@ -513,7 +570,8 @@ class BrokerController:
                 _log.warning("a table is not saved, to be tried again: %s", error)
 
     async def _expire(self) -> None:
-        self.queue_locks.expire()
+        if self.is_leading:
+            self.queue_locks.expire()
         timeout_s = self.settings.broker.channel_expired_timeout / 1000
         expired = set(await in_turns(self.consumers.expire(timeout_s)))
         expired |= set(await in_turns(self.producers.expire(timeout_s)))

@@ -108,6 +108,25 @@ class DelayProgress:
 
     def open(self, queues: Iterable[QueueBounds]) -> None:
         """Find what is parked in the queues of the store, and save under which table it is read."""
+        self.take_up(queues)
+        try:
+            self._saver.save_blocking()
+        except OSError as error:
+            _log.warning("the progress of delayed messages is not saved yet: %s", error)
+
+    def follow(self, state: DelayOffsets) -> None:
+        """Keep what another replica that delivers has delivered; `take_up` goes on from there."""
+        self._loaded = self._durable = state
+        self.data_version = state.data_version
+        self._saver.mark_changed()
+
+    def snapshot(self) -> DelayOffsets:
+        """Return how far everything is delivered."""
+        return self._snapshot()
+
+    def take_up(self, queues: Iterable[QueueBounds]) -> None:
+        """Go on behind what was loaded or followed."""
+        self._ranges.clear()
         for bounds in queues:
             level = level_of(bounds.queue_id)
             ranges = self._ranges[level] = self._saved_ranges(level, bounds)
@@ -116,10 +135,6 @@ class DelayProgress:
                 ranges.append(DelayRange(level, bounds.max_offset))
         self._moves += 1
         self._capture()
-        try:
-            self._saver.save_blocking()
-        except OSError as error:
-            _log.warning("the progress of delayed messages is not saved yet: %s", error)
 
     def _saved_ranges(self, level: int, bounds: QueueBounds) -> list[DelayRange]:
         """Return the ranges of the file, within what the queue still has."""

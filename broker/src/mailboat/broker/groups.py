@@ -6,10 +6,12 @@ its first heartbeat or pull when autoCreateSubscriptionGroup is on and there is 
 Source: apache/rocketmq broker/subscription/SubscriptionGroupManager.java @ rocketmq-all-5.3.3.
 """
 
+import dataclasses
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from mailboat.broker.journal import Journal
 from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile
@@ -45,6 +47,11 @@ class SubscriptionGroupManager:
         self.table = {group: SubscriptionGroupConfig(group) for group in SYSTEM_GROUPS}
         """Configurations by group name."""
         self.data_version = DataVersion(timestamp=disk.wall_ms())
+        self.journal: Journal | None = None
+        """Takes note of what changes, where other replicas are to know it."""
+
+        self.is_followed = False
+        """Whether the table is that of another replica: nothing is made here by itself."""
 
     def load(self) -> None:
         """Read the file of an earlier run, if there is one.
@@ -81,7 +88,7 @@ class SubscriptionGroupManager:
 
     def may_make(self, group: str) -> bool:
         """Tell whether `find` would make an unknown group."""
-        if not self._auto_create:
+        if not self._auto_create or self.is_followed:
             return False
         try:
             _check_name(group)
@@ -139,8 +146,20 @@ class SubscriptionGroupManager:
         if self.table.pop(group, None) is None:
             return False
         _log.info("consumer group deleted group=%s", group)
-        self._changed()
+        self._changed(group)
         return True
+
+    def follow(
+        self, configs: Mapping[str, SubscriptionGroupConfig | None], version: DataVersion
+    ) -> None:
+        """Take over groups as the master has them, None for those that it has not."""
+        for name, config in configs.items():
+            if config is not None:
+                self.table[name] = config
+            else:
+                self.table.pop(name, None)
+        self.data_version = dataclasses.replace(version)
+        self._saver.mark_changed()
 
     def encode(self) -> Iterator[bytes]:
         """Return the whole table as the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG, in slices."""
@@ -167,9 +186,11 @@ class SubscriptionGroupManager:
         self.table[config.group_name] = config
         if is_new and len(self.table) == MAX_GROUPS:
             _log.warning("there are %d consumer groups, no more are made", MAX_GROUPS)
-        self._changed()
+        self._changed(config.group_name)
 
-    def _changed(self) -> None:
+    def _changed(self, group: str) -> None:
+        if self.journal is not None:
+            self.journal.note(group)
         self.data_version.advance(self._disk.wall_ms())
         self._saver.mark_changed()
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.flush_service import FlushService
+from mailboat.broker.processors.pull import PullMessageProcessor
 from mailboat.broker.processors.send import SendMessageProcessor
 from mailboat.config import change_settings, properties_of
 
@@ -26,6 +27,7 @@ def change_live(
     broker: BrokerContext,
     flush: FlushService,
     send_processor: SendMessageProcessor,
+    pull_processor: PullMessageProcessor,
     changes: Mapping[str, str],
 ) -> None:
     """Change live settings of a broker and of those of its parts that keep a copy.
@@ -50,4 +52,5 @@ def change_live(
     if after.broker != before.broker:
         broker.groups.configure(auto_create=after.broker.auto_create_subscription_group)
         broker.topics.configure(after.broker)
+        pull_processor.configure(after.broker)
         broker.registration.configure(after.broker)

@@ -9,16 +9,22 @@ An offset that was reset stays so: until the group's next pull of that queue is 
 of members that do not know yet are ignored. Resets that wait are in the file too, as
 `resetOffsetTable`, which RocketMQ skips: it forgets them with a restart.
 
+Other replicas are told what changes, soon and not at once. Clients commit at a slave while there is
+no master; the master takes that over when it is back, where it is further, unless an offset was set
+back meanwhile: each move back raises the *generation* of a group in a topic, `generationTable` in
+the file.
+
 Source: apache/rocketmq broker/offset/ConsumerOffsetManager.java @ rocketmq-all-5.3.3.
 """
 
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from mailboat.broker.journal import Journal
 from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile
@@ -47,9 +53,19 @@ class _ResetTable(msgspec.Struct, rename="camel"):
     """The part of the file that only mailboat has."""
 
     reset_offset_table: dict[str, dict[int, int]] = {}
+    generation_table: dict[str, int] = {}
 
 
 _resets: Final = msgspec.json.Decoder(_ResetTable, strict=False)
+
+
+class SharedOffsets(NamedTuple):
+    """What replicas tell each other of a group in a topic, whose key is "TOPIC@GROUP"."""
+
+    key: str
+    generation: int
+    queues: dict[int, int]
+    resets: dict[int, int]
 
 
 class ConsumerOffsetManager:
@@ -63,6 +79,14 @@ class ConsumerOffsetManager:
         self._table: dict[str, dict[int, int]] = {}
         self._pulled: dict[str, dict[int, int]] = {}
         self._resets: dict[str, dict[int, int]] = {}
+        self._generations: dict[str, int] = {}
+        self._taken: dict[str, dict[int, int]] = {}
+        self.journal: Journal | None = None
+        """Takes note of what changes, where other replicas are to know it."""
+
+        self.is_followed = False
+        """Whether the table is that of another replica, but for what clients commit here."""
+
         self._topics_of: dict[str, set[str]] = {}
         self._groups_of: dict[str, set[str]] = {}
         self.commits = 0
@@ -88,7 +112,8 @@ class ConsumerOffsetManager:
         loaded = self._file.load(_decode_file)
         if loaded is None:
             return
-        table, self._resets = loaded
+        table, more = loaded
+        self._resets, self._generations = more.reset_offset_table, more.generation_table
         self.data_version = table.data_version
         for key, queues in table.offset_table.items():
             topic, separator, group = key.partition(_SEPARATOR)
@@ -146,12 +171,17 @@ class ConsumerOffsetManager:
         """
         if queue_offset < 0 or (self._resets and self.is_reset(group, topic, queue_id)):
             return
+        if self.is_followed:
+            self._take(group, topic, queue_id, queue_offset)
+            return
         self._set(group, topic, queue_id, queue_offset)
 
     def reset(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Make a group go on at an offset, whatever its members commit before they know."""
-        self._resets.setdefault(topic + _SEPARATOR + group, {})[queue_id] = queue_offset
-        self._saver.mark_changed()
+        key = topic + _SEPARATOR + group
+        self._resets.setdefault(key, {})[queue_id] = queue_offset
+        self._generations[key] = self._generations.get(key, 0) + 1
+        self._changed(key)
         self._set(group, topic, queue_id, queue_offset)
 
     @property
@@ -190,7 +220,7 @@ class ConsumerOffsetManager:
         target = queues.pop(queue_id)
         if not queues:
             del self._resets[key]
-        self._saver.mark_changed()
+        self._changed(key)
         if queue_offset == target and commit_offset in (None, target):
             return None
         return target
@@ -206,16 +236,18 @@ class ConsumerOffsetManager:
         self.lowered += 1
 
     def _set(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        key = topic + _SEPARATOR + group
         queues = self._queues(group, topic)
         known = queues.get(queue_id)
         if known == queue_offset:
             return
         if known is not None and queue_offset < known:
             self.backward_commits += 1
+            self._generations[key] = self._generations.get(key, 0) + 1
         if known is None or queue_offset < known:
             self.lowered += 1
         queues[queue_id] = queue_offset
-        self._saver.mark_changed()
+        self._changed(key)
         self.commits += 1
         if self.commits % _VERSION_STEP == 0:
             self.data_version.advance(self._disk.wall_ms())
@@ -257,6 +289,8 @@ class ConsumerOffsetManager:
             return False
         self._pulled.pop(key, None)
         self._resets.pop(key, None)
+        self._generations.pop(key, None)
+        self._taken.pop(key, None)
         for index, name, member in (
             (self._topics_of, group, topic),
             (self._groups_of, topic, group),
@@ -265,8 +299,13 @@ class ConsumerOffsetManager:
             if not index[name]:
                 del index[name]
         self.removals += 1
-        self._saver.mark_changed()
+        self._changed(key)
         return True
+
+    def _changed(self, key: str) -> None:
+        self._saver.mark_changed()
+        if self.journal is not None:
+            self.journal.note(key)
 
     def remove_topic(self, topic: str) -> None:
         """Forget all offsets in a topic."""
@@ -277,6 +316,83 @@ class ConsumerOffsetManager:
         """Forget all offsets of a group."""
         for topic in self.topics_of(group):
             self.remove(group, topic)
+
+    # -- replicas -------------------------------------------------------------------------------
+
+    def shared(self) -> list[str]:
+        """Return the keys of all groups in topics, "TOPIC@GROUP"."""
+        return list(self._table)
+
+    def find_shared(self, key: str) -> SharedOffsets:
+        """Return what other replicas are to know of a group in a topic; no queues: nothing."""
+        generation = self._generations.get(key, 0)
+        return SharedOffsets(key, generation, self._table.get(key, {}), self._resets.get(key, {}))
+
+    def follow(self, shared: SharedOffsets) -> None:
+        """Take over what the master has of a group in a topic.
+
+        What was committed here and the master has not heard of stays, as long as nobody has set
+        the group back.
+        """
+        key, generation, queues, resets = shared
+        topic, _, group = key.partition(_SEPARATOR)
+        taken = self._taken.get(key, {})
+        if taken and (generation != self._generations.get(key, 0) or not queues):
+            taken = {}
+        taken = {
+            queue_id: queue_offset
+            for queue_id, queue_offset in taken.items()
+            if queue_offset > queues.get(queue_id, UNKNOWN_OFFSET)
+        }
+        if not queues:
+            self.remove(group, topic)
+            return
+        self._queues(group, topic)
+        self._table[key] = {**queues, **taken}
+        for table, value in ((self._taken, taken), (self._resets, resets)):
+            if value:
+                table[key] = value
+            else:
+                table.pop(key, None)
+        if generation:
+            self._generations[key] = generation
+        else:
+            self._generations.pop(key, None)
+        self._saver.mark_changed()
+
+    def _take(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
+        """Keep what a client commits here, until the master has it too."""
+        key = topic + _SEPARATOR + group
+        if queue_offset > self.query(group, topic, queue_id):
+            self._queues(group, topic)[queue_id] = queue_offset
+            self._taken.setdefault(key, {})[queue_id] = queue_offset
+            self._saver.mark_changed()
+
+    def taken(self) -> list[SharedOffsets]:
+        """Return what clients have committed here and the master is to know."""
+        return [
+            SharedOffsets(key, self._generations.get(key, 0), queues, {})
+            for key, queues in self._taken.items()
+        ]
+
+    def forget_taken(self) -> None:
+        """Regard what clients have committed here as known to the master, or as its own table."""
+        self._taken.clear()
+
+    def merge(self, shared: SharedOffsets, end_of: Callable[[str, int], int]) -> None:
+        """Take over what clients have committed at a slave, where it is further than what is here.
+
+        Args:
+            shared: what the slave has taken.
+            end_of: gives the offset that a queue's next message gets, by topic and queue id.
+        """
+        key, generation, queues, _ = shared
+        topic, separator, group = key.partition(_SEPARATOR)
+        if not (separator and topic and group) or generation != self._generations.get(key, 0):
+            return
+        for queue_id, queue_offset in queues.items():
+            if self.query(group, topic, queue_id) < queue_offset <= end_of(topic, queue_id):
+                self._set(group, topic, queue_id, queue_offset)
 
     def encode(self) -> Iterator[bytes]:
         """Return the whole table as the body of GET_ALL_CONSUMER_OFFSET, in slices."""
@@ -317,10 +433,12 @@ class ConsumerOffsetManager:
         members: list[Member] = [*self._members()]
         if self._resets:
             members.append(("resetOffsetTable", table_parts(self._resets, weigh=len)))
+        if self._generations:
+            members.append(("generationTable", msgspec.json.encode(self._generations)))
         return pretty_slices(members)
 
 
-def _decode_file(content: bytes) -> tuple[ConsumerOffsetTable, dict[str, dict[int, int]]]:
+def _decode_file(content: bytes) -> tuple[ConsumerOffsetTable, _ResetTable]:
     """Read the file; Java writes the queue ids without quotes.
 
     The lenient reader of requests takes them too, but no more than a request may hold. The names in
@@ -329,6 +447,6 @@ def _decode_file(content: bytes) -> tuple[ConsumerOffsetTable, dict[str, dict[in
     if _BARE_KEY.search(content):
         content = _BARE_KEY.sub(rb'\1"\2"', content)
     table = decode_consumer_offsets(content)
-    if b"resetOffsetTable" not in content:
-        return table, {}
-    return table, decode_body(content, _resets).reset_offset_table
+    if b"resetOffsetTable" not in content and b"generationTable" not in content:
+        return table, _ResetTable()
+    return table, decode_body(content, _resets)

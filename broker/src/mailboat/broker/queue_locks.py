@@ -20,6 +20,7 @@ from typing import Final
 
 import msgspec
 
+from mailboat.broker.journal import Journal
 from mailboat.broker.state_saver import StateSaver
 from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile
@@ -41,6 +42,8 @@ class _Lock(msgspec.Struct, gc=False):
 
     client_id: str
     expires_s: float
+    is_known: bool = True
+    """Whether the other replicas know it, without which its holder must not be told."""
 
 
 class _Holder(msgspec.Struct, rename="camel", gc=False):
@@ -65,6 +68,8 @@ class QueueLockManager:
         self._saver = StateSaver(self._file, self._encode_file)
         self._clock = clock
         self._groups: dict[str, dict[_Place, _Lock]] = {}
+        self.journal: Journal | None = None
+        """Takes note of the groups whose holders change, where other replicas are to know it."""
 
     def load(self) -> None:
         """Give the queues back to those who held them, for as long as they may believe in it.
@@ -95,8 +100,8 @@ class QueueLockManager:
             lock = locks.get(place)
             if lock is None or (lock.client_id != client_id and lock.expires_s < now_s):
                 _log_holder(logging.INFO, "locked", group, queue, client_id, lock)
-                locks[place] = _Lock(client_id, now_s + LOCK_LIFE_S)
-                self._saver.mark_changed()
+                locks[place] = _Lock(client_id, now_s + LOCK_LIFE_S, self.journal is None)
+                self._changed(group)
             elif lock.client_id == client_id:
                 lock.expires_s = now_s + LOCK_LIFE_S
             else:
@@ -118,9 +123,59 @@ class QueueLockManager:
             if lock is not None and lock.client_id == client_id:
                 _log_holder(logging.INFO, "unlocked", group, queue, client_id, lock)
                 del locks[place]
-                self._saver.mark_changed()
+                self._changed(group)
         if not locks:
             del self._groups[group]
+
+    def _changed(self, group: str) -> None:
+        self._saver.mark_changed()
+        if self.journal is not None:
+            self.journal.note(group)
+
+    # -- replicas -------------------------------------------------------------------------------
+
+    def groups(self) -> list[str]:
+        """Return the groups of which members hold queues."""
+        return list(self._groups)
+
+    def holders(self, group: str) -> list[tuple[str, int, str]]:
+        """Return topic, queue and holder of what members of a group hold."""
+        locks = self._groups.get(group, {})
+        return [(topic, queue_id, lock.client_id) for (topic, queue_id), lock in locks.items()]
+
+    def follow(self, group: str, holders: Iterable[tuple[str, int, str]]) -> None:
+        """Take over the holders of a group as the master has them; `take_up` lets them begin."""
+        expires_s = self._clock() + CLIENT_LOCK_LIFE_S
+        locks = {
+            (topic, queue_id): _Lock(client_id, expires_s) for topic, queue_id, client_id in holders
+        }
+        if locks:
+            self._groups[group] = locks
+        else:
+            self._groups.pop(group, None)
+        self._saver.mark_changed()
+
+    def are_known(self, group: str, queues: Iterable[MessageQueue]) -> bool:
+        """Tell whether the other replicas know who holds these queues."""
+        locks = self._groups.get(group, {})
+        found = (locks.get((queue.topic, queue.queue_id)) for queue in queues)
+        return all(lock is None or lock.is_known for lock in found)
+
+    def note_known(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
+        """Note that the other replicas know that a member holds these queues."""
+        locks = self._groups.get(group, {})
+        for queue in queues:
+            lock = locks.get((queue.topic, queue.queue_id))
+            if lock is not None and lock.client_id == client_id:
+                lock.is_known = True
+
+    def take_up(self) -> None:
+        """Lead in place of another: a holder may believe in its lock for a while, as after a
+        restart."""
+        expires_s = self._clock() + CLIENT_LOCK_LIFE_S
+        for locks in self._groups.values():
+            for lock in locks.values():
+                lock.expires_s = expires_s
 
     def has_live_locks(self, group: str) -> bool:
         """Tell whether a member of a group consumes in order."""
@@ -138,7 +193,7 @@ class QueueLockManager:
         for group, locks in list(self._groups.items()):
             for place in [place for place, lock in locks.items() if lock.expires_s < now_s]:
                 del locks[place]
-                self._saver.mark_changed()
+                self._changed(group)
             if not locks:
                 del self._groups[group]
 

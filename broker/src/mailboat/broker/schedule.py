@@ -191,12 +191,24 @@ class ScheduleMessageService:
 
     def open(self) -> None:
         """Find what is parked in the store, which must be open."""
+        self.progress.open(self._begin())
+        self._look_at_all()
+
+    def take_up(self) -> None:
+        """Deliver from now on what another replica has not, and this one has been told."""
+        self.progress.take_up(self._begin())
+        self._look_at_all()
+
+    def _begin(self) -> list[QueueBounds]:
         self._start_ms = self._now_ms()
         queues = self._store.queues.of_topic(SCHEDULE_TOPIC)
-        self._known_ends = {level_of(queue.queue_id): queue.max_offset for queue in queues}
-        self.progress.open(
-            QueueBounds(queue.queue_id, queue.min_offset, queue.max_offset) for queue in queues
-        )
+        # What a replica has that leads now is there, though not all of it is confirmed yet.
+        self._known_ends = {level_of(queue.queue_id): queue.next_offset for queue in queues}
+        return [
+            QueueBounds(queue.queue_id, queue.min_offset, queue.next_offset) for queue in queues
+        ]
+
+    def _look_at_all(self) -> None:
         for source in self.progress:
             source.wake_ms = self._start_ms
         if self.levels.longest_ms > self._reserved_ms:

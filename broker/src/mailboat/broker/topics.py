@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from mailboat.broker.journal import Journal
 from mailboat.broker.state_saver import StateSaver
 from mailboat.broker.topic_creation import TopicCreation
 from mailboat.config import BrokerConfig
@@ -88,6 +89,15 @@ class TopicConfigManager:
         self._deletions: dict[str, int] = {}
         self.on_change: list[Callable[[], None]] = []
         """Called after each change of the table."""
+
+        self.journal: Journal | None = None
+        """Takes note of what changes, where other replicas are to know it."""
+
+        self.known_to_replicas: Callable[[], Awaitable[None]] | None = None
+        """Returns once the other replicas know what has changed so far; raises BrokerError."""
+
+        self.is_followed = False
+        """Whether the table is that of another replica: nothing is made here by itself."""
 
     @property
     def system_topics(self) -> list[str]:
@@ -202,10 +212,11 @@ class TopicConfigManager:
         """
         name = retry_topic(group)
         known = self.table.get(name)
-        if known is not None and known.order == order:
+        if self.is_followed or (known is not None and known.order == order):
             return False
         if known is not None:
             known.order = order
+            self._note(name)
         else:
             queues = min(max(queue_nums, 0), MAX_QUEUE_NUMS)
             config = TopicConfig(
@@ -276,6 +287,7 @@ class TopicConfigManager:
                 self._registered_bytes += registered_bytes(config)
                 self._registered_bytes -= registered_bytes(creation.config)
                 creation.config = config
+                self._note(name)
                 self._saver.mark_changed()
             awaited.append(creation)
         if begun:
@@ -303,11 +315,14 @@ class TopicConfigManager:
 
     def mark_ordered(self, topics: Iterable[str]) -> None:
         """Take over from a name server which topics are ordered."""
+        if self.is_followed:
+            return
         changed = False
         for topic in topics:
             config = self.table.get(topic)
             if config is not None and not config.order:
                 config.order = changed = True
+                self._note(topic)
         if changed:
             self._changed()
 
@@ -403,6 +418,7 @@ class TopicConfigManager:
     def _note_making(self, config: TopicConfig, cause: str) -> TopicCreation:
         """Have a topic in the next file, and in the table once that is written."""
         creation = self._making[config.topic_name] = TopicCreation(config, cause)
+        self._note(config.topic_name)
         self._registered_bytes += registered_bytes(config)
         return creation
 
@@ -418,8 +434,12 @@ class TopicConfigManager:
         reason = None
         try:
             await self._saver.save()
+            if self.known_to_replicas is not None:
+                await self.known_to_replicas()
         except OSError as error:
             reason = f"{self._file.path} cannot be saved ({error.strerror or error})"
+        except BrokerError as error:
+            reason = error.remark
         except asyncio.CancelledError:
             reason = f"the broker is stopping, and {self._file.path} is not written in time"
         except Exception as error:
@@ -444,6 +464,7 @@ class TopicConfigManager:
         config = creation.config
         self._registered_bytes -= registered_bytes(config)
         if reason is not None:
+            self._note(name)
             creation.end(
                 BrokerError(
                     ResponseCode.SERVICE_NOT_AVAILABLE,
@@ -485,13 +506,50 @@ class TopicConfigManager:
         self._drop(config.topic_name)
         self.table[config.topic_name] = config
         self._registered_bytes += registered_bytes(config)
+        self._note(config.topic_name)
 
     def _drop(self, topic: str) -> bool:
         known = self.table.pop(topic, None)
         if known is None:
             return False
         self._registered_bytes -= registered_bytes(known)
+        self._note(topic)
         return True
+
+    def _note(self, topic: str) -> None:
+        if self.journal is not None:
+            self.journal.note(topic)
+
+    # -- replicas -------------------------------------------------------------------------------
+
+    def shared(self) -> list[str]:
+        """Return the topics that all replicas have; those of the configuration each has itself."""
+        return [name for name in (*self.table, *self._making) if name not in self._system_names]
+
+    def find_shared(self, topic: str) -> TopicConfig | None:
+        """Return a topic as other replicas are to have it, None where they are to have none."""
+        if topic in self._making:
+            return self._making[topic].config
+        return self.table.get(topic)
+
+    def follow(self, configs: Mapping[str, TopicConfig | None], version: DataVersion) -> None:
+        """Take over topics as the master has them, None for those that it has not."""
+        for name, config in configs.items():
+            if name in self._system_names:
+                continue
+            if config is not None:
+                self._put(config)
+            elif self._drop(name):
+                _log.info("topic deleted topic=%s cause=its master", name)
+        self.data_version = dataclasses.replace(version)
+        self._saver.mark_changed()
+        self._tell()
+
+    def begin_to_lead(self, epoch: int) -> None:
+        """Have the table from now on, under the version of an epoch."""
+        self.is_followed = False
+        self.data_version.state_version = epoch
+        self._changed()
 
     def check(self, config: TopicConfig) -> None:
         """Refuse a configuration that `update` would refuse.

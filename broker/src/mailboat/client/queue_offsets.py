@@ -67,7 +67,7 @@ class FirstLooks:
 
 
 class QueueOffsets:
-    """Reads and stores offsets at the master of each queue.
+    """Reads and stores offsets at the master of each queue, at a slave while there is none.
 
     Every method raises BrokerError (refused), RemotingError (no answer) or RouteNotFoundError.
     """
@@ -85,12 +85,12 @@ class QueueOffsets:
 
     async def position(self, group: str, queue: MessageQueue) -> GroupPosition:
         """Return where a group is in a queue."""
-        address = await self._routes.master_address(queue)
+        address = await self._routes.offsets_address(queue)
         return await broker_calls.query_consumer_offset(self._remoting, address, group, queue)
 
     async def commit(self, group: str, queue: MessageQueue, queue_offset: int) -> None:
         """Store a group's offset and wait until the broker has it."""
-        address = await self._routes.master_address(queue)
+        address = await self._routes.offsets_address(queue)
         await broker_calls.update_consumer_offset(
             self._remoting, address, group, queue, queue_offset
         )
@@ -134,17 +134,17 @@ class QueueOffsets:
 
     async def minimum(self, queue: MessageQueue) -> int:
         """Return the first offset that the queue still holds."""
-        address = await self._routes.master_address(queue)
+        address = await self._routes.offsets_address(queue)
         return await broker_calls.min_offset(self._remoting, address, queue)
 
     async def maximum(self, queue: MessageQueue) -> int:
         """Return the offset that the queue's next message gets."""
-        address = await self._routes.master_address(queue)
+        address = await self._routes.offsets_address(queue)
         return await broker_calls.max_offset(self._remoting, address, queue)
 
     async def at_time(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """Return the offset of the first message stored at or after a time."""
-        address = await self._routes.master_address(queue)
+        address = await self._routes.offsets_address(queue)
         return await broker_calls.search_offset(self._remoting, address, queue, timestamp_ms)
 
     async def first_of(

@@ -128,6 +128,16 @@ class RouteCache:
             raise RouteNotFoundError(f"broker {queue.broker_name} of {queue} has no master")
         return address
 
+    async def offsets_address(self, queue: MessageQueue) -> str:
+        """Return the address of the broker that has offsets of `queue`: the master, else a slave.
+
+        Raises:
+            RouteNotFoundError: the route names no address.
+        """
+        if self.known_master_address(queue) is None:
+            await self.refresh(queue.topic)
+        return await self.read_address(queue, MASTER_ID)
+
     def known_master_address(self, queue: MessageQueue) -> str | None:
         """Return the address of the broker that takes writes, if nobody has to be asked for it."""
         return self._addresses.get(queue.broker_name, {}).get(MASTER_ID)

@@ -21,7 +21,8 @@ In RocketMQ the last of two brokers with one name and one id has the place, and 
 other with each registration: clients of both send to either. Here the first one keeps it while it
 lives (its connection is open, and it was heard within `HEARD_S`), unless the other one is the same
 broker at another address, by the identity of its store, or has a newer state (a master that was
-elected).
+elected). Who was master under an older state is passed over as long as anybody of the group is
+here, also at the address of the newer one: RocketMQ takes it then, and while the newer one is away.
 
 Source: apache/rocketmq namesrv/routeinfo/RouteInfoManager.java @ rocketmq-all-5.3.3. Left out:
 slaves that act as master, zones, and static topics.
@@ -125,6 +126,9 @@ class BrokerGroup:
 
     topics: dict[str, QueueData] = field(default_factory=dict)
     """Queue data by topic, as the master registered it."""
+
+    state_version: int = 0
+    """The newest state of a master, 0 where none was elected."""
 
     route_bytes: int = 0
     """How many of `MAX_ROUTE_BYTES` its topics take."""
@@ -239,7 +243,8 @@ class RouteInfoManager:
         self._refuse_many(registration, connection)
         if self._is_outdated(registration, group):
             logger.warning("registration ignored, a newer one is known %s", registration.key)
-            self._live.pop(registration.key, None)
+            if group.addresses.get(registration.broker_id) != registration.address:
+                self._live.pop(registration.key, None)
             return
         changed = is_new or self.is_changed(registration.key, registration.data_version)
         self._end_other_name(registration)
@@ -436,7 +441,9 @@ class RouteInfoManager:
                 next(iter(group.addresses.values()), group.cluster_name),
             )
         address = group.addresses.get(broker_id)
-        if address is None or not self._keeps_place(address, registration, connection):
+        if address is None or _is_newer_master(registration, group):
+            return
+        if not self._keeps_place(address, registration, connection):
             return
         if group.refused.get(broker_id) != registration.address:
             group.refused[broker_id] = registration.address
@@ -503,12 +510,15 @@ class RouteInfoManager:
             )
 
     def _is_outdated(self, registration: Registration, group: BrokerGroup) -> bool:
-        """Whether another process holds the same place with a newer state."""
+        """Whether another process holds the same place with a newer state, or held it last."""
+        state_version = registration.data_version.state_version
+        if registration.broker_id == MASTER_ID and 0 < state_version < group.state_version:
+            return True
         address = group.addresses.get(registration.broker_id)
         if address is None or address == registration.address:
             return False
         known = self.data_version(BrokerAddress(registration.cluster_name, address))
-        return known is not None and known.state_version > registration.data_version.state_version
+        return known is not None and known.state_version > state_version
 
     def _end_other_name(self, registration: Registration) -> None:
         """End the place that the same address has under another name: it has a new one."""
@@ -531,6 +541,9 @@ class RouteInfoManager:
             if address == registration.address and broker_id != registration.broker_id:
                 del group.addresses[broker_id]
         group.addresses[registration.broker_id] = registration.address
+        if registration.broker_id == MASTER_ID:
+            state_version = registration.data_version.state_version
+            group.state_version = max(group.state_version, state_version)
         group.refused.pop(registration.broker_id, None)
 
     def _update_topics(
@@ -681,6 +694,11 @@ class RouteInfoManager:
             broker_name=broker_name,
             broker_addrs=dict(group.addresses),
         )
+
+
+def _is_newer_master(registration: Registration, group: BrokerGroup) -> bool:
+    state_version = registration.data_version.state_version
+    return registration.broker_id == MASTER_ID and state_version > group.state_version
 
 
 def _route_bytes(topic: str) -> int:

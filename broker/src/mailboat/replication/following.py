@@ -28,6 +28,11 @@ class Following:
         self.is_joined = False
 
     @property
+    def session(self) -> int:
+        """The number of the session."""
+        return self._session
+
+    @property
     def is_lost(self) -> bool:
         """Whether nothing was heard of the leader for too long."""
         return self._replica.now_s >= self._heard_s + self._replica.times.lost_s

@@ -108,6 +108,33 @@ class Answer:
     is_suspect: bool
     is_whole: bool
     hears_authority: bool
+    tables: tuple[int, int] = (0, 0)
+    """Of which epoch its tables beside the log are, and the number of their last change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Some of what there is beside the log, or from a follower what was committed at it.
+
+    `kind` is a table, `part` says whether the whole of it begins or ends here, `body` has entries.
+    A `number` above 0 asks for `TablesKept` once everything up to here is durable.
+    """
+
+    session: int
+    epoch: int
+    number: int
+    kind: int
+    part: int
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TablesKept:
+    """A follower has all tables as the leader had them at a number."""
+
+    session: int
+    epoch: int
+    number: int
 
 
 @dataclass(frozen=True, slots=True)

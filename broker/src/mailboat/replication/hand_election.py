@@ -63,7 +63,6 @@ class HandElection:
         self.outcome = ""
         if not replica.is_leading:
             self._is_wanted, self._accepts_loss = True, accepts_loss
-            self._insists_until_s = 0.0
             replica.is_halted = False
             self._ask(0)
 
@@ -176,6 +175,11 @@ class HandElection:
         # Should a volume have been set back to an old state of itself.
         if any(answer.confirmed > replica.end for answer in answers.values()):
             return "another replica knows of more that was confirmed: let that one lead"
+        # Who takes over was in the set, and so has whatever was answered.
+        is_lone = self._is_wanted and replica.now_s >= self._wanted_until_s
+        for ordinal, answer in sorted(answers.items()):
+            if is_lone and answer.is_whole and replica.tables < answer.tables:
+                return f"replica {ordinal} has newer topics, groups, offsets or locks: let it lead"
         if epoch:
             answers = {o: answer for o, answer in answers.items() if answer.seen == epoch}
         return self._what_lacks(answers)

@@ -57,6 +57,9 @@ class Leading:
         # Sets of writes that may have been applied, or may yet be.
         self._pending: set[frozenset[Member]] = set()
         self.acked: dict[Member, int] = {}
+        self.uninformed: set[Member] = set()
+        """Who does not have the tables beside the log yet, and so must not come into the set."""
+
         self._sessions: dict[Member, _Session] = {}
         self._led_s = replica.now_s
         self._renewal_sent_s = sent_s
@@ -78,15 +81,19 @@ class Leading:
         """Who must have a message: the recorded set, and all that may already be recorded."""
         return self.recorded.union(*self._pending)
 
+    @property
+    def has_enough(self) -> bool:
+        """Whether as many count as the set has at least: who was promoted by hand begins alone."""
+        return len(self.required()) >= self._lease.min_in_sync
+
     def advance(self) -> None:
         """Confirm what everybody has who counts."""
         replica = self._replica
         end = replica.kept_end
         if replica.settings.is_sync_master:
-            required = self.required()
-            if len(required) < self._lease.min_in_sync:
-                return  # So begins who was promoted by hand.
-            for member in required:
+            if not self.has_enough:
+                return
+            for member in self.required():
                 if member != replica.member:
                     end = min(end, self.acked.get(member, 0))
         replica.confirm(end)
@@ -255,6 +262,7 @@ class Leading:
         for member, end in self.acked.items():
             if (
                 member not in wanted
+                and member not in self.uninformed
                 and end >= max(replica.confirmed, self.start)
                 and not self._is_silent(member, replica.times.refuse_s)
                 and not self._lags(member)

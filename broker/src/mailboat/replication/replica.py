@@ -214,4 +214,5 @@ class Replica(ReplicaState):
             self.is_suspect,
             durable.is_whole,
             hears,
+            self.tables,
         )

@@ -54,6 +54,10 @@ class ReplicaState(ABC):
         self.log_start = 0
         """Where the log begins; whoever owns the replica keeps it up to date."""
 
+        self.tables = (0, 0)
+        """The epoch and the number of the tables beside the log; whoever owns the replica keeps it
+        up to date."""
+
         self.confirmed = min(durable.confirmed, end)
         self.now_s = now_s
         self.me = Holder(settings.ordinal, durable.store_id, settings.boot)

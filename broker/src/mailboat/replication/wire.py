@@ -35,6 +35,8 @@ from mailboat.replication.frames import (
     Frame,
     Hello,
     Refused,
+    Tables,
+    TablesKept,
     TakeOver,
     Welcome,
 )
@@ -47,8 +49,8 @@ MOST_RECORD_BYTES: Final = 20 << 20
 
 _PREFIX: Final = struct.Struct(">BBBxIII")
 _CHECKED_BYTES: Final = 12
-# Of the largest head, a `Welcome` with very many epochs.
-_MOST_HEAD_BYTES: Final = 4 << 20
+# Of the largest head: a `Welcome` with very many epochs, `Tables` with a group of very many queues.
+_MOST_HEAD_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Proof:
     mac: bytes
 
 
-Told = Open | Frame
+Told = Open | Frame | Tables | TablesKept
 """What a side that is believed may say."""
 
 Message = Proof | Told
@@ -100,6 +102,8 @@ _KINDS: Final[dict[int, type]] = {
     8: Answer,
     9: Proof,
     10: TakeOver,
+    11: Tables,
+    12: TablesKept,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 

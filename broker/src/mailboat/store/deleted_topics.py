@@ -51,6 +51,17 @@ class DeletedTopics:
         """Tell whether a record was stored before its topic was deleted."""
         return physical_offset < self._ends.get(topic, 0)
 
+    def ends(self) -> dict[str, int]:
+        """Return the physical offset at which the log ended, by topic."""
+        return dict(self._ends)
+
+    def expect(self, topic: str, log_end: int) -> bool:
+        """Take note, not durably, of what another replica has deleted; tell whether it is news."""
+        is_news = self._ends.get(topic, 0) < log_end
+        if is_news:
+            self._ends[topic] = log_end
+        return is_news
+
     def note(self, topic: str, log_start: int, log_end: int) -> None:
         """Remember durably that all of a topic's records in the log are gone.
 

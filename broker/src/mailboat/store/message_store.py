@@ -138,8 +138,7 @@ class MessageStore:
         self._derived_refusal: str | None = None
         self._checkpoint_offset = 0
         self._checkpoint_s = 0.0
-        self._checkpoint_due = False
-        self._is_checkpointing = False
+        self._checkpoint_due = self._is_checkpointing = False
         # What a checkpoint will save, and whether all that it counts has been written.
         self._noted: tuple[Progress, Callable[[], bool]] | None = None
         self._queue_syncs: list[QueueSync] = []
@@ -745,9 +744,10 @@ class MessageStore:
         for _ in self.delete_topic_steps(topic):
             pass
 
-    def delete_topic_steps(self, topic: str) -> Generator[None, None, None]:
-        """Do what `delete_topic` does, a queue with each step; nobody may send to it meanwhile."""
-        if self.queues.of_topic(topic):
+    def delete_topic_steps(self, topic: str, log_end: int = 0) -> Generator[None, None, None]:
+        """Do what `delete_topic` does, below `log_end` (0: all), a queue a step; nobody may send
+        to it meanwhile."""
+        if log_end or self.queues.of_topic(topic):
             self._half_deleted.add(topic)
             self._forget_noted()  # It counts the queues that go now.
         yield from self.queues.delete_topic_steps(topic)
@@ -755,7 +755,7 @@ class MessageStore:
         # Last: whoever finds the note finds no file of the queues. A process that dies before it
         # leaves a topic that is not deleted: its queues are built anew from the log.
         if topic in self._half_deleted:
-            self._deleted.note(topic, self.commit_log.start, self.commit_log.end)
+            self._deleted.note(topic, self.commit_log.start, log_end or self.commit_log.end)
             self._half_deleted.discard(topic)
         else:
             self._deleted.save_again()

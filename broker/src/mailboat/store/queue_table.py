@@ -114,6 +114,11 @@ class QueueTable:
             self._raise_one(queue)
         return queue
 
+    def next_offset(self, topic: str, queue_id: int) -> int:
+        """Return the queue offset that the next message gets, shown or not."""
+        queue = self.by_key.get((topic, queue_id))
+        return 0 if queue is None else queue.next_offset
+
     def get_or_add(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return a queue, a new and empty one where there was none; touches no file."""
         queue = self.by_key.get((topic, queue_id))

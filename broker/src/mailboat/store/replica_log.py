@@ -92,6 +92,15 @@ class ReplicaLog:
         log.write_followed(data, end, max(entry.newest_ms for entry in entries))
         self._dispatch.hold_followed(entries)
 
+    def deletions(self) -> dict[str, int]:
+        """Return where the log ended when topics were deleted whose records may still be there."""
+        return self._deleted.ends()
+
+    def expect_deletion(self, topic: str, log_end: int) -> bool:
+        """Give no queue to records of a topic below `log_end` from now on; tell whether its queues
+        have to be deleted, with `MessageStore.delete_topic_steps`."""
+        return log_end > self.start and self._deleted.expect(topic, log_end)
+
     @property
     def start(self) -> int:
         """The physical offset of the oldest segment."""

@@ -232,6 +232,50 @@ def test_an_older_state_does_not_replace_a_newer_one(routes: RouteInfoManager) -
     assert routes.broker_count() == 1
 
 
+def _elected(registration: Registration, state_version: int, counter: int = 1) -> Registration:
+    return replace(registration, data_version=DataVersion(counter, 1, state_version))
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1:10911", "10.0.0.9:10911"])
+@pytest.mark.parametrize("how", ["lives", "away", "gone"])
+def test_a_deposed_master_is_passed_over(routes: RouteInfoManager, how: str, address: str) -> None:
+    """At its old address or the new one's, also while the new one is away, slaves being there."""
+    routes.register(_elected(SLAVE, 17), "s")
+    newer = replace(_elected(MASTER, 17), route_kept_s=60.0 if how == "away" else 0.0)
+    routes.register(newer, "m")
+    if how != "lives":
+        routes.connection_closed("m")
+    before, count = routes.broker_addresses("a"), routes.broker_count()
+    stale = replace(_elected(MASTER, 8, 99), address=address, topics={})
+    routes.register(stale, "stale")
+    routes.connection_closed("stale")
+    assert routes.broker_count() == count
+    assert routes.broker_addresses("a") == before
+    assert _queue(routes, "T").write_queue_nums == 3
+    routes.register(_elected(MASTER, 17, 2), "back")
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
+
+
+def test_an_elected_master_is_taken_while_the_old_one_registers(routes: RouteInfoManager) -> None:
+    """However long the old one's topics take to be read."""
+    many = {f"t-{number}": TopicConfig(f"t-{number}") for number in range(2_000)}
+    steps = routes.register_in_steps(replace(_elected(MASTER, 8), topics=many), "m")
+    next(steps)
+    routes.register(_elected(replace(SLAVE, broker_id=0), 17), "s")
+    for _ in steps:
+        pass
+    assert routes.broker_addresses("a") == {0: "10.0.0.2:10911"}
+
+
+def test_a_slave_changes_no_topic(routes: RouteInfoManager) -> None:
+    """Whatever it says of them, and however new that is."""
+    routes.register(MASTER, "m")
+    topics = {"T": TopicConfig("T", 9, 9), "mine": TopicConfig("mine")}
+    routes.register(replace(_elected(SLAVE, 17), topics=topics), "s")
+    assert _queue(routes, "T").write_queue_nums == 3
+    assert "mine" not in _found(routes.topics())
+
+
 def test_a_slave_that_became_master_leaves_its_old_number(routes: RouteInfoManager) -> None:
     """One address has one broker id."""
     routes.register(MASTER, "m")

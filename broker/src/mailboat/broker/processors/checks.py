@@ -33,6 +33,20 @@ def require_own_name(broker: BrokerContext, broker_name: str | None) -> None:
         )
 
 
+def refuse_on_slave(broker: BrokerContext) -> None:
+    """Refuse what only a master does.
+
+    Raises:
+        BrokerError: SERVICE_NOT_AVAILABLE, which clients try again, producers elsewhere.
+    """
+    if not broker.is_leading:
+        raise BrokerError(
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            f"this broker is a slave of {broker.settings.broker.broker_name}; ask the name server "
+            "where its master is",
+        )
+
+
 def require_topic(broker: BrokerContext, topic: str) -> TopicConfig:
     """Return a topic's configuration.
 

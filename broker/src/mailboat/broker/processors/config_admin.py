@@ -30,7 +30,6 @@ from mailboat.remoting.dispatcher import Dispatcher
 _FIXED: Final = {
     "clientCallbackExecutorThreads": str(os.cpu_count() or 1),
     "filterServerNums": "0",
-    "slaveReadEnable": "false",
     "useTLS": "false",
 }
 

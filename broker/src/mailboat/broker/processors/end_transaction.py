@@ -5,6 +5,7 @@ Source: apache/rocketmq broker/processor/EndTransactionProcessor.java and AdminB
 """
 
 from mailboat.broker.context import BrokerContext
+from mailboat.broker.processors.checks import refuse_on_slave
 from mailboat.broker.transactions import EndRequest
 from mailboat.errors import BrokerError
 from mailboat.model.message_id import decode_offset_message_id
@@ -39,6 +40,12 @@ class EndTransactionProcessor:
         self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand | None:
         """Commit or roll back a half message; a producer that does not know yet is asked later."""
+        if not self._broker.is_leading:
+            # What RocketMQ answers; nobody reads it, and the master asks for the outcome itself.
+            raise BrokerError(
+                ResponseCode.SLAVE_NOT_AVAILABLE,
+                "the broker is slave mode, so END_TRANSACTION is forbidden",
+            )
         state = required_int32(command, "commitOrRollback")
         request = EndRequest(
             connection,
@@ -63,6 +70,7 @@ class EndTransactionProcessor:
 
     def resume_check(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Ask again about a half message that was given up; its offset message id names it."""
+        refuse_on_slave(self._broker)
         place = decode_offset_message_id(required_str(command, "msgId"))
         self._broker.transactions.resume(place.physical_offset)
         return command.response(ResponseCode.SUCCESS)

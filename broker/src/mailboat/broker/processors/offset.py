@@ -95,7 +95,11 @@ class OffsetProcessor:
         require_queue(self._broker, topic, queue_id)
         if self._broker.offsets.is_reset(group, topic, queue_id):
             return command.response(ResponseCode.SUCCESS, "Offset has been previously reset")
-        end = self._broker.store.max_offset(topic, queue_id)
+        store = self._broker.store
+        end = store.max_offset(topic, queue_id)
+        if not self._broker.is_leading:
+            # Of what it has, a slave does not know at once that its master has shown it.
+            end = store.queues.next_offset(topic, queue_id)
         if queue_offset > end:
             raise BrokerError(
                 ResponseCode.INVALID_PARAMETER,

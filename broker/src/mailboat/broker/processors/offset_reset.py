@@ -83,6 +83,7 @@ class OffsetResetProcessor:
 
     async def reset(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Set a group back or forward in a topic, by time or in one queue by offset."""
+        self._broker.refuse_changes()
         topic = required_str(command, "topic")
         group = required_str(command, "group")
         timestamp_ms = required_int(command, "timestamp")
@@ -113,6 +114,7 @@ class OffsetResetProcessor:
         Its retry topic is left out, and unless it counts as offline, so are topics that its members
         no longer subscribe to.
         """
+        self._broker.refuse_changes()
         source = required_str(command, "srcGroup")
         target = required_str(command, "destGroup")
         topic = optional_str(command, "topic")
@@ -278,6 +280,7 @@ class OffsetResetProcessor:
                 f"({error.strerror or error}) and would be lost with a restart; saving is tried "
                 "again every few seconds",
             ) from error
+        await self._broker.known_to_replicas()
 
 
 def _no_group(group: str) -> BrokerError:

@@ -14,7 +14,11 @@ from itertools import islice
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
-from mailboat.broker.processors.checks import require_own_name, require_queue
+from mailboat.broker.processors.checks import (
+    refuse_on_slave,
+    require_own_name,
+    require_queue,
+)
 from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue, in_order
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -47,9 +51,11 @@ class OrderProcessor:
     async def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Lock queues for a member; return those that it holds now.
 
-        A new holder is durable before it hears of it, so that a restart does not forget it.
+        A new holder is durable, here and on the replicas in the in-sync set, before it hears of it,
+        so that neither a restart nor another master forgets it.
         """
         batch = self._read(command)
+        refuse_on_slave(self._broker)
         group = batch.consumer_group
         if self._broker.groups.find(group) is None:
             raise BrokerError(
@@ -58,6 +64,10 @@ class OrderProcessor:
             )
         locked = await in_turns(self._lock(batch))
         await self._save()
+        locks = self._broker.queue_locks
+        if not locks.are_known(group, locked):
+            await self._broker.known_to_replicas()
+            locks.note_known(group, batch.client_id, locked)
         return command.response(ResponseCode.SUCCESS, body=encode_locked(locked))
 
     def _lock(self, batch: LockBatch) -> Generator[None, None, set[MessageQueue]]:
@@ -83,6 +93,7 @@ class OrderProcessor:
         The answer does not wait for the disk. A consumer that leaves waits 1 s for it, then closes
         the connection, and its last offsets come after others have taken its queues over.
         """
+        refuse_on_slave(self._broker)
         work = self._unlock(self._read(command))
         if first_turn(work) is None:
             return self._unlock_rest(command, work)

@@ -16,6 +16,7 @@ from mailboat.broker.processors.checks import refuse_disabled_broadcast, require
 from mailboat.broker.processors.offset_reset import take_reset
 from mailboat.broker.pull_request_hold import HeldPull, PullRequestHoldService
 from mailboat.broker.sql_filters import check_expression_type
+from mailboat.config import BrokerConfig
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.filtering.property_filter import PropertyFilter
 from mailboat.filtering.tag_filter import tags_codes
@@ -62,6 +63,10 @@ Answer: TypeAlias = Sequence[bytes]
 
 _LATER: Final[Answer] = ()
 
+# A slave sends readers who have everything back to its master, but not more often than this: who
+# does not know that master yet would ask again at once.
+_SEND_BACK_AFTER_S: Final = 1.0
+
 _Until: TypeAlias = Callable[[Callable[[], None]], None]
 
 
@@ -85,6 +90,16 @@ class PullMessageProcessor:
         self._max_count = config.max_transfer_count_on_message_in_memory
         self._long_polling = broker.settings.broker.long_polling_enable
         self._short_polling_s = broker.settings.broker.short_polling_time_mills / 1000
+        self._may_read_slaves = broker.settings.broker.slave_read_enable
+        self.is_slave = False
+        """Whether this broker follows another one, and serves only what is confirmed to it."""
+
+        self.hears_master: Callable[[], bool] = lambda: False
+        """Tells whether a slave's master lives."""
+
+    def configure(self, config: BrokerConfig) -> None:
+        """Follow other settings."""
+        self._may_read_slaves = config.slave_read_enable
 
     def pull(self, connection: Connection, request: PullRequest) -> Answer:
         """Return the answer, nothing when it comes later or nobody waits for it."""
@@ -96,7 +111,7 @@ class PullMessageProcessor:
                 return _LATER
         except BrokerError as error:
             return self._refusal(request, error)
-        if fields.sys_flag & PULL_COMMIT_OFFSET:
+        if fields.sys_flag & PULL_COMMIT_OFFSET and not self.is_slave:
             # Beyond the end lies what another log held: to keep it would skip what comes.
             if fields.commit_offset <= self._store.max_offset(fields.topic, fields.queue_id):
                 self._broker.offsets.commit(
@@ -124,7 +139,9 @@ class PullMessageProcessor:
         except OSError as error:
             return self._unreadable(request, error)
         if result.status == GetStatus.FOUND:
-            return self._found(request, result)
+            return self._found(request, result, is_slow=source is not None)
+        if self.is_slave:
+            result = self._as_a_slave(fields, result)
         if fields.sys_flag & PULL_SUSPEND and result.status in (
             GetStatus.OFFSET_OVERFLOW_ONE,
             GetStatus.NO_MESSAGE_IN_QUEUE,
@@ -132,6 +149,20 @@ class PullMessageProcessor:
             if result.status == GetStatus.OFFSET_OVERFLOW_ONE or fields.queue_offset == 0:
                 return self._hold(connection, request, wanted)
         return self._nothing(request, result)
+
+    def _as_a_slave(self, fields: PullFields, result: GetResult) -> GetResult:
+        """Move no reader for what this slave does not have: its master may.
+
+        Where the master is gone, what is gone here is gone.
+        """
+        is_low = result.status == GetStatus.OFFSET_TOO_SMALL
+        is_high = result.status == GetStatus.OFFSET_OVERFLOW_BADLY
+        is_empty = result.status == GetStatus.NO_MESSAGE_IN_QUEUE
+        if is_high or is_empty or (is_low and self.hears_master()):
+            return result._replace(
+                status=GetStatus.OFFSET_OVERFLOW_ONE, next_offset=fields.queue_offset
+            )
+        return result
 
     def _pull_cold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> Answer:
         """Read from the disk away from the loop, then answer with what was read."""
@@ -224,6 +255,12 @@ class PullMessageProcessor:
         broker = self._broker
         topic, group = fields.topic, fields.consumer_group
         config = broker.settings.broker
+        if self.is_slave and not self._may_read_slaves:
+            raise BrokerError(
+                ResponseCode.SYSTEM_BUSY,
+                f"this broker is a slave of {config.broker_name} and may not be read "
+                "(slaveReadEnable=false); its master is where the name server says",
+            )
         if fields.bname != config.broker_name:
             require_own_name(broker, fields.bname)
         if not config.broker_permission & Perm.READ:
@@ -246,8 +283,8 @@ class PullMessageProcessor:
         if topic_config is None:
             if topic == RETRY_PREFIX + group:
                 broker.topics.create_retry_topic(group)
-                topic_config = self._topics[topic]
-            else:
+                topic_config = self._topics.get(topic)
+            if topic_config is None:
                 raise BrokerError(
                     ResponseCode.TOPIC_NOT_EXIST,
                     f"topic[{topic}] not exist, apply first please! It is not on this broker.",
@@ -368,6 +405,8 @@ class PullMessageProcessor:
         suspend_s = fields.suspend_timeout_millis / 1000
         if not self._long_polling:
             suspend_s = self._short_polling_s
+        if self.is_slave and self.hears_master():
+            suspend_s = min(suspend_s, _SEND_BACK_AFTER_S)
         held = _WaitForMessage(
             connection,
             _text_bytes(fields, wanted),
@@ -395,6 +434,8 @@ class PullMessageProcessor:
         except OSError as error:
             held.write(self._unreadable(request, error))
             return True
+        if self.is_slave and result.status != GetStatus.FOUND:
+            result = self._as_a_slave(fields, result)
         if result.status == GetStatus.FOUND:
             answer = self._found(request, result)
         elif (
@@ -421,7 +462,7 @@ class PullMessageProcessor:
 
     # -- answers --------------------------------------------------------------------------------
 
-    def _found(self, request: PullRequest, result: GetResult) -> Answer:
+    def _found(self, request: PullRequest, result: GetResult, *, is_slow: bool = False) -> Answer:
         fields = request.fields
         self._broker.stats.record_get(
             fields.topic, fields.consumer_group, result.message_count, result.size_bytes
@@ -429,8 +470,13 @@ class PullMessageProcessor:
         self._broker.offsets.record_pull(
             fields.consumer_group, fields.topic, fields.queue_id, result.next_offset
         )
+        suggested_id = 0
+        if is_slow and self._may_read_slaves:
+            # It reads from the disk what a slave may read too.
+            group = self._broker.groups.select(fields.consumer_group)
+            suggested_id = 0 if group is None else group.which_broker_when_consume_slowly
         if request.serialize_type != SERIALIZE_JSON:
-            return self._generic(request, ResponseCode.SUCCESS, result)
+            return self._generic(request, ResponseCode.SUCCESS, result, suggested_id)
         header = encode_pull_response_header(
             request.opaque,
             ResponseCode.SUCCESS,
@@ -438,6 +484,7 @@ class PullMessageProcessor:
             min_offset=result.min_offset,
             max_offset=result.max_offset,
             body_size=result.size_bytes,
+            suggest_which_broker_id=suggested_id,
         )
         return (header, b"".join(result.slices))
 
@@ -461,6 +508,9 @@ class PullMessageProcessor:
             code = ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND
         else:
             code = _CODES[result.status]
+        if code == ResponseCode.PULL_NOT_FOUND and self.is_slave and self.hears_master():
+            # So stock clients go back to the master, which answer 0 names.
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
         return self._generic(request, code, result)
 
     def _sent_back(self, fields: PullFields, result: GetResult) -> GetResult:
@@ -474,11 +524,13 @@ class PullMessageProcessor:
             return result
         return result._replace(next_offset=committed)
 
-    def _generic(self, request: PullRequest, code: int, result: GetResult) -> Answer:
+    def _generic(
+        self, request: PullRequest, code: int, result: GetResult, suggested_id: int = 0
+    ) -> Answer:
         if request.flag & _ONEWAY_BIT:
             return _LATER
         fields = {
-            "suggestWhichBrokerId": 0,
+            "suggestWhichBrokerId": suggested_id,
             "nextBeginOffset": result.next_offset,
             "minOffset": result.min_offset,
             "maxOffset": result.max_offset,

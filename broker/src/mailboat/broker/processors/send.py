@@ -139,6 +139,9 @@ class SendMessageProcessor:
 
     def _store_all(self, sends: list[Send], answers: Answers) -> None:
         """Make messages of requests and store them; what ends before is answered and left out."""
+        if self._store.refuses():
+            self._refuse_all(sends, answers)
+            return
         topics = self._topics
         max_body_bytes = self._max_body_bytes
         may_write = bool(self._broker.settings.broker.broker_permission & Perm.WRITE)
@@ -202,6 +205,16 @@ class SendMessageProcessor:
                 answers[connection].append(checked)
         if messages:
             self._store_messages(accepted, messages, answers)
+
+    def _refuse_all(self, sends: list[Send], answers: Answers) -> None:
+        """Refuse sends before anything is written or made: this replica may store nothing."""
+        try:
+            self._broker.refuse_messages()
+        except BrokerError as error:
+            for connection, request, _ in sends:
+                self._stats.record_put_failed()
+                if answer := self._refusal(request, error):
+                    answers[connection].append(answer)
 
     # -- topics that are made -------------------------------------------------------------------
 

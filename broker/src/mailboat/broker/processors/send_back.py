@@ -59,6 +59,7 @@ class SendBackProcessor:
 
     async def send_back(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Store a message again, for another try or as a dead letter."""
+        self._broker.refuse_messages()
         group = self._broker.retry.group(required_str(command, "group"))
         physical_offset = required_int(command, "offset")
         level = required_int32(command, "delayLevel")

@@ -20,6 +20,7 @@ from mailboat.broker.replicas.link import Link
 from mailboat.broker.replicas.log_stream import LogStream
 from mailboat.broker.replicas.peers import Peers
 from mailboat.broker.replicas.replica_file import ReplicaFile
+from mailboat.broker.replicas.shared_tables import SharedTables
 from mailboat.broker.supervisor import TaskProgress
 from mailboat.disk import Disk
 from mailboat.replication import actions
@@ -36,6 +37,7 @@ from mailboat.replication.events import (
     Received,
     Ticked,
 )
+from mailboat.replication.frames import Hello, Tables, TablesKept
 from mailboat.replication.hand_election import HandElection
 from mailboat.replication.lease import Holder, Lease, Member
 from mailboat.replication.replica import Replica
@@ -64,6 +66,7 @@ class ReplicaGroup:
         disk: Disk,
         runners: Runners,
         file: ReplicaFile,
+        tables: SharedTables,
     ) -> None:
         """Describe the replica of an unopened store; `start` begins."""
         self._settings = settings
@@ -71,13 +74,14 @@ class ReplicaGroup:
         self._disk = disk
         self._runners = runners
         self._file = file
+        self._tables = tables
         self._loop = asyncio.get_running_loop()
         self._todo: deque[actions.Action] = deque()
         self._is_busy = False
         self._is_appended_due = False
         self._replica: Replica | None = None
         self._is_ended = False
-        self._has_led = False
+        self._has_led = self._has_begun_to_lead = False
         self._streams: dict[int, LogStream] = {}
         self._lease: Lease | None = None
         self._tick = asyncio.Event()
@@ -102,17 +106,20 @@ class ReplicaGroup:
     def _make_replica(self, durable: Durable) -> None:
         self._streams.clear()
         self._todo.clear()
+        self._has_begun_to_lead = False
         now_s = self._now_s()
         replica = Replica(self._settings, durable, self._store.commit_log.end, now_s)
         # What was written a moment ago need not be durable.
         replica.flushed_end = self._store.flushed_offset
         self._replica = replica
+        self._tables.begin(replica)
 
     async def run(self, progress: TaskProgress) -> None:
         """Let time pass for the replica; runs for ever."""
         while True:
             progress.beat()
             self.handle(Ticked())
+            self._tables.tick()
             self._peers.keep_connected()
             self._wake()
             await asyncio.sleep(_TICK_S)
@@ -131,6 +138,7 @@ class ReplicaGroup:
     def end(self) -> None:
         """Do nothing more; what was begun may end."""
         self._is_ended = True
+        self._tables.end()
         self._streams.clear()
         self._todo.clear()
         self._wake()
@@ -164,8 +172,8 @@ class ReplicaGroup:
 
     @property
     def is_leading(self) -> bool:
-        """Whether messages are stored here."""
-        return self._replica is not None and self._replica.is_leading
+        """Whether messages are stored here: the epoch is on the disk, and everybody here knows."""
+        return self._has_begun_to_lead and self.replica.is_leading
 
     @property
     def is_following(self) -> bool:
@@ -187,9 +195,23 @@ class ReplicaGroup:
             ends += [leading.acked.get(member, 0) for member in others]
         return min(ends)
 
+    @property
+    def has_seen_nobody(self) -> bool:
+        """Whether nobody has ever led, as far as this replica knows."""
+        return self._replica is not None and not self._replica.durable.seen
+
+    def hears_leader(self) -> bool:
+        """Tell whether this replica follows one that lives."""
+        following = None if self._replica is None else self._replica.following
+        return following is not None and following.is_joined
+
     def refusal(self) -> str:
         """Say why no message may be stored now; empty if it may."""
-        return "this replica is starting" if self._replica is None else self._replica.refusal()
+        if self._replica is None:
+            return "this replica has just started"
+        if self.replica.is_leading and not self._has_begun_to_lead:
+            return "this replica is about to lead"
+        return self.replica.refusal()
 
     def promote(self, *, accepts_loss: bool) -> None:
         """Begin to lead, if the others let it; `promotion_refusal` says why not."""
@@ -203,6 +225,7 @@ class ReplicaGroup:
 
     def hand_over(self, ordinal: int) -> None:
         """Let another replica lead."""
+        self._tables.tell_all()
         self.handle(HandOver(ordinal))
 
     # -- what happens ---------------------------------------------------------------------------
@@ -229,19 +252,28 @@ class ReplicaGroup:
         """Take a frame of another replica."""
         peer = link.peer
         assert peer is not None
+        member = Member(peer.ordinal, peer.store_id)
         if isinstance(message, Open):
             self._take_view(message)
+        elif isinstance(message, Tables):
+            self._tables.received(link, message)
+        elif isinstance(message, TablesKept):
+            self._tables.kept(member, message)
         else:
-            self.handle(Received(Member(peer.ordinal, peer.store_id), message))
+            if isinstance(message, Hello):
+                self._tables.greeted(member, message)
+            self.handle(Received(member, message))
 
     def roomy(self, link: Link) -> None:
         """Send on what waited for a follower to read."""
+        self._tables.roomy(link)
         for stream in list(self._streams.values()):
             if stream.link is link:
                 stream.pump()
 
     def lost(self, link: Link) -> None:
         """Forget a link."""
+        self._tables.lost(link)
         self._streams = {
             ordinal: stream for ordinal, stream in self._streams.items() if stream.link is not link
         }
@@ -379,8 +411,9 @@ class ReplicaGroup:
 
     def _stream(self, ordinal: int, session: int, epoch: int, physical_offset: int) -> None:
         link = self._peers.link_to(ordinal)
-        if link is None:
+        if link is None or link.peer is None:
             return
+        self._tables.send_all(Member(ordinal, link.peer.store_id), link, session)
         stream = LogStream(
             link,
             self._store.replica,
@@ -408,6 +441,7 @@ class ReplicaGroup:
         self.alarm = ""
         self._has_led = True
         self._store.dispatch.count_held()
+        self._has_begun_to_lead = True
         self._believe(self.replica.me, epoch)
         self.on_lead(epoch)
 

@@ -7,6 +7,7 @@ which are kept. Where two links lead to one replica, the newer one counts.
 import asyncio
 import logging
 import os
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,8 @@ _OPEN_WITHIN_S: Final = 1.0
 _SILENT_S: Final = 5.0
 _LINKS_MAX: Final = 32
 _TROUBLES_MAX: Final = 32
+# Addresses that name servers have said: each master that there was has had one.
+_HEARD_MAX: Final = 8
 
 
 class PeerHandler(Protocol):
@@ -63,6 +66,7 @@ class Peers:
         self._handler = handler
         self._make_open = make_open
         self._seeds = list(addresses)
+        self._heard: deque[str] = deque(maxlen=_HEARD_MAX)
         self._known = known
         self._links: set[Link] = set()
         self._by_ordinal: dict[int, Link] = {}
@@ -150,8 +154,9 @@ class Peers:
 
     def add_address(self, address: str) -> None:
         """Take note of where a replica may listen."""
-        if address and address not in self._seeds:
-            self._seeds.append(address)
+        _, colon, port = address.rpartition(":")
+        if colon and port.isdecimal() and address not in self._heard:
+            self._heard.append(address)
 
     def try_again(self, address: str) -> None:
         """Look anew whether a replica listens at an address where none did."""
@@ -172,7 +177,7 @@ class Peers:
         # Also whoever is connected and has not said who it is, and names of known addresses.
         linked |= {link.dialed for link in self._links}
         wanted = {address for ordinal, address in self._known.items() if ordinal < me.ordinal}
-        wanted |= set(self._seeds)
+        wanted |= {*self._seeds, *self._heard}
         for address in wanted - linked - self._not_ours - {me.address} - set(self._connecting):
             task = loop.create_task(self._connect(address))
             self._connecting[address] = task

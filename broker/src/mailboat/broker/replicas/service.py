@@ -11,6 +11,7 @@ from mailboat.broker.replicas.java_slave import JavaSlaves
 from mailboat.broker.replicas.peers import Peers
 from mailboat.broker.replicas.replica_file import ReplicaFile, new_store_id
 from mailboat.broker.replicas.report import ReplicaReport, report
+from mailboat.broker.replicas.shared_tables import Managers, SharedTables
 from mailboat.broker.supervisor import Supervisor
 from mailboat.config import Settings
 from mailboat.disk import Disk
@@ -36,7 +37,12 @@ class ReplicaService:
     """What a broker that is a replica has beside all others."""
 
     def __init__(
-        self, settings: Settings, store: MessageStore, disk: Disk, runners: Runners
+        self,
+        settings: Settings,
+        store: MessageStore,
+        disk: Disk,
+        runners: Runners,
+        managers: Managers,
     ) -> None:
         """Describe it; `load` comes before the store is opened, `start` afterwards."""
         self._settings = settings
@@ -47,7 +53,11 @@ class ReplicaService:
         self._is_begun = False
         self._secret = b""
         self._address = self._client_address = ""
-        self.group = ReplicaGroup(self._state_settings(), store, disk, runners, self._file)
+        timeout_s = settings.store.slave_timeout / 1000
+        self.tables = SharedTables(managers, disk, store.paths.own, timeout_s)
+        self.group = ReplicaGroup(
+            self._state_settings(), store, disk, runners, self._file, self.tables
+        )
         self.peers = Peers(
             self.group,
             self._open,
@@ -102,6 +112,7 @@ class ReplicaService:
             self._file.begins_anew = False
             self._durable = Durable(new_store_id())
             self._file.write(self._durable)
+        self.tables.load()
         if self._durable is not None:
             self._store.replica.show_below(self._durable.confirmed)
 
@@ -134,6 +145,7 @@ class ReplicaService:
         supervisor.start("replication", self.group.run)
         if self._settings.store.broker_role == "SLAVE":
             supervisor.start("master of RocketMQ", self.java_master.run)
+        supervisor.start("tables of replicas", self.tables.keep)
         _log.info("replica address=%s", self._address)
 
     async def close(self) -> None:
@@ -195,11 +207,13 @@ class ReplicaService:
     def registered_id(self) -> int:
         """Return the brokerId under which name servers are to know this replica now, -1 for none.
 
-        Whoever leads is 0; the replica whose own number that is takes the leader's meanwhile.
+        Whoever leads is 0; the replica whose own number that is takes the leader's meanwhile. In a
+        new group it is 0 before it leads: slaves have to find it first.
         """
         ordinal = self._settings.broker.broker_id
         leader = self.group.leader
-        if self.group.is_leading:
+        is_new = not ordinal and self.group.has_seen_nobody
+        if self.group.is_leading or is_new:
             return 0
         return ordinal or (leader.ordinal if leader is not None and leader.ordinal > 0 else -1)
 

@@ -54,6 +54,7 @@ class Broker:
     offsets: ConsumerOffsetManager
     producers: ProducerManager = field(default_factory=ProducerManager)
     stats: BrokerStats = field(default_factory=BrokerStats)
+    is_leading: bool = True
 
 
 @pytest.fixture

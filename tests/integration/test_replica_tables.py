@@ -1,0 +1,346 @@
+"""What a promoted replica knows beside the log: nothing that was answered is forgotten."""
+
+import asyncio
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from raw_client import RawClient
+from replica_nodes import ReplicaNodes
+
+from mailboat.broker import administration
+from mailboat.client import (
+    ConsumeFromWhere,
+    Message,
+    Producer,
+    PushConsumer,
+    StartPoint,
+    TransactionProducer,
+    TransactionState,
+)
+from mailboat.errors import BrokerError
+from mailboat.model.subscription import SubscriptionGroupConfig
+from mailboat.model.topic import TopicConfig
+from mailboat.protocol.codes import RequestCode
+from mailboat.replication.frames import TablesKept
+from mailboat.replication.lease import Member
+from mailboat.testing.receiver import Receiver
+
+FIRST = StartPoint(ConsumeFromWhere.FIRST_OFFSET)
+
+
+async def _send(nodes: ReplicaNodes, bodies: list[bytes], topic: str = "T", level: int = 0) -> None:
+    async with Producer("P", namesrv=nodes.namesrv) as producer:
+        for body in bodies:
+            await producer.send(Message(topic, body, delay_level=level))
+
+
+def _queue_ends(nodes: ReplicaNodes, ordinal: int, topic: str) -> dict[int, int]:
+    store = nodes.broker(ordinal).store
+    keys = [key for key in store.queue_keys() if key[0] == topic]
+    return {queue_id: store.max_offset(topic, queue_id) for _, queue_id in keys}
+
+
+async def test_a_slave_knows_what_an_administrator_was_answered(tmp_path: Path) -> None:
+    """Topics and groups are on the slave's disk when the answer comes, and those deleted not."""
+    async with ReplicaNodes(tmp_path, 2) as nodes:
+        await nodes.in_sync()
+        master = nodes.broker(0)
+        made = TopicConfig("made", read_queue_nums=3, write_queue_nums=3, perm=6)
+        await administration.update_topic(master, made)
+        await administration.update_topic(master, TopicConfig("gone", perm=6))
+        await administration.update_group(master, SubscriptionGroupConfig("g", retry_max_times=5))
+        await administration.update_group(master, SubscriptionGroupConfig("h"))
+        await administration.delete_topic(master, "gone")
+        await administration.delete_group(master, "h", clean_offset=True)
+        config = tmp_path / "replica-1/config"
+        assert b'"made"' in (config / "topics.json").read_bytes()
+        assert b'"g"' in (config / "subscriptionGroup.json").read_bytes()
+        slave = nodes.broker(1)
+        assert slave.topics.table["made"] == made
+        assert "gone" not in slave.topics.table
+        assert slave.groups.table["g"].retry_max_times == 5
+        assert "h" not in slave.groups.table
+        assert slave.topics.data_version == master.topics.data_version
+        await nodes.switch(1)
+        assert slave.topics.table["made"] == made
+        assert slave.topics.data_version.state_version == nodes.group(1).view()[1]
+
+
+async def test_a_new_slave_has_the_tables_before_it_counts(tmp_path: Path) -> None:
+    """What was there before it came, and what it had and the master has not."""
+    async with ReplicaNodes(tmp_path, 3) as nodes:
+        await nodes.in_sync()
+        await nodes.stop(2)
+        await nodes.in_sync()
+        master = nodes.broker(0)
+        for number in range(450):
+            master.groups.update(SubscriptionGroupConfig(f"g-{number}"))
+        await administration.update_topic(master, TopicConfig("made", perm=6))
+        await administration.delete_group(master, "g-7", clean_offset=True)
+        await nodes.start(2)
+        slave = nodes.broker(2)
+        slave.groups.table["left"] = SubscriptionGroupConfig("left")
+        await nodes.in_sync()
+        assert slave.groups.table == master.groups.table
+        assert slave.topics.table["made"] == master.topics.table["made"]
+
+
+async def test_who_lacks_the_tables_does_not_count(tmp_path: Path) -> None:
+    """A slave that has all of the log, and has not said that it has the tables too."""
+    async with ReplicaNodes(tmp_path, 3) as nodes:
+        await nodes.in_sync()
+        await nodes.stop(2)
+        await nodes.in_sync()
+        tables, take = nodes.group(0)._tables, nodes.group(0)._tables.kept
+
+        def kept(member: Member, frame: TablesKept) -> None:
+            """Lose what the new slave says."""
+            if member.ordinal != 2:
+                take(member, frame)
+
+        tables.kept = kept  # type: ignore[method-assign]
+        await nodes.start(2)
+        replica = nodes.group(0).replica
+        leading = replica.leading
+        assert leading is not None
+        await nodes.until(nodes.group(2).hears_leader)
+        await nodes.until(
+            lambda: any(
+                member.ordinal == 2 and end == replica.end for member, end in leading.acked.items()
+            )
+        )
+        assert {member.ordinal for member in leading._wanted_set()} == {0, 1}
+        del tables.kept
+        await nodes.stop(2)
+        await nodes.start(2)
+        await nodes.in_sync()
+        assert {member.ordinal for member in leading.recorded} == {0, 1, 2}
+
+
+async def test_an_answer_waits_for_the_slave(tmp_path: Path) -> None:
+    """Without a slave that says that it has it a topic is not made, and the sender is told so."""
+    async with ReplicaNodes(tmp_path, 2, {"slaveTimeout": "300"}) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, [b"first"])
+        tables = nodes.group(0)._tables
+
+        def kept(_member: Member, _frame: TablesKept) -> None:
+            """Lose what the slave says."""
+
+        tables.kept = kept  # type: ignore[method-assign]
+        master = nodes.broker(0)
+        with pytest.raises(BrokerError, match="in-sync"):
+            await administration.update_topic(master, TopicConfig("made", perm=6))
+        assert "made" not in master.topics.table
+        await nodes.until(lambda: "made" not in nodes.broker(1).topics.table)
+        del tables.kept
+        await administration.update_topic(master, TopicConfig("made", perm=6))
+        assert "made" in nodes.broker(1).topics.table
+
+
+async def test_offsets_and_resets_outlive_a_switch(tmp_path: Path) -> None:
+    """A group goes on where it was; who was set back stays there although it was further."""
+    async with ReplicaNodes(tmp_path, 2) as nodes, AsyncExitStack() as stack:
+        await nodes.in_sync()
+        client = RawClient(nodes.broker(0).address)
+        stack.push_async_callback(client.close)
+        await client.make_topic("T", 1)
+        await client.heartbeat("T", group="G")
+        await client.heartbeat("T", group="H")
+        await _send(nodes, [b"%d" % number for number in range(10)])
+        for group in ("G", "H"):
+            fields = {"consumerGroup": group, "topic": "T", "queueId": 0, "commitOffset": 8}
+            await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        slave = nodes.broker(1).offsets
+        await nodes.until(lambda: slave.query("H", "T", 0) == slave.query("G", "T", 0) == 8)
+        fields = {"group": "H", "topic": "T", "timestamp": 0, "isForce": True}
+        await client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+        # Known when it is answered, and on the disk.
+        assert slave.query("H", "T", 0) == 0
+        assert slave.is_reset("H", "T", 0)
+        assert b"resetOffset" in (tmp_path / "replica-1/config/consumerOffset.json").read_bytes()
+        await nodes.switch(1)
+        assert (slave.query("G", "T", 0), slave.query("H", "T", 0)) == (8, 0)
+
+
+async def test_a_handover_takes_the_last_offsets_along(tmp_path: Path) -> None:
+    """What was committed a moment before is known to the next master."""
+    async with ReplicaNodes(tmp_path, 2) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, [b"%d" % number for number in range(64)])
+        ends = _queue_ends(nodes, 0, "T")
+        nodes.group(0).hand_over(1)
+        for queue_id, end in ends.items():
+            nodes.broker(0).offsets.commit("G", "T", queue_id, end)
+        await nodes.until(lambda: nodes.group(1).is_leading)
+        assert nodes.broker(1).offsets.queues("G", "T") == ends
+
+
+async def test_a_master_that_ends_tells_its_last_offsets(tmp_path: Path) -> None:
+    """What consumers committed until it closed is known to whoever is promoted then."""
+    async with ReplicaNodes(tmp_path, 2) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, [b"%d" % number for number in range(64)])
+        ends = _queue_ends(nodes, 0, "T")
+        for queue_id, end in ends.items():
+            nodes.broker(0).offsets.commit("G", "T", queue_id, end)
+        await nodes.switch(1)
+        assert nodes.broker(1).offsets.queues("G", "T") == ends
+
+
+async def test_what_is_committed_at_a_slave_comes_to_the_master(tmp_path: Path) -> None:
+    """While there is no master slaves take offsets; the master has them when it is back."""
+    async with ReplicaNodes(tmp_path, 2) as nodes, AsyncExitStack() as stack:
+        await nodes.in_sync()
+        client = RawClient(nodes.broker(0).address)
+        stack.push_async_callback(client.close)
+        await client.make_topic("T", 1)
+        for group in ("G", "H"):
+            await client.heartbeat("T", group=group)
+        await _send(nodes, [b"%d" % number for number in range(10)])
+        for group in ("G", "H"):
+            nodes.broker(0).offsets.commit(group, "T", 0, 3)
+        slave = nodes.broker(1).offsets
+        await nodes.until(lambda: slave.query("H", "T", 0) == slave.query("G", "T", 0) == 3)
+        await nodes.stop(0)
+        at_slave = RawClient(nodes.broker(1).address)
+        stack.push_async_callback(at_slave.close)
+        for group, queue_offset in (("G", 9), ("H", 2)):
+            fields = {
+                "consumerGroup": group,
+                "topic": "T",
+                "queueId": 0,
+                "commitOffset": queue_offset,
+            }
+            await at_slave.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        assert slave.query("G", "T", 0) == 9
+        await nodes.start(0)
+        await nodes.in_sync()
+        assert nodes.leader() == 0
+        master = nodes.broker(0).offsets
+        await nodes.until(lambda: master.query("G", "T", 0) == 9 and not slave.taken())
+        # Back is for those who say so at the master.
+        assert master.query("H", "T", 0) == 3
+
+
+async def test_locks_outlive_a_switch(tmp_path: Path) -> None:
+    """The new master gives no queue to anybody but the member that may still believe in it."""
+    async with ReplicaNodes(tmp_path, 2) as nodes, AsyncExitStack() as stack:
+        await nodes.in_sync()
+        clients = [RawClient(nodes.broker(ordinal).address, "a") for ordinal in range(2)]
+        other = RawClient(nodes.broker(1).address, "b")
+        for client in (*clients, other):
+            stack.push_async_callback(client.close)
+        await clients[0].make_topic("T", 2)
+        await clients[0].heartbeat("T", group="G")
+        assert await clients[0].lock("G", "T", 0) == {0}
+        assert nodes.broker(1).queue_locks.holder("G", "T", 0) == "a"
+        assert b'"a"' in (tmp_path / "replica-1/mailboat/queueLocks.json").read_bytes()
+        await nodes.switch(1)
+        # Alone, nobody else would know of it.
+        batch = other._lock_body("G", "T", [1])
+        assert (await other.call(RequestCode.LOCK_BATCH_MQ, body=batch)).code != 0
+        assert await clients[1].lock("G", "T", 0) == {0}
+        await nodes.start(0)
+        await nodes.in_sync()
+        assert await other.lock("G", "T", 0, 1) == {1}
+        assert await clients[1].lock("G", "T", 0, 1) == {0}
+
+
+async def test_delayed_messages_outlive_a_switch(tmp_path: Path) -> None:
+    """Each is delivered after its time, what the old master has delivered not once more."""
+    options = {"messageDelayLevel": "1s 5s"}
+    async with ReplicaNodes(tmp_path, 2, options) as nodes:
+        await nodes.in_sync()
+        bodies = [b"soon-%d" % number for number in range(5)]
+        late = [b"late-%d" % number for number in range(5)]
+        await _send(nodes, bodies, level=1)
+        await _send(nodes, late, level=2)
+        sent_s = time.monotonic()
+        slave = nodes.broker(1).schedule.progress
+        # Told once the slave has the copies.
+        await nodes.until(lambda: slave._durable.offset_table.get(1) == 5)
+        await nodes.switch(1)
+        receiver = Receiver()
+        await nodes.start(0)
+        await nodes.in_sync()
+        consumer = PushConsumer("C", namesrv=nodes.namesrv, start_point=FIRST)
+        consumer.subscribe("T", "*", receiver)
+        async with consumer:
+            received = await receiver.wait(10)
+        assert sorted(received) == sorted([*bodies, *late])
+        for came_s, body in zip(receiver.times_s, receiver.bodies, strict=True):
+            assert not body.startswith(b"late") or came_s - sent_s >= 4.9
+
+
+async def test_transactions_outlive_a_switch(tmp_path: Path) -> None:
+    """A half message of the old master is asked about by the new one, and committed there."""
+    options = {"transactionTimeOut": "500", "transactionCheckInterval": "200"}
+    asked = asyncio.Event()
+
+    async def execute(_message: Message, _transaction_id: str) -> TransactionState:
+        return TransactionState.UNKNOWN
+
+    async def check(_message: Message) -> TransactionState:
+        if nodes.leader() != 1:
+            return TransactionState.UNKNOWN
+        asked.set()
+        return TransactionState.COMMIT
+
+    async with ReplicaNodes(tmp_path, 2, options) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, [b"first"])
+        async with TransactionProducer("PT", check, namesrv=nodes.namesrv) as producer:
+            await producer.send_in_transaction(Message("T", b"half"), execute)
+        await nodes.switch(1)
+        await nodes.start(0)
+        await nodes.in_sync()
+        receiver = Receiver()
+        consumer = PushConsumer("C", namesrv=nodes.namesrv, start_point=FIRST)
+        consumer.subscribe("T", "*", receiver)
+        # Any producer of the group may be asked.
+        other = TransactionProducer("PT", check, namesrv=nodes.namesrv, topics=["T"])
+        async with consumer, other:
+            assert set(await receiver.wait(2)) == {b"first", b"half"}
+        assert asked.is_set()
+
+
+async def test_a_topic_that_is_made_again_begins_anew_everywhere(tmp_path: Path) -> None:
+    """The slave's queues have nothing of its former life, also on one that was away meanwhile."""
+    async with ReplicaNodes(tmp_path, 3) as nodes:
+        await nodes.in_sync()
+        master = nodes.broker(0)
+        await administration.update_topic(master, TopicConfig("T", 1, 1, perm=6))
+        await _send(nodes, [b"old-%d" % number for number in range(10)])
+        await nodes.until(lambda: _queue_ends(nodes, 2, "T") == {0: 10})
+        await nodes.stop(2)
+        await nodes.in_sync()
+        await administration.delete_topic(master, "T")
+        assert _queue_ends(nodes, 1, "T") == {}
+        await administration.update_topic(master, TopicConfig("T", 1, 1, perm=6))
+        await _send(nodes, [b"new-%d" % number for number in range(3)])
+        await nodes.start(2)
+        await nodes.in_sync()
+        for ordinal in (1, 2):
+            await nodes.until(lambda ordinal=ordinal: _queue_ends(nodes, ordinal, "T") == {0: 3})
+
+
+async def test_who_has_older_tables_is_not_promoted(tmp_path: Path) -> None:
+    """Of two replicas with the same log the one leads that knows what was answered last."""
+    async with ReplicaNodes(tmp_path, 3) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, [b"first"])
+        await nodes.until(lambda: nodes.group(2).replica.durable.is_whole)
+        await nodes.stop(2)
+        await nodes.in_sync()
+        await administration.update_topic(nodes.broker(0), TopicConfig("made", perm=6))
+        await nodes.stop(0)
+        await nodes.start(2)
+        await nodes.until(lambda: 1 in nodes.broker(2).replicas.peers.links())
+        assert nodes.log_bytes(2) == nodes.log_bytes(1)
+        assert "newer topics" in await nodes.try_to_promote(2)
+        await nodes.promote(1)
+        await nodes.in_sync()
+        assert "made" in nodes.broker(2).topics.table
