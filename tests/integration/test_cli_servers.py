@@ -123,12 +123,12 @@ def test_the_log_can_be_json_and_warns_of_settings_without_effect(
     """Every line on standard error is an object, one of them the warning."""
     process = start(
         *("standalone", "--data-dir", str(tmp_path), *FREE_PORTS, "--ready-json"),
-        *("--log-format", "json", "-o", "haListenPort=10912"),
+        *("--log-format", "json", "-o", "haSlaveFallbehindMax=10912"),
     )
     _ready(process)
     events = [json.loads(line) for line in _stop(process).splitlines()]
     warnings = [event["message"] for event in events if event["level"] == "WARNING"]
-    expected = "haListenPort (command line) is a RocketMQ setting that has no effect here"
+    expected = "haSlaveFallbehindMax (command line) is a RocketMQ setting that has no effect here"
     assert expected in warnings
 
 

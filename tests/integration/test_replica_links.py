@@ -8,13 +8,21 @@ from replica_nodes import ReplicaNodes
 
 from mailboat.errors import ConfigError
 from mailboat.replication.frames import Ack, Hello, Refused
-from mailboat.replication.wire import Decoder, Open, encode
+from mailboat.replication.wire import FIRST_BYTE, Decoder, Open, encode
+
+
+def _replicas_port(nodes: ReplicaNodes) -> int:
+    """Return where the first replica listens for others."""
+    replicas = nodes.broker(0).replicas
+    assert replicas is not None
+    return replicas.peers.port
 
 
 async def _connect(nodes: ReplicaNodes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    replicas = nodes.broker(0).replicas
-    assert replicas is not None
-    return await asyncio.open_connection("127.0.0.1", replicas.peers.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", _replicas_port(nodes))
+    # By its first byte the other side knows what it is to say.
+    writer.write(bytes([FIRST_BYTE]))
+    return reader, writer
 
 
 async def _open_of(reader: asyncio.StreamReader, decoder: Decoder) -> Open:
@@ -35,16 +43,15 @@ async def _until_closed(reader: asyncio.StreamReader) -> None:
 
 def _named(opened: Open, **changes: object) -> bytes:
     values = {name: getattr(opened, name) for name in Open.__slots__}
-    return encode(Open(**{**values, **changes}))
+    return encode(Open(**{**values, **changes}))[1:]
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        bytes(8),  # A slave of RocketMQ's.
         b"GET / HTTP/1.1\r\n\r\n",
         encode(Hello(1, 1 << 60, "b")),
-        encode(Ack(1, 8, 1 << 60, 0)),
+        encode(Ack(1, 8, 1 << 50, 0, True)),
         b"\xb0\x01\x02\x00\x00\x10\x00\x00" + bytes(100_000),
     ],
 )
@@ -52,7 +59,7 @@ async def test_strangers_are_sent_away(tmp_path: Path, data: bytes) -> None:
     """Whoever does not begin as a replica is disconnected; the group goes on."""
     async with ReplicaNodes(tmp_path, 2) as nodes:
         await nodes.in_sync()
-        reader, writer = await _connect(nodes)
+        reader, writer = await asyncio.open_connection("127.0.0.1", _replicas_port(nodes))
         writer.write(data)
         await _until_closed(reader)
         writer.close()
@@ -90,6 +97,11 @@ async def test_with_a_secret_only_who_knows_it_is_believed(tmp_path: Path) -> No
             writer.write(stranger + encode(Refused(1 << 40)))
             await _until_closed(reader)
             writer.close()
+        # Slaves of RocketMQ know no secret.
+        reader, writer = await asyncio.open_connection("127.0.0.1", _replicas_port(nodes))
+        writer.write(bytes(8))
+        await _until_closed(reader)
+        writer.close()
         assert nodes.leader() == 0
         assert not nodes.group(0).refusal()
 

@@ -36,6 +36,7 @@ class JavaBrokerFactory(Protocol):
         store_dir: Path,
         namesrv: str,
         *,
+        name: str = ...,
         port: int | None = ...,
         config: Mapping[str, object] | None = ...,
     ) -> JavaServer:
@@ -129,12 +130,15 @@ def java_broker(
         store_dir: Path,
         namesrv: str,
         *,
+        name: str = "broker-java",
         port: int | None = None,
         config: Mapping[str, object] | None = None,
     ) -> JavaServer:
         java_classpath("server", line)
         home = tmp_path_factory.mktemp(f"java-broker-{line}")
-        server = start_java_broker(line, home, store_dir, namesrv, port=port, config=config)
+        server = start_java_broker(
+            line, home, store_dir, namesrv, name=name, port=port, config=config
+        )
         servers.append(server)
         return server
 

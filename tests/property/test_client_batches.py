@@ -13,7 +13,7 @@ from mailboat.broker.stats import BrokerStats
 from mailboat.config import Settings
 from mailboat.disk import read_file
 from mailboat.model.topic import TopicConfig
-from mailboat.protocol.codes import RequestCode
+from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.send_header import SendFields, SendRequest
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_store import MessageStore
@@ -57,8 +57,10 @@ class OneBroker:
             settings=Settings(store=config),
             stats=self.stats,
         )
-        self.waiting: list[tuple[int, Callable[[bool], None]]] = []
-        flush: Any = SimpleNamespace(wait=lambda end, done: self.waiting.append((end, done)))
+        self.waiting: list[tuple[int, Callable[[int], None]]] = []
+        flush: Any = SimpleNamespace(
+            wait_settled=lambda end, done: self.waiting.append((end, done))
+        )
         # The short way wakes a queue once a round, the long way for each batch.
         self.arrivals: dict[tuple[str, int], int] = {}
         self.store.on_arrival = lambda queues: self.arrivals.update(
@@ -154,7 +156,7 @@ def test_with_sync_flush_batches_are_seen_and_answered_once_flushed() -> None:
     job.run()
     broker.store.finish_flush(job, None)
     for _, done in broker.waiting:
-        done(True)
+        done(ResponseCode.SUCCESS)
     assert b"".join(peer.written).count(b'"code":0') == 4
     assert broker.store.max_offset("orders", 1) == 4
     assert len(broker.store.query_message("orders", "U1", 9, 0, 1 << 60).records) == 4

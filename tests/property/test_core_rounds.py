@@ -131,9 +131,9 @@ class OneBroker:
             schedule=self.schedule,
             transactions=SimpleNamespace(prepare=half_message),
         )
-        self.waiting: list[Callable[[bool], None]] = []
+        self.waiting: list[Callable[[int], None]] = []
         flush: Any = SimpleNamespace(
-            wait=lambda end, done: self.waiting.append(done), begin_soon=lambda: None
+            wait_settled=lambda end, done: self.waiting.append(done), settle_soon=lambda: None
         )
         # Unique keys that the broker makes itself are not those of another one.
         make = SimpleNamespace(next=lambda: "GENERATED")
@@ -191,7 +191,7 @@ class OneBroker:
         """Answer what waits and close; return what is stored, counted and answered."""
         self.flush()
         for done in self.waiting:
-            done(is_flushed)
+            done(ResponseCode.SUCCESS if is_flushed else ResponseCode.FLUSH_DISK_TIMEOUT)
         self.ahead_ms = ALL_LEVELS_MS
         while self.schedule.deliver_slice():
             continue

@@ -18,6 +18,7 @@ from mailboat.replication.frames import (
     Data,
     Hello,
     Refused,
+    TakeOver,
     Welcome,
 )
 from mailboat.replication.wire import PREFIX_BYTES, Decoder, Message, Open, Proof, encode
@@ -50,9 +51,10 @@ _MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Refused, _INT),
     st.builds(Data, _INT, _INT, _INT, _INT, st.binary(max_size=300)),
     st.builds(Beat, _INT, _INT, _INT, _INT, _INT, st.booleans(), st.booleans()),
-    st.builds(Ack, _INT, _INT, _INT, _INT),
-    st.builds(Ask, _INT, _INT),
-    st.builds(Answer, _INT, _INT, _INT, _INT, _INT, st.booleans(), st.booleans()),
+    st.builds(Ack, _INT, _INT, _INT, _INT, st.booleans()),
+    st.builds(Ask, _INT, _INT, _INT),
+    st.builds(TakeOver, _INT, _INT),
+    st.builds(Answer, _INT, _INT, _INT, _INT, _INT, *[st.booleans()] * 3),
 )
 
 
@@ -112,7 +114,7 @@ def test_a_head_of_other_values_is_refused(message: Message, head: bytes) -> Non
     [
         Refused(2**56 + 1),
         Refused(-2),
-        Ack(1, 8, 2**62, 0),
+        Ack(1, 8, 2**62, 0, True),
         Welcome(1, "", 8, (EpochStart(8, -1),), 0, 0, 0),
         Welcome(1, "", 8, (EpochStart(2**60, 0),), 0, 0, 0),
     ],

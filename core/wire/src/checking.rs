@@ -18,8 +18,8 @@ impl Place {
             && queue_offset == self.queue_offset
             && physical_offset == self.physical_offset;
         let holds = || match whole_checksum_holds(record) {
-            Some(holds) => holds,
-            None => StoredRecord::read(record).is_some_and(|found| found.checksum_holds()),
+            Some(true) => true,
+            _ => StoredRecord::read(record).is_some_and(|found| found.checksum_holds()),
         };
         (is_here && (!sums || holds())).then_some(behind)
     }

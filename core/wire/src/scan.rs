@@ -126,7 +126,10 @@ impl<'a> Scan<'a> {
         let is_plain = record.sys_flag & PREPARED_OR_ROLLBACK == 0
             && record.queue_id >= 0
             && (0..=MAX_QUEUE_OFFSET).contains(&record.queue_offset);
-        if !is_plain || record.bytes.last() == Some(&0) || (options.sums && !record.checksum_holds()) {
+        if !is_plain
+            || record.bytes.last() == Some(&0)
+            || (options.sums && !record.checksum_holds())
+        {
             return None;
         }
         let place = self.place_of(record)?;

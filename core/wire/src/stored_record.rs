@@ -145,8 +145,12 @@ impl<'a> StoredRecord<'a> {
     /// Checks the whole record's checksum where it has one, else the body's.
     #[must_use]
     pub fn checksum_holds(&self) -> bool {
-        whole_checksum_holds(self.bytes)
-            .unwrap_or_else(|| body_crc(self.body) == self.body_crc & CRC_MASK)
+        match whole_checksum_holds(self.bytes) {
+            Some(true) => true,
+            // Where it lies before the properties it is a body that ends like one.
+            Some(false) if self.properties.len() >= CRC_PROPERTY_BYTES => false,
+            _ => body_crc(self.body) == self.body_crc & CRC_MASK,
+        }
     }
 }
 

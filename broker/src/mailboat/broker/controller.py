@@ -182,7 +182,7 @@ class BrokerController:
     def _make_replicas(self) -> ReplicaService:
         replicas = ReplicaService(self.settings, self.store, self._disk, self.store_threads.runners)
         group = replicas.group
-        group.on_confirmed = self.flush.settle
+        group.on_confirmed = self._replicas_confirmed
         group.on_written = self._follower_wrote
         group.on_lead = self._begin_to_lead
         group.on_view = self.registration.request
@@ -193,7 +193,8 @@ class BrokerController:
         self.registration.ha_address = lambda: replicas.address
         self.store.refuses = group.refusal
         self.store.replica.needed_from = group.needed_from
-        self.flush.on_flushed = group.flushed
+        self.flush.on_flushed = self._replica_flushed
+        self.registration.on_master = replicas.note_master
         return replicas
 
     @property
@@ -342,6 +343,16 @@ class BrokerController:
         self._store_written.set()
         assert self.replicas is not None
         self.replicas.group.appended()
+
+    def _replicas_confirmed(self) -> None:
+        self.flush.settle()
+        assert self.replicas is not None
+        self.replicas.java_slaves.confirmed()
+
+    def _replica_flushed(self) -> None:
+        assert self.replicas is not None
+        self.replicas.group.flushed()
+        self.replicas.java_master.flushed()
 
     def _follower_wrote(self) -> None:
         """Flush what came from the master, where that is promised."""

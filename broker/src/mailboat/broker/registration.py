@@ -123,6 +123,9 @@ class NamesrvRegistration:
         self.ha_address: Callable[[], str] = str
         """Says where other replicas connect, empty where there are none."""
 
+        self.on_master: Callable[[str, str], None] = lambda _ha_address, _address: None
+        """Called with where the group's master listens for replicas, and where for clients."""
+
         self._round = 0
         self._body: _Body | None = None
         self._body_turn = asyncio.Lock()
@@ -335,6 +338,10 @@ class NamesrvRegistration:
             if held_by:
                 raise PlaceTakenError(answer.code, remark, held_by)
             raise BrokerError(answer.code, remark)
+        ha_address = answer.ext_fields.get("haServerAddr")
+        master_address = answer.ext_fields.get("masterAddr")
+        if ha_address and master_address and self.broker_id() > 0:
+            self.on_master(ha_address, master_address)
         if answer.body:
             self._topics.mark_ordered(decode_kv_table(answer.body))
 

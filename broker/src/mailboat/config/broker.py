@@ -34,7 +34,7 @@ class BrokerConfig:
     broker_ip2: str = setting("", key="brokerIP2")
     """Address that other replicas are told to use. Default: that of brokerIP1."""
 
-    slave_read_enable: bool = setting(False, live=True)
+    slave_read_enable: bool = setting(False)
     """Whether consumers may read here while this broker is a slave. Default false."""
 
     listen_port: int = setting(10_911, minimum=0, maximum=65_535)

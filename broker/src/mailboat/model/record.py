@@ -164,7 +164,9 @@ def check_sums(buffer: bytes | memoryview, position: int, parts: RecordParts) ->
     """
     record = buffer[position : parts.properties_end]
     holds = crc_property_holds(record)
-    if holds is None:
+    # Where it lies before the properties it is a body that ends like one.
+    is_short = parts.properties_end - parts.properties_at < CRC_PROPERTY_BYTES
+    if holds is None or (is_short and not holds):
         body_crc = crc32(buffer[parts.body_at : parts.body_end]) & _CRC_MASK
         holds = body_crc == parts.header.body_crc & _CRC_MASK
     if not holds:

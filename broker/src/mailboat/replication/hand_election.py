@@ -63,6 +63,7 @@ class HandElection:
         self.outcome = ""
         if not replica.is_leading:
             self._is_wanted, self._accepts_loss = True, accepts_loss
+            self._insists_until_s = 0.0
             replica.is_halted = False
             self._ask(0)
 
@@ -149,7 +150,7 @@ class HandElection:
         replica = self._replica
         replica.stop_following()
         seen = max([replica.durable.seen, *(answer.seen for answer in answers.values())])
-        if self._is_wanted and self._accepts_loss:
+        if self._accepts_loss and self._is_wanted:
             seen += _GAP
         epoch = self.tried_epoch = epoch_after(seen, replica.member.ordinal)
         replica.persist(replica.durable._replace(seen=epoch))
@@ -168,6 +169,10 @@ class HandElection:
                 return f"replica {ordinal} knows of epoch {answer.seen}"
         if self._is_wanted and self._accepts_loss:
             return ""
+        # Somebody else may have been promoted while it was away.
+        missing = self._group.min_in_sync - 1 - len(answers)
+        if not self._is_wanted and missing > 0:
+            return f"{missing} more replicas must say that they know of no later epoch"
         # Should a volume have been set back to an old state of itself.
         if any(answer.confirmed > replica.end for answer in answers.values()):
             return "another replica knows of more that was confirmed: let that one lead"

@@ -65,6 +65,9 @@ class Leading:
         self._wrote_s = sent_s
         self._beat_s = replica.now_s - replica.times.beat_s
         self._beats_sent_s: dict[int, float] = {}
+        # Where the log ended at the last beats; of each follower, when the log ended where it is.
+        self._ends: list[tuple[float, int]] = []
+        self._current_s: dict[Member, float] = {}
         self._successor: Member | None = None
         self._parked_until_s = 0.0
         self._has_renounced = False
@@ -101,6 +104,8 @@ class Leading:
             return "not enough replicas are in sync"
         if any(self._is_silent(member, replica.times.refuse_s) for member in self._others):
             return "a replica in the in-sync set does not answer"
+        if any(self._lags(member) for member in self._others):
+            return "a replica in the in-sync set lags behind"
         return ""
 
     @property
@@ -136,6 +141,19 @@ class Leading:
         session = self._sessions.get(member)
         heard_s = self._led_s if session is None else session.heard_s
         return self._replica.now_s >= heard_s + longer_than_s
+
+    def _lags(self, member: Member) -> bool:
+        """Tell whether what a follower has is as old as somebody may be silent."""
+        current_s = self._current_s.get(member, self._led_s)
+        return self._replica.now_s >= current_s + self._replica.times.evict_s
+
+    def _note_lags(self) -> None:
+        now_s, evict_s = self._replica.now_s, self._replica.times.evict_s
+        self._ends = [(at_s, end) for at_s, end in self._ends if at_s > now_s - evict_s]
+        self._ends.append((now_s, self._replica.end))
+        for member, acked in self.acked.items():
+            current_s = [at_s for at_s, end in self._ends if end <= acked]
+            self._current_s[member] = max([self._current_s.get(member, self._led_s), *current_s])
 
     # -- followers ------------------------------------------------------------------------------
 
@@ -189,6 +207,7 @@ class Leading:
     def _send_beats(self) -> None:
         replica = self._replica
         now_s = self._beat_s = replica.now_s
+        self._note_lags()
         number = replica.next_number()
         self._beats_sent_s[number] = now_s
         oldest_s = now_s - replica.times.grant_s
@@ -225,18 +244,20 @@ class Leading:
             self._renew(in_sync)
 
     def _wanted_set(self) -> frozenset[Member]:
-        """Return the set as it should be: without who is silent, with who has everything."""
+        """Return the set as it should be: without who is silent or lags, with who keeps up."""
         replica = self._replica
         wanted = set(self.recorded)
         for member in sorted(self.recorded - {replica.member}):
             is_needed = len(wanted) <= self._lease.min_in_sync
-            if not is_needed and self._is_silent(member, replica.times.evict_s):
+            is_silent = self._is_silent(member, replica.times.evict_s)
+            if not is_needed and (is_silent or self._lags(member)):
                 wanted.remove(member)
         for member, end in self.acked.items():
             if (
                 member not in wanted
                 and end >= max(replica.confirmed, self.start)
                 and not self._is_silent(member, replica.times.refuse_s)
+                and not self._lags(member)
             ):
                 wanted = {other for other in wanted if other.ordinal != member.ordinal}
                 wanted.add(member)
@@ -325,7 +346,8 @@ class Leading:
 
     def _try_to_hand_over(self, successor: Member) -> None:
         replica = self._replica
-        if replica.now_s >= self._parked_until_s or successor not in self._sessions:
+        is_member = successor in self.recorded and successor in self._sessions
+        if replica.now_s >= self._parked_until_s or not is_member:
             self._successor = None
         elif self.acked.get(successor, -1) == replica.end == replica.confirmed:
             # Given up before anybody else can have it.

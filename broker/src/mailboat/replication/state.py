@@ -57,6 +57,9 @@ class ReplicaState(ABC):
         self.confirmed = min(durable.confirmed, end)
         self.now_s = now_s
         self.me = Holder(settings.ordinal, durable.store_id, settings.boot)
+        self.member: Member = self.me.member
+        """The replica as the recorded set names it."""
+
         self.stopped = ""
         self.is_halted = False
         """It waits for a person."""
@@ -98,11 +101,6 @@ class ReplicaState(ABC):
     @abstractmethod
     def stop(self, reason: str) -> None:
         """End: the process begins anew as a follower."""
-
-    @property
-    def member(self) -> Member:
-        """The replica as the recorded set names it."""
-        return self.me.member
 
     @property
     def last_epoch(self) -> int:

@@ -99,8 +99,13 @@ class Flusher:
         if self._oldest_unflushed_s is None:
             self._oldest_unflushed_s = self._disk.monotonic()
 
+    def begin_at(self, physical_offset: int) -> None:
+        """Follow a log without a record that begins at a physical offset; the mark may lag."""
+        assert self._job is None
+        self.flushed_offset = physical_offset
+
     def cut(self, physical_offset: int) -> None:
-        """Follow a log that ends, or begins, at a physical offset; no job is running.
+        """Follow a log that ends at a physical offset; no job is running.
 
         Raises:
             OSError: the mark may be beyond the end.

@@ -18,14 +18,10 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, NamedTuple
 
-from isal.isal_zlib import crc32
-
 from mailboat.disk import UnreadableError
 from mailboat.filtering.property_filter import PropertyFilter
 from mailboat.model import compiled
 from mailboat.model.record import (
-    CRC_PROPERTY_BYTES,
-    CRC_PROPERTY_HEAD,
     FIXED_BYTES,
     HEAD_V4,
     MAGIC_V1,
@@ -43,8 +39,6 @@ from mailboat.store.consume_queue import (
 )
 from mailboat.store.places import choose_places
 from mailboat.store.record_check import (
-    CRC_MASK,
-    CRC_PROPERTY_REVERSED,
     PLACE,
     RecordCheck,
 )
@@ -403,10 +397,6 @@ class Lookup:
             return None
         if not self._check_crc:
             return record
-        tail = record[-CRC_PROPERTY_BYTES:]
-        if tail.startswith(CRC_PROPERTY_HEAD):
-            crc = crc32(memoryview(record)[:-CRC_PROPERTY_BYTES]) & CRC_MASK
-            return record if tail == (CRC_PROPERTY_REVERSED % crc)[::-1] else None
         try:
             read_record(memoryview(record), 0, physical_offset, check_crc=True)
         except ValueError:

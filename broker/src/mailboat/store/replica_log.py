@@ -60,14 +60,10 @@ class ReplicaLog:
         self.confirmed_offset = self._dispatch.shown_end = confirmed_offset
 
     def begin_at(self, physical_offset: int) -> None:
-        """Let an empty log begin where another replica's does.
-
-        Raises:
-            OSError: the store must be opened again.
-        """
+        """Let an empty log begin where another replica's does."""
         assert self.flusher is not None
         self._commit_log.begin_at(physical_offset)
-        self.flusher.cut(physical_offset)
+        self.flusher.begin_at(physical_offset)
         self._dispatch.dispatched_offset = physical_offset
 
     def follow(self, data: bytes, physical_offset: int) -> None:
@@ -133,6 +129,38 @@ class ReplicaLog:
             try:
                 read = partial(_read_at, disk, fd)
                 return _read_piece(read, segment, physical_offset, end, most_bytes)
+            finally:
+                disk.close(fd)
+
+        return read
+
+    def read_bytes(self, physical_offset: int, size: int) -> bytes:
+        """Return so many bytes of one segment, whatever begins there.
+
+        Raises:
+            ValueError: the log does not have them.
+            OSError: they cannot be read now.
+        """
+        segment = self._find(physical_offset)
+        if segment is None or not size:
+            return b""
+        return segment.read(physical_offset - segment.start, size)
+
+    def read_bytes_job(self, physical_offset: int, size: int) -> Callable[[], bytes]:
+        """Return a call that does what `read_bytes` does, on any thread.
+
+        Raises:
+            ValueError: the log does not have them.
+        """
+        disk, segment = self._disk, self._find(physical_offset)
+        if segment is None:
+            return bytes
+        path, position = segment.path, physical_offset - segment.start
+
+        def read() -> bytes:
+            fd = disk.open(path)
+            try:
+                return read_exactly(disk, fd, size, position)
             finally:
                 disk.close(fd)
 

@@ -8,8 +8,8 @@ After `Group.live` the faults end, and `Group.heal` sees that the group is whole
 Of the log one record is one byte: its physical offset is its number.
 """
 
+import dataclasses
 import heapq
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -47,6 +47,17 @@ class Record(NamedTuple):
 
     epoch: int
     number: int
+
+
+class _Count:
+    """Numbers from 1, in an object that can be pickled."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def __next__(self) -> int:
+        self._last += 1
+        return self._last
 
 
 @dataclass
@@ -93,13 +104,14 @@ class Group:
         self.waits_for_person = False
         self.set_back = self.losses = 0
         self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = itertools.count(1)
+        self._count = _Count()
         self._machines = [
             Machine(ordinal, self.random.uniform(0.85, 1.2), Durable(f"s{ordinal}"))
             for ordinal in range(size)
         ]
         self._blocked: set[tuple[int, int]] = set()
         # Links on which beats get through, and no messages.
+        self._set_back_volumes: set[int] = set()
         self._clogged: set[tuple[int, int]] = set()
         self._is_lease_away: set[int] = set()
         self._arrivals_s: dict[tuple[int, int], float] = {}
@@ -171,15 +183,17 @@ class Group:
     def _may_wait_for_person(self) -> bool:
         """Tell whether nobody may lead by himself.
 
-        A set that lost a volume, and whose others may have lost what they had not flushed; or a
-        lease that went back in time while nobody led.
+        A set that lost a volume, and whose others may have lost what they had not flushed, or all
+        of which lost what they knew to be confirmed; or a lease that went back in time while
+        nobody led.
         """
         if any(m.process is not None and m.process.leading for m in self._machines):
             return False
-        return (
-            bool(self.lease.in_sync - {machine.member for machine in self._machines})
-            or self._stored is not self.lease
-        )
+        members = [m for m in self._machines if m.member in self.lease.in_sync]
+        known_end = max((m.durable.confirmed for m in members), default=0)
+        have_lost = all(self._is_suspect(m) and len(m.log) < known_end for m in members)
+        is_one_gone = len(members) < len(self.lease.in_sync)
+        return is_one_gone or have_lost or self._stored is not self.lease
 
     def _mend_links(self) -> None:
         self._blocked.clear()
@@ -236,6 +250,26 @@ class Group:
             if machine.process is not process:
                 break
         self._check_authority()
+
+    def block(self, one: int, other: int) -> None:
+        """Let nothing pass between two replicas; `heal` ends it."""
+        self._blocked |= {(one, other), (other, one)}
+
+    def cut_off_lease(self, ordinal: int) -> None:
+        """Keep the lease from a replica; `heal` ends it."""
+        self._is_lease_away.add(ordinal)
+
+    def set_back_volume(self, ordinal: int, *, records: int) -> None:
+        """Put a volume back to the state it had when its log ended at `records`."""
+        machine = self._machines[ordinal]
+        self._cut_log(machine, records)
+        self._set_back_volumes.add(machine.ordinal)
+        machine.durable = machine.durable._replace(confirmed=records)
+        self._kill(machine)
+
+    def clog(self, sender: int, receiver: int) -> None:
+        """Let beats through to a replica, and no messages; `heal` ends it."""
+        self._clogged.add((sender, receiver))
 
     def kill(self, ordinal: int, *, until_healed: bool = False) -> None:
         """End a process; it begins anew after a few seconds, or with `heal`."""
@@ -323,6 +357,9 @@ class Group:
                 self._tell(target, Received(sender, frame))
 
         chance = self.random.random() if self.has_faults else 0.5
+        if isinstance(frame, frames.Ack) and 0.5 < chance < 0.502:
+            # What no follower sends, and a leader does not believe.
+            frame = dataclasses.replace(frame, end=frame.end + 1000)
         if chance < 0.01 or pair in self._blocked:
             return
         # In order, as a connection delivers them, but for what comes a second time.
@@ -331,12 +368,14 @@ class Group:
         arrival_s = self._arrivals_s[pair] = max(arrival_s, self._arrivals_s.get(pair, 0.0))
         self._at(arrival_s - self.now_s, arrive)
         if chance < 0.03:
-            self._at(self.random.uniform(0.01, 4.0), arrive)
+            self._at(self.random.uniform(0.01, self.random.choice((1.0, 4.0, 20.0))), arrive)
 
     def _pump(self, machine: Machine) -> None:
         process = machine.process
+        if process is None or process.leading is None:
+            return
         for ordinal, stream in machine.streams.items():
-            if process is None or process.leading is None or process.leading.epoch != stream.epoch:
+            if process.leading.epoch != stream.epoch:
                 return
             if (machine.ordinal, ordinal) in self._clogged:
                 continue
@@ -552,7 +591,8 @@ class Group:
 
     def _check_copies(self) -> None:
         for machine in self._machines:
-            if machine.member in self.lease.in_sync and not self._is_suspect(machine):
+            is_old = self._is_suspect(machine) or machine.ordinal in self._set_back_volumes
+            if machine.member in self.lease.in_sync and not is_old:
                 self._check_copy(machine, "I3")
 
     def _is_suspect(self, machine: Machine) -> bool:

@@ -80,6 +80,21 @@ class UserConfig:
     """Keys of `problems` that brokers of the image are known not to take."""
 
 
+# Each group has one broker: these would have it wait for others.
+_REPLICA_KEYS: Final = frozenset(
+    {
+        "brokerIP2",
+        "haListenPort",
+        "haMasterAddress",
+        "haSecretFile",
+        "inSyncReplicas",
+        "slaveReadEnable",
+        "slaveTimeout",
+        "totalReplicas",
+    }
+)
+
+
 def user_config(spec: BrokerSpec, keys: ImageKeys | None = None) -> UserConfig:
     """Sort the user's settings into those that are taken, those that are wrong and the rest.
 
@@ -90,8 +105,11 @@ def user_config(spec: BrokerSpec, keys: ImageKeys | None = None) -> UserConfig:
     accepted, problems, without_effect, lacking = {}, [], [], []
     for key, text in sorted(spec.config.items()):
         taken = keys.takes(key) if keys is not None else None
-        if key in UNSUPPORTED_KEYS and key not in _KNOWN and not taken:
+        if key in _REPLICA_KEYS or (key in UNSUPPORTED_KEYS and key not in _KNOWN and not taken):
             without_effect.append(key)
+        elif key == "brokerRole" and text != "ASYNC_MASTER":
+            sentence = f"config.{key} cannot be {text!r}: replicas are not made here yet"
+            problems.append(ConfigProblem(key, False, sentence))
         elif keys is not None and taken is False and (key in _KNOWN or not keys.is_own):
             sentence = f"config.{key} is not a setting that a broker of {keys.image} knows"
             problems.append(ConfigProblem(key, True, sentence))

@@ -51,7 +51,7 @@ def test_one_pair_is_checked_by_itself() -> None:
     for key, text, reason in (
         ("fileReservedTime", "2d", "must be a whole number"),
         ("fileReservedTim", "48", "the nearest one is fileReservedTime"),
-        ("haListenPort", "1", "has no effect here"),
+        ("haSlaveFallbehindMax", "1", "has no effect here"),
     ):
         with pytest.raises(ConfigError, match=reason):
             check_value(key, text)

@@ -102,10 +102,10 @@ def test_an_error_in_a_file_names_its_line(tmp_path: Path) -> None:
 
 def test_a_key_of_rocketmq_without_effect_is_one_warning(tmp_path: Path) -> None:
     """It is named once with its place, whatever it is set to, and the start goes on."""
-    file = _write(tmp_path, "transientStorePoolEnable=true\nhaListenPort=10912\n")
+    file = _write(tmp_path, "transientStorePoolEnable=true\nhaSlaveFallbehindMax=10912\n")
     assert load_settings("broker", file=file).warnings == (
         f"transientStorePoolEnable ({file}:1) is a RocketMQ setting that has no effect here",
-        f"haListenPort ({file}:2) is a RocketMQ setting that has no effect here",
+        f"haSlaveFallbehindMax ({file}:2) is a RocketMQ setting that has no effect here",
     )
 
 

@@ -99,7 +99,8 @@ def test_every_default_survives_the_way_through_its_text(
 def test_every_key_reaches_its_field(role: str, key: str, item: Setting) -> None:
     """A key given with another value changes exactly the field that it names."""
     other = _other_text(item)
-    settings = load_settings(role, overrides={key: other})  # type: ignore[arg-type]
+    overrides = {**_GO_TOGETHER.get(key, {}), key: other}
+    settings = load_settings(role, overrides=overrides)  # type: ignore[arg-type]
     assert to_text(getattr(getattr(settings, item.section), item.name)) == other
     assert settings.sources[key] == "command line"
 
@@ -169,8 +170,11 @@ def test_a_consume_queue_file_holds_whole_units(given: int, rounded: int) -> Non
         ("mappedFileSizeCommitLog", "1g", "must be a whole number"),
         ("mappedFileSizeCommitLog", "", "must be a whole number"),
         ("flushDiskType", "sync", "must be one of ASYNC_FLUSH, SYNC_FLUSH"),
-        ("brokerRole", "SLAVE", "must be one of ASYNC_MASTER"),
-        ("brokerId", "1", "must be at most 0"),
+        ("brokerRole", "MASTER", "must be one of ASYNC_MASTER, SYNC_MASTER, SLAVE"),
+        ("brokerId", "1", "must be 0 unless brokerRole=SLAVE"),
+        ("brokerId", "1001", "must be at most 1000"),
+        ("inSyncReplicas", "3", "must not be above totalReplicas=2"),
+        ("haMasterAddress", "a:1;b:0", "must be host:port"),
         ("autoCreateTopicEnable", "yes", "must be true or false"),
         ("deleteWhen", "24", "must be hours of the day"),
         ("deleteWhen", "4am", "must be hours of the day"),
@@ -215,6 +219,14 @@ def test_effective_values_show_where_each_came_from() -> None:
     assert values["brokerName"].source == "default"
 
 
+# What makes sense only together with another value of another key.
+_GO_TOGETHER = {
+    "brokerId": {"brokerRole": "SLAVE"},
+    "brokerRole": {"brokerId": "1"},
+    "inSyncReplicas": {"totalReplicas": "8"},
+}
+
+
 def _other_text(item: Setting) -> str:
     """Return a legal text that differs from the default."""
     if isinstance(item.default, bool):
@@ -228,5 +240,10 @@ def _other_text(item: Setting) -> str:
         return str(item.default - step if too_large else above)
     if item.rules.choices:
         return item.rules.choices[-1]
-    special = {"delete_when": "05", "message_delay_level": "1s", "namesrv_addr": "a:1"}
+    special = {
+        "delete_when": "05",
+        "message_delay_level": "1s",
+        "namesrv_addr": "a:1",
+        "ha_master_address": "a:1",
+    }
     return special.get(item.name, "other")

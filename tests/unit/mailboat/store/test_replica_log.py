@@ -7,7 +7,7 @@ import pytest
 
 from mailboat.disk.real import RealDisk
 from mailboat.model import compiled
-from mailboat.model.record import BLANK_MAGIC, FILLER
+from mailboat.model.record import BLANK_MAGIC, FILLER, decode_records
 from mailboat.model.tags import tags_code
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
@@ -272,3 +272,43 @@ def test_a_record_that_is_torn_anywhere_in_its_checksum_is_gone(
     assert again.replica.end == messages[2].physical_offset
     again.close()
     store.close()
+
+
+def test_a_body_that_ends_like_a_checksum_ends_no_log(tmp_path: Path) -> None:
+    """Without checksums over whole records, what a sender wrote must not look like a wrong one."""
+
+    def open_again() -> MessageStore:
+        config = small_config(
+            "ASYNC_FLUSH", store_path_root_dir=str(tmp_path), enabled_append_prop_crc=False
+        )
+        store = MessageStore(config, RealDisk(), store_host=HOST)
+        store.open()
+        return store
+
+    store = open_again()
+    bodies = [b"__CRC32#\x01" + bytes([49] * count) for count in range(12)]
+    for body in bodies:
+        message = MessageInner(
+            topic="t",
+            queue_id=0,
+            body=body,
+            properties=b"",
+            tags_code=0,
+            unique_key=None,
+            keys=None,
+            flag=0,
+            sys_flag=0,
+            born_timestamp_ms=1_700_000_000_000,
+            born_host=HOST,
+        )
+        store.put_messages([message])
+        assert message.status == PutStatus.PUT_OK
+    end = store.replica.end
+    # As a process that is killed leaves it.
+    assert store._release_lock is not None
+    store._release_lock()
+    again = open_again()
+    assert again.replica.end == end
+    found = again.get_message("t", 0, 0, 100, 1 << 30)
+    assert [m.body for m in decode_records(b"".join(found.slices))] == bodies
+    again.close()

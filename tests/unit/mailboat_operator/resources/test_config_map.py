@@ -88,17 +88,21 @@ def test_a_bad_setting_is_left_out_and_reported_with_the_nearest_key():
                 "maxMessageSize": "big",
                 "traceOn": "false",
                 "haListenPort": "1",
+                "haSlaveFallbehindMax": "1",
+                "brokerRole": "SYNC_MASTER",
             }
         ).spec
     )
     assert user.accepted == {"traceOn": "false"}
     assert [(item.key, item.unknown) for item in user.problems] == [
+        ("brokerRole", False),
         ("flushDiskTyp", True),
         ("maxMessageSize", False),
     ]
-    assert "the nearest one is flushDiskType" in user.problems[0].sentence
-    assert "must be a whole number" in user.problems[1].sentence
-    assert user.without_effect == ("haListenPort",)
+    assert "the nearest one is flushDiskType" in user.problems[1].sentence
+    assert "must be a whole number" in user.problems[2].sentence
+    assert "replicas are not made here yet" in user.problems[0].sentence
+    assert user.without_effect == ("haListenPort", "haSlaveFallbehindMax")
 
 
 @pytest.mark.parametrize(

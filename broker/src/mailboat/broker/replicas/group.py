@@ -89,6 +89,8 @@ class ReplicaGroup:
         self.on_deposed: Callable[[str], None] = lambda _reason: None
         self.on_written: Callable[[], None] = lambda: None
         self.on_view: Callable[[], None] = lambda: None
+        self.on_silent: Callable[[str], None] = lambda _address: None
+        """Called with the address of who takes connections and is no replica."""
 
     # -- life cycle -----------------------------------------------------------------------------
 
@@ -243,6 +245,16 @@ class ReplicaGroup:
         self._streams = {
             ordinal: stream for ordinal, stream in self._streams.items() if stream.link is not link
         }
+
+    def silent(self, address: str) -> None:
+        """Take note that whoever listens there does not speak as replicas do."""
+        self.on_silent(address)
+
+    def followed(self, end: int) -> None:
+        """Note that the log was written as a master of RocketMQ has it, which confirms it."""
+        self.replica.confirm(end)
+        self.handle(LogAppended(end))
+        self.on_written()
 
     def view(self) -> tuple[Holder, int]:
         """Return whom this replica believes to lead, and since which epoch (0: nobody)."""

@@ -77,6 +77,9 @@ class Link(asyncio.Protocol):
         self.ending = ""
         """Why this side has ended the connection."""
 
+        self.heard = asyncio.Event()
+        """Set once the other side speaks as replicas do, or the connection has ended."""
+
         self._handler = handler
         self._decoder = Decoder()
         self._transport: asyncio.Transport | None = None
@@ -114,6 +117,12 @@ class Link(asyncio.Protocol):
             self.ending = reason
             self._transport.abort()
 
+    def drop(self, reason: str) -> None:
+        """End the connection; the reason is for whoever asks."""
+        self.ending = reason
+        if self._transport is not None:
+            self._transport.abort()
+
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -139,6 +148,7 @@ class Link(asyncio.Protocol):
             self.close(str(error))
 
     def _take(self, message: Message) -> None:
+        self.heard.set()
         if self.peer is None:
             opened = self._prove(message) if self._secret else message
             if opened is None:
@@ -199,6 +209,7 @@ class Link(asyncio.Protocol):
         """End; called by the event loop."""
         if self._deadline is not None:
             self._deadline.cancel()
+        self.heard.set()
         self._handler.link_lost(self)
 
     def _check_opened(self) -> None:

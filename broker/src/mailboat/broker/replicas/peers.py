@@ -12,14 +12,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
+from mailboat.broker.replicas.entrance import Entrance
 from mailboat.broker.replicas.link import Link
+from mailboat.replication import java_ha
 from mailboat.replication.frames import Frame
-from mailboat.replication.wire import Open, Told
+from mailboat.replication.wire import FIRST_BYTE, Open, Told
 
 _log: Final = logging.getLogger(__name__)
 
 _CONNECT_EVERY_S: Final = 1.0
 _CONNECT_TIMEOUT_S: Final = 3.0
+# Who is connected to answers at once. RocketMQ's masters send nothing before they have a report.
+_OPEN_WITHIN_S: Final = 1.0
 # Every side says something once a second.
 _SILENT_S: Final = 5.0
 _LINKS_MAX: Final = 32
@@ -37,6 +41,9 @@ class PeerHandler(Protocol):
 
     def lost(self, link: Link) -> None:
         """Forget a link."""
+
+    def silent(self, address: str) -> None:
+        """Take note that whoever listens there does not speak as replicas do."""
 
 
 class Peers:
@@ -61,6 +68,7 @@ class Peers:
         self._by_ordinal: dict[int, Link] = {}
         self._connecting: dict[str, asyncio.Task[None]] = {}
         self._server: asyncio.Server | None = None
+        self._entrance: Entrance | None = None
         self._not_ours: set[str] = set()
         self._next_try_s = 0.0
         self._is_closing = False
@@ -71,15 +79,26 @@ class Peers:
         self.port = 0
         """Where other replicas connect."""
 
-    async def listen(self, host: str, port: int, secret: bytes) -> None:
-        """Accept links, and make them from now on; with a `secret` all must know it.
+    async def listen(
+        self, host: str, port: int, secret: bytes, make_java_slave: Callable[[], asyncio.Protocol]
+    ) -> None:
+        """Accept links and make them from now on; with a `secret` all must know it.
+
+        Without one RocketMQ's slaves are accepted as well: they know none.
 
         Raises:
             OSError: the address cannot be listened on.
         """
         self._secret = secret
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(partial(Link, self, self._secret), host, port)
+        kinds: dict[int, Callable[[], asyncio.Protocol]] = {
+            FIRST_BYTE: partial(Link, self, self._secret)
+        }
+        if not secret:
+            # They would get all messages, and know no secret.
+            kinds[java_ha.FIRST_BYTE] = make_java_slave
+        self._entrance = Entrance(kinds)
+        self._server = await loop.create_server(self._entrance.make, host, port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -87,6 +106,8 @@ class Peers:
         self._is_closing = True
         if self._server is not None:
             self._server.close()
+        if self._entrance is not None:
+            self._entrance.close()
         for task in list(self._connecting.values()):
             task.cancel()
         if self._connecting:
@@ -132,6 +153,10 @@ class Peers:
         if address and address not in self._seeds:
             self._seeds.append(address)
 
+    def try_again(self, address: str) -> None:
+        """Look anew whether a replica listens at an address where none did."""
+        self._not_ours.discard(address)
+
     def keep_connected(self) -> None:
         """Begin to connect to whom there is no link, now and then."""
         loop = asyncio.get_running_loop()
@@ -166,7 +191,7 @@ class Peers:
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-                await loop.create_connection(
+                _, link = await loop.create_connection(
                     partial(Link, self, self._secret, dialed=address), host.strip("[]"), int(port)
                 )
         except OSError as error:
@@ -174,10 +199,22 @@ class Peers:
             if self.troubles.get(address) != trouble:
                 _log.warning("no link to the replica at %s: %s", address, trouble)
             self._note_trouble(address, trouble)
+        else:
+            await self._hear_from(link)
 
     def _note_trouble(self, address: str, trouble: str) -> None:
         if address in self.troubles or len(self.troubles) < _TROUBLES_MAX:
             self.troubles[address] = trouble
+
+    async def _hear_from(self, link: Link) -> None:
+        """Wait until the other side has said something, as replicas do at once."""
+        try:
+            async with asyncio.timeout(_OPEN_WITHIN_S):
+                await link.heard.wait()
+        except TimeoutError:
+            self._not_ours.add(link.dialed)
+            link.drop("it says nothing")
+            self._handler.silent(link.dialed)
 
     # LinkHandler
 

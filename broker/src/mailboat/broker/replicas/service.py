@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from mailboat.broker.replicas.group import ReplicaGroup
+from mailboat.broker.replicas.java_master import JavaMaster
+from mailboat.broker.replicas.java_slave import JavaSlaves
 from mailboat.broker.replicas.peers import Peers
 from mailboat.broker.replicas.replica_file import ReplicaFile, new_store_id
 from mailboat.broker.replicas.report import ReplicaReport, report
@@ -53,6 +55,20 @@ class ReplicaService:
             self._file.peers,
             settings.store.total_replicas,
         )
+        self.java_slaves = JavaSlaves(
+            store.replica,
+            settings.store.mapped_file_size_commit_log,
+            runners.reads,
+            lambda: self.group.is_leading,
+        )
+        self.java_master = JavaMaster(
+            store,
+            settings.store.mapped_file_size_commit_log,
+            self._refuses_java_master,
+            self.group.followed,
+            self.peers.try_again,
+        )
+        self.group.on_silent = self._silent
 
     def _state_settings(self) -> state.Settings:
         config = self._settings.store
@@ -109,18 +125,48 @@ class ReplicaService:
         """
         assert self._durable is not None
         port = self._settings.store.ha_listen_port
-        await self.peers.listen(host, client_port + 1 if port < 0 else port, self._secret)
+        port = client_port + 1 if port < 0 else port
+        await self.peers.listen(host, port, self._secret, self.java_slaves.make)
         self._address = format_host(encode_host(ip, self.peers.port))
         self._client_address = format_host(encode_host(ip, client_port))
         self.group.begin(self._durable, self.peers)
         self._is_begun = True
         supervisor.start("replication", self.group.run)
+        if self._settings.store.broker_role == "SLAVE":
+            supervisor.start("master of RocketMQ", self.java_master.run)
         _log.info("replica address=%s", self._address)
 
     async def close(self) -> None:
         """Take part no more."""
         self.group.end()
+        self.java_slaves.close()
         await self.peers.close()
+        await self.java_master.close()
+
+    def note_master(self, ha_address: str, client_address: str) -> None:
+        """Take note of whom a name server calls the master of the group."""
+        if ha_address and ha_address != self._address and client_address != self._client_address:
+            self.java_master.note_client_address(ha_address, client_address)
+            self.peers.add_address(ha_address)
+
+    def _silent(self, address: str) -> None:
+        """Find out whether who takes connections and says nothing is a master of RocketMQ."""
+        if self._settings.store.broker_role == "SLAVE":
+            self.java_master.follow(address)
+        else:
+            self.peers.try_again(address)
+
+    def _refuses_java_master(self) -> str:
+        """Say why a master of RocketMQ must not be followed, empty if it may."""
+        replica = self.group.replica
+        if replica.is_leading:
+            return "this broker leads its group"
+        if replica.durable.epochs:
+            return (
+                "the log here has been written by a master of ours, which no master of RocketMQ "
+                "continues: to follow one, start with an empty store"
+            )
+        return ""
 
     def note_clean(self) -> None:
         """Note that the store was closed in order, after `close`; on any thread.

@@ -23,7 +23,7 @@ class _Receiver(Link):
     """A link whose other side reads so many frames at a time."""
 
     def __init__(self, frames_at_once: int) -> None:
-        super().__init__(None, b"", is_ours=True)  # type: ignore[arg-type]
+        super().__init__(None, b"", dialed="a:1")  # type: ignore[arg-type]
         self.frames: list[Data] = []
         self._left = self._frames_at_once = frames_at_once
 

@@ -1,0 +1,80 @@
+"""Who connects to `haListenPort`: its first byte tells a replica from a slave of RocketMQ."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, cast
+
+from mailboat.replication import java_ha
+
+_log: Final = logging.getLogger(__name__)
+
+# A slave of 4.9 reports for the first time 5 to 6 s after it connected.
+_FIRST_BYTE_TIMEOUT_S: Final = 20.0
+_STRANGERS_MAX: Final = 64
+
+Kinds = Mapping[int, Callable[[], asyncio.Protocol]]
+
+
+class Entrance:
+    """Connections that have not said anything yet."""
+
+    def __init__(self, kinds: Kinds) -> None:
+        """Hand each one over to the kind of connection that begins with its first byte."""
+        self._kinds = kinds
+        self._strangers: set[_Stranger] = set()
+
+    def make(self) -> asyncio.Protocol:
+        """Prepare a connection."""
+        return _Stranger(self._kinds, self._strangers)
+
+    def close(self) -> None:
+        """End those that have not said anything."""
+        for stranger in list(self._strangers):
+            stranger.close()
+
+
+class _Stranger(asyncio.Protocol):
+    def __init__(self, kinds: Kinds, strangers: "set[_Stranger]") -> None:
+        self._kinds = kinds
+        self._strangers = strangers
+        self._transport: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        assert self._transport is not None
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if len(self._strangers) >= _STRANGERS_MAX:
+            self.close()
+            return
+        self._strangers.add(self)
+        self._deadline = asyncio.get_running_loop().call_later(_FIRST_BYTE_TIMEOUT_S, self.close)
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        assert transport is not None
+        make = self._kinds.get(data[0])
+        if make is None:
+            peer = transport.get_extra_info("peername")
+            reason = "it is no replica"
+            if data[0] == java_ha.FIRST_BYTE:
+                reason = "slaves of RocketMQ know no secret: unset haSecretFile for them"
+            _log.warning("connection closed peer=%s: %s", peer, reason)
+            transport.abort()
+            return
+        self._forget()
+        connection = make()
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        connection.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._strangers.discard(self)
+        if self._deadline is not None:
+            self._deadline.cancel()

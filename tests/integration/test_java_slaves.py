@@ -1,0 +1,208 @@
+"""RocketMQ's slaves of a broker here, by their bytes (the real ones: tests/interop)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from replica_nodes import ReplicaNodes
+
+from mailboat.client import Message, Producer
+from mailboat.replication.java_ha import FRAME_HEAD
+
+_SEGMENT_BYTES = 65_536
+_ALONE = {"inSyncReplicas": "1", "mappedFileSizeCommitLog": str(_SEGMENT_BYTES)}
+
+
+class _Slave:
+    """What a slave of RocketMQ does, without its mistakes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.log = b""
+        self.sizes: list[int] = []
+
+    def report(self, physical_offset: int) -> None:
+        self.writer.write(physical_offset.to_bytes(8, "big"))
+
+    async def take(self, begin: int) -> int:
+        """Take a frame, which must fit the log; return how large it is."""
+        head = await self.reader.readexactly(FRAME_HEAD.size)
+        physical_offset, size = FRAME_HEAD.unpack(head)
+        assert physical_offset == begin + len(self.log)
+        last = physical_offset + max(size, 1) - 1
+        assert physical_offset // _SEGMENT_BYTES == last // _SEGMENT_BYTES
+        self.log += await self.reader.readexactly(size)
+        return int(size)
+
+    async def follow(self, begin: int, end: int) -> None:
+        """Take what there is up to a physical offset, and report it."""
+        while begin + len(self.log) < end:
+            await self.take(begin)
+            self.report(begin + len(self.log))
+
+
+@asynccontextmanager
+async def _connected(nodes: ReplicaNodes, ordinal: int = 0) -> AsyncIterator[_Slave]:
+    replicas = nodes.broker(ordinal).replicas
+    assert replicas is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", replicas.peers.port)
+    try:
+        async with asyncio.timeout(30):
+            yield _Slave(reader, writer)
+    finally:
+        writer.close()
+
+
+async def _registered(nodes: ReplicaNodes) -> None:
+    """Wait until the master leads and the name server knows it."""
+    await nodes.in_sync()
+    assert await nodes.broker(0).registration.register_now()
+
+
+async def _send(nodes: ReplicaNodes, count: int, size_bytes: int = 1000) -> int:
+    """Send messages and return where the log ends."""
+    async with Producer("group", namesrv=nodes.namesrv) as producer:
+        for number in range(count):
+            await producer.send(Message("topic", Random(number).randbytes(size_bytes)))
+    return nodes.broker(0).store.commit_log.end
+
+
+async def test_an_empty_slave_gets_the_whole_log(tmp_path: Path) -> None:
+    """From the oldest segment on, fillers and what is behind them included, and then what comes."""
+    async with ReplicaNodes(tmp_path, 1, _ALONE) as nodes:
+        await _registered(nodes)
+        end = await _send(nodes, 200)
+        assert end > 2 * _SEGMENT_BYTES
+        async with _connected(nodes) as slave:
+            slave.report(0)
+            await slave.follow(0, end)
+            assert slave.log == nodes.log_bytes(0)
+            end = await _send(nodes, 100)
+            await slave.follow(0, end)
+            assert slave.log == nodes.log_bytes(0)
+
+
+async def test_a_slave_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Also inside a record, where a master of RocketMQ may have left it."""
+    async with ReplicaNodes(tmp_path, 1, _ALONE) as nodes:
+        await _registered(nodes)
+        end = await _send(nodes, 150)
+        for begin in (1, 5000, _SEGMENT_BYTES - 1, _SEGMENT_BYTES, end - 10, end):
+            async with _connected(nodes) as slave:
+                slave.report(begin)
+                await slave.follow(begin, end)
+                assert slave.log == nodes.log_bytes(0)[begin:]
+
+
+async def test_a_slave_that_is_idle_hears_something(tmp_path: Path) -> None:
+    """Within 6 s, and it is where the slave's log ends."""
+    async with ReplicaNodes(tmp_path, 1, _ALONE) as nodes:
+        await _registered(nodes)
+        end = await _send(nodes, 3)
+        async with _connected(nodes) as slave:
+            slave.report(end)
+            async with asyncio.timeout(8):
+                assert await slave.take(end) == 0
+
+
+@pytest.mark.parametrize("beyond", [1, 1 << 32])
+async def test_a_slave_of_another_master_is_refused(tmp_path: Path, beyond: int) -> None:
+    """One that has more than the log here, at once or later, is closed and sent nothing."""
+    async with ReplicaNodes(tmp_path, 1, _ALONE) as nodes:
+        await _registered(nodes)
+        end = await _send(nodes, 3)
+        async with _connected(nodes) as slave:
+            slave.report(end + beyond)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await slave.take(end + beyond)
+        async with _connected(nodes) as slave:
+            slave.report(0)
+            await slave.follow(0, end)
+            slave.report(end + beyond)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await slave.take(0)
+
+
+async def test_a_slave_gets_only_what_is_confirmed(tmp_path: Path) -> None:
+    """What a replica in the set has not got yet is not sent; it is no member of the set."""
+    async with ReplicaNodes(tmp_path, 2, {"mappedFileSizeCommitLog": "65536"}) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, 3)
+        log = nodes.broker(0).store.replica
+        async with _connected(nodes) as slave:
+            slave.report(0)
+            await slave.follow(0, log.confirmed_offset)
+            leading = nodes.group(0).replica.leading
+            assert leading is not None
+            assert {member.ordinal for member in leading.recorded} == {0, 1}
+            # What is written and not confirmed: as if the other replica had not answered yet.
+            confirmed, log.confirmed_offset = log.confirmed_offset, 500
+            async with _connected(nodes) as other:
+                other.report(0)
+                assert await other.take(0) == 500
+                assert await other.take(0) == 0
+                log.confirmed_offset = confirmed
+                await _send(nodes, 1)
+                await other.follow(0, log.confirmed_offset)
+                assert other.log == nodes.log_bytes(0)
+
+
+async def test_a_slave_that_does_not_read_costs_no_memory(tmp_path: Path) -> None:
+    """At most some megabytes wait for it, however large the log is."""
+    async with ReplicaNodes(tmp_path, 1, {"inSyncReplicas": "1"}) as nodes:
+        await _registered(nodes)
+        end = await _send(nodes, 40, 1_000_000)
+        replicas = nodes.broker(0).replicas
+        assert replicas is not None
+        async with _connected(nodes) as slave:
+            slave.report(0)
+            await slave.reader.readexactly(FRAME_HEAD.size)
+            (one,) = replicas.java_slaves.slaves
+            sent = -1
+            while sent < one.physical_offset:
+                sent = one.physical_offset
+                await asyncio.sleep(0.3)
+            # What it was sent lies in the socket's buffers, but for little.
+            assert 0 < sent < end - (20 << 20)
+            assert one.unsent_bytes < 2 << 20
+
+
+async def test_damage_is_not_sent(tmp_path: Path) -> None:
+    """A slave of RocketMQ never gets over bytes that are no record: it gets what is before them."""
+    async with ReplicaNodes(tmp_path, 1, _ALONE) as nodes:
+        await _registered(nodes)
+        end = await _send(nodes, 20)
+        found = nodes.broker(0).store.physical_position("topic", 0, 2)
+        assert found is not None
+        log = nodes.broker(0).store.commit_log
+        log.segments[0].write(bytes(4), found + 4)
+        async with _connected(nodes) as slave:
+            slave.report(0)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await slave.follow(0, end)
+            assert slave.log == nodes.log_bytes(0)[: len(slave.log)]
+            assert len(slave.log) <= found
+
+
+async def test_who_does_not_lead_has_no_slaves(tmp_path: Path) -> None:
+    """A slave that connects to one of our own slaves is closed, and sent nothing."""
+    async with ReplicaNodes(tmp_path, 2) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, 3)
+        async with _connected(nodes, 1) as slave:
+            slave.report(0)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await slave.take(0)
+
+
+async def test_a_stranger_is_closed(tmp_path: Path) -> None:
+    """What begins neither as a replica's nor as a slave's connection ends at once."""
+    async with ReplicaNodes(tmp_path, 1, _ALONE) as nodes:
+        await _registered(nodes)
+        async with _connected(nodes) as slave:
+            slave.writer.write(b"GET / HTTP/1.1\r\n\r\n")
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await slave.take(0)
