@@ -185,7 +185,7 @@ async def until(holds: Callable[[], bool], within_s: float) -> bool:
     """Wait until a blocking look at processes finds something; tell whether it did in time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(within_s):
-            while not await asyncio.to_thread(holds):  # noqa: ASYNC110 - other processes tell nothing
+            while not await asyncio.to_thread(holds):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             return True
     return False

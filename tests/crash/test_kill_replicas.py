@@ -120,6 +120,7 @@ class Rounds:
         await asyncio.to_thread(self._group.start_missing)
         if not await until(lambda: self._leader() is not None, 10):
             self.told.append("promoted by hand")
+            print(self.told[-1])
             assert await until(self._promote_any, _HEAL_S), self._story()
         assert await until(self._is_in_sync, _HEAL_S), self._story()
         leader = await asyncio.to_thread(self._leader)
@@ -129,6 +130,7 @@ class Rounds:
     async def live(self, fault: str, leader: int) -> None:
         """Load the group, and let something happen to it meanwhile."""
         self.told.append(f"{fault}, replica {leader} leads")
+        print(self.told[-1])
         load = asyncio.create_task(self.load.run(self._group.address(leader)))
         # What is being tested is a fault at any moment of the work.
         await asyncio.sleep(self._random.uniform(0.1, 0.8))
