@@ -21,8 +21,8 @@ class _Slave:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
-        self.log = b""
-        self.sizes: list[int] = []
+        self.log = bytearray()
+        self.segment_bytes = _SEGMENT_BYTES
 
     def report(self, physical_offset: int) -> None:
         self.writer.write(physical_offset.to_bytes(8, "big"))
@@ -33,7 +33,7 @@ class _Slave:
         physical_offset, size = FRAME_HEAD.unpack(head)
         assert physical_offset == begin + len(self.log)
         last = physical_offset + max(size, 1) - 1
-        assert physical_offset // _SEGMENT_BYTES == last // _SEGMENT_BYTES
+        assert physical_offset // self.segment_bytes == last // self.segment_bytes
         self.log += await self.reader.readexactly(size)
         return int(size)
 
@@ -151,15 +151,16 @@ async def test_a_slave_gets_only_what_is_confirmed(tmp_path: Path) -> None:
 
 
 async def test_a_slave_that_does_not_read_costs_no_memory(tmp_path: Path) -> None:
-    """At most some megabytes wait for it, however large the log is."""
+    """At most some megabytes wait for it, however large the log is; once it reads it gets all."""
     async with ReplicaNodes(tmp_path, 1, {"inSyncReplicas": "1"}) as nodes:
         await _registered(nodes)
         end = await _send(nodes, 40, 1_000_000)
         replicas = nodes.broker(0).replicas
         assert replicas is not None
         async with _connected(nodes) as slave:
+            slave.segment_bytes = nodes.broker(0).store.commit_log.segments[0].size_bytes
             slave.report(0)
-            await slave.reader.readexactly(FRAME_HEAD.size)
+            await slave.take(0)
             (one,) = replicas.java_slaves.slaves
             sent = -1
             while sent < one.physical_offset:
@@ -168,6 +169,21 @@ async def test_a_slave_that_does_not_read_costs_no_memory(tmp_path: Path) -> Non
             # What it was sent lies in the socket's buffers, but for little.
             assert 0 < sent < end - (20 << 20)
             assert one.unsent_bytes < 2 << 20
+            await slave.follow(0, end)
+            assert slave.log == nodes.log_bytes(0)
+
+
+async def test_a_group_with_a_secret_has_no_slaves_of_rocketmq(tmp_path: Path) -> None:
+    """They know none, and would get every message without it."""
+    (tmp_path / "secret").write_text("known to replicas only")
+    options = {**_ALONE, "haSecretFile": str(tmp_path / "secret")}
+    async with ReplicaNodes(tmp_path, 1, options) as nodes:
+        await _registered(nodes)
+        await _send(nodes, 3)
+        async with _connected(nodes) as slave:
+            slave.report(0)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await slave.take(0)
 
 
 async def test_damage_is_not_sent(tmp_path: Path) -> None:

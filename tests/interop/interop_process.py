@@ -160,6 +160,7 @@ class ReadyLine:
     broker: str
     http: str
     pid: int
+    replicas: str = ""
 
 
 class MailboatStandalone:

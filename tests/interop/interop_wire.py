@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 _RUNTIME_INFO, _PULL, _MAX_OFFSET, _TOPICS, _CLUSTER = 28, 11, 30, 21, 106
+_OFFSETS, _GROUPS = 43, 201
 _TIMEOUT_S = 20.0
 _FILLER_MAGIC = 0xCBD43194
 _numbers = itertools.count(1)
@@ -61,6 +62,15 @@ def log_end(address: str) -> int:
 def topic_names(address: str) -> set[str]:
     """Return the topics that a broker knows."""
     return set(json.loads(ask(address, _TOPICS).body)["topicConfigTable"])
+
+
+def has_group_offset(address: str, topic: str, group: str, queue_offset: int) -> bool:
+    """Tell whether a broker knows a group, and that it has read a topic up to an offset."""
+    groups, offsets = (ask(address, code).body.decode() for code in (_GROUPS, _OFFSETS))
+    # Java writes the queue, an integer, without quotes.
+    table = json.loads(re.sub(r"([{,])(\d+):", r'\1"\2":', offsets))["offsetTable"]
+    read = table.get(f"{topic}@{group}", {})
+    return group in groups and set(read.values()) == {queue_offset}
 
 
 def brokers_of(namesrv: str, name: str) -> dict[int, str]:

@@ -14,6 +14,7 @@ from interop_process import MailboatStandalone
 from interop_servers import JavaServer, free_broker_port
 from interop_wire import (
     brokers_of,
+    has_group_offset,
     log_end,
     queue_records,
     queued,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
 
 SEGMENT_BYTES = 1 << 20
-TOPIC, QUEUES = "followed", 3
+TOPIC, QUEUES, GROUP = "followed", 3, "readers"
 NAME = "broker-a"
 LINES = ["4.9.7", "5.5.0"]
 # A slave of 4.9 reports after 6 s, connects anew each 5 s, and asks for topics each 10 s.
@@ -147,6 +148,9 @@ def test_a_java_slave_serves_when_our_master_is_gone(
     client = new_java_client({"4.9.7": "4.9.8"}.get(line, line), namesrv)
     client.call("create_topic", topic=TOPIC, queues=QUEUES)
     _send(client, 600)
+    # The group comes into being with its first consumer.
+    client.call("lite", topic=TOPIC, group=GROUP, count=1, uncommitted="true")
+    client.call("committed", topic=TOPIC, group=GROUP, commit=25)
     slave = both.start_slave(line, namesrv)
     both.wait_equal()
     # Beyond the end of a segment while it follows, with messages larger than a frame.
@@ -155,6 +159,11 @@ def test_a_java_slave_serves_when_our_master_is_gone(
     end = both.wait_equal()
     assert end > 2 * SEGMENT_BYTES
     both.check_queues(served_by=both.slave_address, count=903)
+    # Asked for together with the topics, by the codes 43, 45 and 201.
+    wait_until(
+        lambda: has_group_offset(both.slave_address, TOPIC, GROUP, 25), FOLLOWS_S, "the offsets"
+    )
+    assert (both.root / "slave" / "config" / "delayOffset.json").exists()
 
     expected = 903
     both.master.terminate()
@@ -175,7 +184,7 @@ def test_a_java_slave_and_our_master_restart(
     new_java_client: JavaClientFactory,
 ) -> None:
     """With a name server of ours: either side goes and comes back, also by force."""
-    both = pair()
+    both = pair(brokerRole="ASYNC_MASTER", totalReplicas=1, inSyncReplicas=1)
     namesrv = both.master.ready.namesrv
     client = new_java_client({"4.9.7": "4.9.8"}.get(line, line), namesrv)
     client.call("create_topic", topic=TOPIC, queues=QUEUES)
