@@ -27,6 +27,15 @@ def advertised_ip(config: BrokerConfig) -> str:
     return _outward_ip() if ipaddress.ip_address(bound).is_unspecified else bound
 
 
+def replicas_ip(config: BrokerConfig) -> str:
+    """Return the IP address of `brokerIP2`, where other replicas connect; else `advertised_ip`.
+
+    Raises:
+        OSError: a name does not resolve.
+    """
+    return _resolve(config.broker_ip2) if config.broker_ip2 else advertised_ip(config)
+
+
 def _resolve(host: str) -> str:
     try:
         return str(ipaddress.ip_address(host))

@@ -4,13 +4,20 @@ import ipaddress
 
 import pytest
 
-from mailboat.broker.addresses import advertised_ip
+from mailboat.broker.addresses import advertised_ip, replicas_ip
 from mailboat.config import BrokerConfig
 
 
 def test_broker_ip1_is_what_clients_are_told() -> None:
     """brokerIP1 wins over everything else."""
     assert advertised_ip(BrokerConfig(broker_ip1="10.9.8.7")) == "10.9.8.7"
+
+
+def test_replicas_are_told_broker_ip2_or_what_clients_are_told() -> None:
+    """brokerIP2 is the address for other replicas only."""
+    config = BrokerConfig(broker_ip1="10.9.8.7", broker_ip2="10.9.8.6")
+    assert (advertised_ip(config), replicas_ip(config)) == ("10.9.8.7", "10.9.8.6")
+    assert replicas_ip(BrokerConfig(broker_ip1="10.9.8.7")) == "10.9.8.7"
 
 
 def test_a_host_name_is_resolved() -> None:

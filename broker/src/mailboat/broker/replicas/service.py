@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from mailboat.broker.addresses import replicas_ip
 from mailboat.broker.replicas.group import ReplicaGroup
 from mailboat.broker.replicas.java_master import JavaMaster
 from mailboat.broker.replicas.java_slave import JavaSlaves
@@ -132,13 +133,14 @@ class ReplicaService:
         """Listen for other replicas and begin to take part.
 
         Raises:
-            OSError: the address cannot be listened on.
+            OSError: the address cannot be listened on, or `brokerIP2` does not resolve.
         """
         assert self._durable is not None
         port = self._settings.store.ha_listen_port
         port = client_port + 1 if port < 0 else port
         await self.peers.listen(host, port, self._secret, self.java_slaves.make)
-        self._address = format_host(encode_host(ip, self.peers.port))
+        own_ip = replicas_ip(self._settings.broker)
+        self._address = format_host(encode_host(own_ip, self.peers.port))
         self._client_address = format_host(encode_host(ip, client_port))
         self.group.begin(self._durable, self.peers)
         self._is_begun = True
