@@ -170,8 +170,13 @@ class Dispatch:
         """Whether something is held back."""
         return bool(self._waiting)
 
-    def forget_above(self, physical_offset: int) -> None:
-        """Drop what is held back of a log that ends there now, and what queues counted of it."""
+    def forget_above(self, physical_offset: int) -> int:
+        """Drop what is held back of a log that ends there now, and what queues counted of it.
+
+        Returns:
+            The physical offset where what is still held back ends. Records between it and the end
+            of the log were held back together with others that are gone: hold them anew.
+        """
         waiting = self._waiting
         queues = {queue for entry in waiting for queue, _ in entry.followed}
         while waiting and waiting[-1].end > physical_offset:
@@ -179,6 +184,7 @@ class Dispatch:
         for queue in queues:
             queue.next_offset = queue.max_offset
         self.count_held()
+        return waiting[-1].end if waiting else self.dispatched_offset
 
     def count_held(self) -> None:
         """Have the queues of what is held back go on behind it: this broker writes from now on."""

@@ -207,10 +207,22 @@ class ReplicaLog:
             OSError: the store must take no messages before it is opened again.
         """
         assert self.flusher is not None
-        self._dispatch.forget_above(physical_offset)
+        held_end = self._dispatch.forget_above(physical_offset)
         self.flusher.cut(physical_offset)
         self._commit_log.cut(physical_offset)
         self._deleted.cut(physical_offset)
+        self._hold_again(held_end)
+
+    def _hold_again(self, physical_offset: int) -> None:
+        """Hold back what the log has from a physical offset on."""
+        while physical_offset < self.end:
+            segment = self._find(physical_offset)
+            assert segment is not None
+            piece = self.read(physical_offset, _COPY_BYTES)
+            if _filler_end(piece.records, physical_offset, segment.end) is None:
+                entries = self._dispatch.check_followed(piece.records, physical_offset)
+                self._dispatch.hold_followed(entries)
+            physical_offset = piece.end
 
 
 def _copies(disk: Disk, segment: Segment, begin: int, end: int) -> Iterator[tuple[int, bytes]]:

@@ -231,6 +231,31 @@ def test_a_tail_is_kept_aside_and_cut(tmp_path: Path) -> None:
     one.close()
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("confirmed_records", [0, 7])
+def test_what_is_below_a_cut_is_not_forgotten(
+    tmp_path: Path, confirmed_records: int, *, restarts: bool
+) -> None:
+    """Records that were taken or recovered together stay in their queues as far as they stay."""
+    leader, follower = _leader(tmp_path / "leader"), _open(tmp_path / "follower")
+    _copy(leader, follower, most_bytes=1 << 20)
+    places = [leader.physical_position("orders", n % 3, n // 3) for n in range(21)]
+    starts = [place for place in places if place is not None]
+    confirmed, cut = starts[confirmed_records], starts[20]
+    _confirm(follower, confirmed)
+    if restarts:
+        follower.close()
+        follower = _open(tmp_path / "follower", confirmed)
+    follower.replica.cut(cut)
+    _copy(leader, follower, most_bytes=1 << 20)
+    _confirm(follower, follower.replica.end)
+    assert _ends(follower) == _ends(leader)
+    for queue_id in range(3):
+        theirs = leader.get_message("orders", queue_id, 0, 1000, 1 << 30)
+        ours = follower.get_message("orders", queue_id, 0, 1000, 1 << 30)
+        assert b"".join(ours.slices) == b"".join(theirs.slices) != b""
+
+
 def test_an_empty_log_begins_where_the_master_does(tmp_path: Path) -> None:
     """A master whose first segments are gone is followed from the oldest that is left."""
     leader = _leader(tmp_path / "leader")
