@@ -175,7 +175,10 @@ class ReplicaNodes:
                 return False
             leading = self.group(leader).replica.leading
             assert leading is not None
-            is_whole = len(leading.recorded) == len(self._nodes)
+            groups = map(self.group, self._nodes)
+            # Before that they do not count where another one is to lead.
+            are_whole = all(group.replica.durable.is_whole for group in groups)
+            is_whole = are_whole and len(leading.recorded) == len(self._nodes)
             return is_whole and not self.group(leader).refusal()
 
         await self.until(are_in_sync)

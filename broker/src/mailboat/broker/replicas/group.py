@@ -37,7 +37,7 @@ from mailboat.replication.events import (
     Received,
     Ticked,
 )
-from mailboat.replication.frames import Hello, Tables, TablesKept
+from mailboat.replication.frames import Hello, Tables, TablesKept, TakeOver
 from mailboat.replication.hand_election import HandElection
 from mailboat.replication.lease import Holder, Lease, Member
 from mailboat.replication.replica import Replica
@@ -225,7 +225,6 @@ class ReplicaGroup:
 
     def hand_over(self, ordinal: int) -> None:
         """Let another replica lead."""
-        self._tables.tell_all()
         self.handle(HandOver(ordinal))
 
     # -- what happens ---------------------------------------------------------------------------
@@ -345,6 +344,8 @@ class ReplicaGroup:
             case actions.WriteLog(physical_offset, _, records):
                 return self._write(physical_offset, records)
             case actions.Send(ordinal, frame):
+                if isinstance(frame, TakeOver):
+                    self._tables.tell_all()
                 self._peers.send(ordinal, frame)
             case actions.Stream(ordinal, session, epoch, physical_offset):
                 self._stream(ordinal, session, epoch, physical_offset)

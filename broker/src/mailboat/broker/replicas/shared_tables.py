@@ -56,8 +56,6 @@ _SAVE_MAY_TAKE_S: Final = 600.0
 # A follower that has said what was committed here need not say it again.
 _COMMITS_EVERY_S: Final = 0.5
 _COMMITS_FOR_S: Final = 5.0
-# The number of who leads an epoch: nobody has newer tables of it.
-_LEADERS_NUMBER: Final = 1 << 53
 
 
 class _Content(msgspec.Struct):
@@ -153,7 +151,7 @@ class SharedTables:
             self._timeout_s,
         )
         managers.topics.begin_to_lead(epoch)
-        self._note_position(epoch, _LEADERS_NUMBER)
+        self._note_position(epoch, 0)
 
     def end(self) -> None:
         """Tell nobody any more."""
@@ -175,6 +173,8 @@ class SharedTables:
         if not replica.leading.has_enough:
             raise not_known()
         await leading.known(replica.leading.required() - {replica.member})
+        if self._position != (leading.epoch, leading.changed_number):
+            self._note_position(leading.epoch, leading.changed_number)
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._kept.wait()

@@ -89,8 +89,9 @@ class LeadingTables:
         self._loop = asyncio.get_running_loop()
         self._followers: dict[int, _Follower] = {}
         self._number = 0
-        # The newest number that went to everybody.
-        self._changed_number = 0
+        self.changed_number = 0
+        """The newest number that went to every follower."""
+
         self._waiters: list[_Waiter] = []
         self._required: frozenset[Member] = frozenset()
         self._is_due = False
@@ -219,7 +220,7 @@ class LeadingTables:
 
     def _next_number(self) -> int:
         self._number += 1
-        self._changed_number = self._number
+        self.changed_number = self._number
         return self._number
 
     def tick(self, required: frozenset[Member], acked: dict[Member, int], log_end: int) -> None:
@@ -269,7 +270,7 @@ class LeadingTables:
         self._required = required
         await listed_in_turns(self._tell_in_steps())
         deadline_s = self._loop.time() + self._timeout_s
-        waiter = _Waiter(self._changed_number, deadline_s, self._loop.create_future())
+        waiter = _Waiter(self.changed_number, deadline_s, self._loop.create_future())
         self._waiters.append(waiter)
         self._settle()
         try:
