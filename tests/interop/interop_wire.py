@@ -88,7 +88,8 @@ def queue_records(address: str, topic: str, queue_id: int) -> bytes:
     pieces, at = [], 0
     while at < end:
         fields = place | {
-            "consumerGroup": "reader",
+            # Every broker has it from the beginning; a slave makes no group.
+            "consumerGroup": "TOOLS_CONSUMER",
             "queueOffset": at,
             "maxMsgNums": 32,
             "sysFlag": 4,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from interop_client import Event, JavaClient
 from interop_process import MailboatStandalone
 from interop_servers import JavaServer, free_broker_port
-from interop_wire import ask, brokers_of, log_end, queue_records, records, wait_until
+from interop_wire import brokers_of, log_end, queue_records, records, wait_until
 
 if TYPE_CHECKING:
     from conftest import JavaBrokerFactory, JavaClientFactory, MailboatFactory
@@ -23,7 +24,6 @@ SEGMENT_BYTES = 1 << 20
 TOPIC, QUEUES = "followed", 3
 NAME = "broker-a"
 LINES = ["4.9.7", "5.5.0"]
-_UPDATE_TOPIC = 17
 _FOLLOWS_S = 30.0
 
 
@@ -55,7 +55,20 @@ class Pair:
         )
 
     def start_slave(self, namesrv: str, **config: object) -> MailboatStandalone:
-        """Start the slave."""
+        """Start the slave, which knows the topic: it does not ask for topics."""
+        path = self.root / "slave" / "config" / "topics.json"
+        path.parent.mkdir(parents=True)
+        topic = {
+            "topicName": TOPIC,
+            "readQueueNums": QUEUES,
+            "writeQueueNums": QUEUES,
+            "perm": 6,
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": 0,
+            "order": False,
+        }
+        version = {"counter": 1, "stateVersion": 0, "timestamp": 1_700_000_000_000}
+        path.write_text(json.dumps({"dataVersion": version, "topicConfigTable": {TOPIC: topic}}))
         slave: dict[str, object] = {
             "brokerName": NAME,
             "brokerRole": "SLAVE",
@@ -82,16 +95,6 @@ class Pair:
 
     def check_queues(self, count: int) -> None:
         """Check that the slave gives every message that the master gives, byte by byte."""
-        topic = {
-            "topic": TOPIC,
-            "readQueueNums": QUEUES,
-            "writeQueueNums": QUEUES,
-            "perm": 6,
-            "defaultTopic": "TBW102",
-            "topicFilterType": "SINGLE_TAG",
-            "order": "false",
-        }
-        assert ask(self.slave_address, _UPDATE_TOPIC, topic).code == 0
         theirs = [queue_records(self.address, TOPIC, queue) for queue in range(QUEUES)]
         ours = [queue_records(self.slave_address, TOPIC, queue) for queue in range(QUEUES)]
         assert ours == theirs
