@@ -60,7 +60,7 @@ class _AcknowledgesBeforeFlush(MessageStore):
 
 class _ShowsBeforeFlush(MessageStore):
     def open(self) -> None:
-        self.dispatch._wait_for_flush = False
+        self.dispatch._holds_back = False
         super().open()
 
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from isal.isal_zlib import crc32
 
@@ -19,6 +19,7 @@ from mailboat.model.record import (
     MAGIC_V2,
     TAIL,
     crc_property,
+    crc_property_holds,
 )
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import UNIT, ConsumeQueue
@@ -172,6 +173,8 @@ def test_messages_are_those_of_the_definition(body: bytes) -> None:
 @given(st.lists(_records(), min_size=1, max_size=4))
 def test_whole_records_are_decoded_by_the_core_alone(made: list[_Made]) -> None:
     """It leaves nothing that is right to Python, whatever version, hosts and text it has."""
+    # A property may happen to be named and sized as the checksum's.
+    assume(all(crc_property_holds(record.data) is not False for record in made))
     body = b"".join(record.data for record in made)
     assert compiled.decode_records is not None
     rows, at = compiled.decode_records(body)
@@ -340,7 +343,9 @@ def _reads(
     with pytest.MonkeyPatch.context() as patch:
         if not is_compiled:
             patch.setattr(compiled, "choose_places", None)
-        lookup = Lookup(_NO_LOG, skip_corrupt=skip_corrupt, check_crc=check_crc)
+        # Time stands still: a slow machine ends a read at another place.
+        options: Any = {"skip_corrupt": skip_corrupt, "check_crc": check_crc}
+        lookup = Lookup(_NO_LOG, **options, clock=lambda: 0.0)
     queue: Any = _Queue(0, len(log[1]) // 20)
     source = _Log(*log)
     limits = (max_messages, max_bytes, codes)
