@@ -125,7 +125,7 @@ async def test_reads_at_a_slave(tmp_path: Path) -> None:
             assert answer.ext_fields["nextBeginOffset"] == str(queue_offset)
             assert answer.ext_fields["suggestWhichBrokerId"] == "0"
         await nodes.stop(0)
-        await nodes.until(lambda: not nodes.group(1).hears_leader())
+        await nodes.until(lambda: not nodes.group(1).is_following)
         answer = await client.pull("G", "T", 10, suspend_ms=1)
         assert answer.code == ResponseCode.PULL_NOT_FOUND
 

@@ -105,7 +105,7 @@ async def test_who_lacks_the_tables_does_not_count(tmp_path: Path) -> None:
         replica = nodes.group(0).replica
         leading = replica.leading
         assert leading is not None
-        await nodes.until(nodes.group(2).hears_leader)
+        await nodes.until(lambda: nodes.group(2).is_following)
         await nodes.until(
             lambda: any(
                 member.ordinal == 2 and end == replica.end for member, end in leading.acked.items()

@@ -486,7 +486,8 @@ class BrokerController:
         self._pull_processor = PullMessageProcessor(self, self.pull_holds)
         if self.replicas is not None:
             self._pull_processor.is_slave = True
-            self._pull_processor.hears_master = self.replicas.group.hears_leader
+            group = self.replicas.group
+            self._pull_processor.hears_master = lambda: group.is_following
         self.dispatcher.use(
             self._send_processor,
             self._pull_processor,

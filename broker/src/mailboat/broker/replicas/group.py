@@ -178,7 +178,7 @@ class ReplicaGroup:
     @property
     def is_following(self) -> bool:
         """Whether another replica that leads has taken this one up."""
-        following = self.replica.following
+        following = None if self._replica is None else self._replica.following
         return following is not None and following.is_joined
 
     @property
@@ -199,11 +199,6 @@ class ReplicaGroup:
     def has_seen_nobody(self) -> bool:
         """Whether nobody has ever led, as far as this replica knows."""
         return self._replica is not None and not self._replica.durable.seen
-
-    def hears_leader(self) -> bool:
-        """Tell whether this replica follows one that lives."""
-        following = None if self._replica is None else self._replica.following
-        return following is not None and following.is_joined
 
     def refusal(self) -> str:
         """Say why no message may be stored now; empty if it may."""
