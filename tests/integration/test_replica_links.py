@@ -112,3 +112,18 @@ async def test_a_secret_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="haSecretFile"):
         async with ReplicaNodes(tmp_path, 1, options):
             pass
+
+
+async def test_who_says_nothing_keeps_no_replica_out(tmp_path: Path) -> None:
+    """However many connect and are silent, a slave that comes is linked."""
+    async with ReplicaNodes(tmp_path, 2) as nodes:
+        await nodes.in_sync()
+        await nodes.stop(1)
+        port = _replicas_port(nodes)
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(80)]
+        await nodes.start(1)
+        await nodes.in_sync()
+        closed = [reader for reader, _ in silent if reader.at_eof() or reader.exception()]
+        assert len(closed) >= 16
+        for _, writer in silent:
+            writer.close()

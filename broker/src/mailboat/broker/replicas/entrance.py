@@ -22,7 +22,8 @@ class Entrance:
     def __init__(self, kinds: Kinds) -> None:
         """Hand each one over to the kind of connection that begins with its first byte."""
         self._kinds = kinds
-        self._strangers: set[_Stranger] = set()
+        # In the order in which they came.
+        self._strangers: dict[_Stranger, None] = {}
 
     def make(self) -> asyncio.Protocol:
         """Prepare a connection."""
@@ -35,7 +36,7 @@ class Entrance:
 
 
 class _Stranger(asyncio.Protocol):
-    def __init__(self, kinds: Kinds, strangers: "set[_Stranger]") -> None:
+    def __init__(self, kinds: Kinds, strangers: "dict[_Stranger, None]") -> None:
         self._kinds = kinds
         self._strangers = strangers
         self._transport: asyncio.Transport | None = None
@@ -44,13 +45,14 @@ class _Stranger(asyncio.Protocol):
     def close(self) -> None:
         assert self._transport is not None
         self._transport.abort()
+        self._forget()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         if len(self._strangers) >= _STRANGERS_MAX:
-            self.close()
-            return
-        self._strangers.add(self)
+            # Whoever says nothing for longest: a replica of ours speaks at once.
+            next(iter(self._strangers)).close()
+        self._strangers[self] = None
         self._deadline = asyncio.get_running_loop().call_later(_FIRST_BYTE_TIMEOUT_S, self.close)
 
     def data_received(self, data: bytes) -> None:
@@ -75,6 +77,6 @@ class _Stranger(asyncio.Protocol):
         self._forget()
 
     def _forget(self) -> None:
-        self._strangers.discard(self)
+        self._strangers.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
