@@ -254,7 +254,7 @@ class BrokerController:
         """The port that is listened on, once the broker has started."""
         return self._server.port
 
-    def ports(self) -> "Ports":
+    def ports(self) -> Ports:
         """Return the ports that a broker which takes this one's place listens on."""
         replicas = self.replicas
         return Ports(self.port, -1 if replicas is None else replicas.peers.port)

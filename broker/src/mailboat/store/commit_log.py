@@ -256,16 +256,9 @@ class CommitLog:
         if segment is None:
             raise OSError(errno.ENOSPC, self.failure or self._create_failure)
         assert end <= segment.end
-        try:
-            write_fully(self._disk, segment.keep_open(), data, self.end - segment.start)
-        except OSError as exc:
-            self._undo_write(segment, exc)
-            raise
-        self.end = end
-        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, store_timestamp_ms)
-        segment.last_store_timestamp_ms = self.last_store_timestamp_ms
-        if self.on_write is not None:
-            self.on_write()
+        if not self.write_records(data, max(self.last_store_timestamp_ms, store_timestamp_ms)):
+            raise OSError(errno.EIO, self.last_write_failure)
+        self.end = end  # The head of a filler stands for all behind it.
 
     def cut(self, end: int) -> None:
         """Take off what lies at and above a physical offset, durably.
@@ -275,17 +268,28 @@ class CommitLog:
         """
         try:
             self.drop_prepared()
-            while self.segments and self.segments[-1].start >= end:
-                segment = self.segments.pop()
-                segment.close()
-                self._disk.unlink(segment.path)
-            self._disk.fsync_dir(self._directory)
+            self.remove_above(end)
             if self.segments and self.segments[-1].end > end:
                 self.segments[-1].cut(end - self.segments[-1].start)
         except OSError as exc:
             self.poison(f"the log could not be cut at {end}: {exc}; restart the broker")
             raise
         self.end = end
+
+    def remove_above(self, physical_offset: int) -> None:
+        """Remove the segments that begin above a physical offset, the newest first, durably.
+
+        Raises:
+            OSError: some are still there; the call may be repeated.
+        """
+        has_removed = False
+        while self.segments and self.segments[-1].start > physical_offset:
+            segment = self.segments.pop()
+            segment.close()
+            self._disk.unlink(segment.path)
+            has_removed = True
+        if has_removed:
+            self._disk.fsync_dir(self._directory)
 
     def _unwritten_status(self) -> int:
         # Where the bytes could not be wiped either, they may come back after a restart: the

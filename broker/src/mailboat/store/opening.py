@@ -144,7 +144,7 @@ def recover(
     quarantine(disk, paths.quarantine, commit_log, report.damaged)
     queues.restore_ends()
     queues.settle_given_out(is_damaged=bool(report.damaged))
-    cut_log(disk, commit_log, paths.commit_log, report, force=not is_clean)
+    cut_log(commit_log, report, force=not is_clean)
     if not is_clean:
         _make_durable(disk, commit_log, mark, report.end)
     deleted.cut(commit_log.end)

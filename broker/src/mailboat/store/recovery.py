@@ -416,9 +416,7 @@ def _count_used_bytes(segment: Segment, position: int) -> int:
     return len(segment.read_around_damage(position, size).rstrip(b"\0"))
 
 
-def cut_log(
-    disk: Disk, commit_log: CommitLog, directory: str, report: RecoveryReport, *, force: bool
-) -> None:
+def cut_log(commit_log: CommitLog, report: RecoveryReport, *, force: bool) -> None:
     """End the log at `report.end`, durably; later segments go first.
 
     A damaged tail below the mark is closed with a filler instead, so that nothing is ever written
@@ -431,15 +429,7 @@ def cut_log(
     if report.needs_seal and last is not None:
         _seal(commit_log, last, report)
         return
-    doomed = [segment for segment in commit_log.segments if segment.start >= report.end]
-    if last is not None and last in doomed and last.start == report.end:
-        doomed.remove(last)
-    for segment in reversed(doomed):
-        commit_log.segments.remove(segment)
-        segment.close()
-        disk.unlink(segment.path)
-    if doomed:
-        disk.fsync_dir(directory)
+    commit_log.remove_above(report.end)
     commit_log.end = report.end
     if last is not None:
         position = report.end - last.start

@@ -6,10 +6,10 @@ on the other disk does not come here. Derived files follow once the records are 
 
 import struct
 from collections.abc import Callable, Iterator
-from functools import partial
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from mailboat.disk import Disk, read_exactly, write_and_rename
+from mailboat.disk import Disk, write_and_rename
 from mailboat.model.record import (
     BLANK_MAGIC,
     FILLER,
@@ -21,6 +21,7 @@ from mailboat.model.record import (
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.dispatch import Dispatch
+from mailboat.store.file_pool import FilePool
 from mailboat.store.flush import Flusher
 from mailboat.store.segment import Segment
 
@@ -121,7 +122,7 @@ class ReplicaLog:
         segment = self._find(physical_offset)
         if segment is None:
             return LogPiece(b"", physical_offset)
-        return _read_piece(segment.read, segment, physical_offset, self.end, most_bytes)
+        return _read_piece(segment, physical_offset, self.end, most_bytes)
 
     def read_job(self, physical_offset: int, most_bytes: int) -> Callable[[], LogPiece]:
         """Return a call that does what `read` does, on any thread.
@@ -134,12 +135,8 @@ class ReplicaLog:
             return lambda: LogPiece(b"", physical_offset)
 
         def read() -> LogPiece:
-            fd = disk.open(segment.path)
-            try:
-                read = partial(_read_at, disk, fd)
-                return _read_piece(read, segment, physical_offset, end, most_bytes)
-            finally:
-                disk.close(fd)
+            with _opened(disk, segment) as file:
+                return _read_piece(file, physical_offset, end, most_bytes)
 
         return read
 
@@ -164,14 +161,10 @@ class ReplicaLog:
         disk, segment = self._disk, self._find(physical_offset)
         if segment is None:
             return bytes
-        path, position = segment.path, physical_offset - segment.start
 
         def read() -> bytes:
-            fd = disk.open(path)
-            try:
-                return read_exactly(disk, fd, size, position)
-            finally:
-                disk.close(fd)
+            with _opened(disk, segment) as file:
+                return file.read(physical_offset - file.start, size)
 
         return read
 
@@ -225,28 +218,25 @@ class ReplicaLog:
             physical_offset = piece.end
 
 
+@contextmanager
+def _opened(disk: Disk, segment: Segment) -> Iterator[Segment]:
+    """Open a segment's file anew: for a thread of its own."""
+    pool = FilePool(disk, 1)
+    try:
+        yield segment.opened_in(pool)
+    finally:
+        pool.close()
+
+
 def _copies(disk: Disk, segment: Segment, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield the bytes between two physical offsets of a segment, each piece with its place."""
-    fd = disk.open(segment.path)
-    try:
+    with _opened(disk, segment) as file:
         for start in range(begin, end, _COPY_BYTES):
             size = min(_COPY_BYTES, end - start)
-            yield start - begin, read_exactly(disk, fd, size, start - segment.start)
-    finally:
-        disk.close(fd)
+            yield start - begin, file.read(start - file.start, size)
 
 
-def _read_at(disk: Disk, fd: int, position: int, size: int) -> bytes:
-    return read_exactly(disk, fd, size, position)
-
-
-def _read_piece(
-    read: Callable[[int, int], bytes],
-    segment: Segment,
-    physical_offset: int,
-    log_end: int,
-    most_bytes: int,
-) -> LogPiece:
+def _read_piece(segment: Segment, physical_offset: int, log_end: int, most_bytes: int) -> LogPiece:
     """Read whole records of a segment.
 
     Raises:
@@ -255,7 +245,7 @@ def _read_piece(
     """
     position = physical_offset - segment.start
     rest = min(log_end, segment.end) - physical_offset
-    data = read(position, min(rest, max(most_bytes, _MAGIC.size)))
+    data = segment.read(position, min(rest, max(most_bytes, _MAGIC.size)))
     size = _whole_records(data)
     if not size:
         first, magic = _MAGIC.unpack_from(data) if len(data) >= _MAGIC.size else (0, 0)
@@ -263,7 +253,7 @@ def _read_piece(
             return LogPiece(data[:FILLER_BYTES], segment.end)
         if magic not in (MAGIC_V1, MAGIC_V2) or not len(data) < first <= rest:
             raise ValueError(f"no record begins at {physical_offset} in {segment.path}")
-        data, size = read(position, first), first
+        data, size = segment.read(position, first), first
     return LogPiece(data[:size], physical_offset + size)
 
 

@@ -290,8 +290,8 @@ class ReplicaGroup:
         return lease.holder, lease.epoch
 
     def _take_view(self, message: Open) -> None:
-        known = 0 if self._lease is None else self._lease.epoch
-        if message.epoch <= max(known, 0) or message.leader < 0:
+        _, known = self.view()
+        if message.epoch <= known or message.leader < 0:
             return
         holder = Holder(message.leader, message.leader_store_id, message.leader_boot)
         self._believe(holder, message.epoch)

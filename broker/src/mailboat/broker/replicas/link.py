@@ -16,8 +16,6 @@ _log: Final = logging.getLogger(__name__)
 _HIGH_WATER_BYTES: Final = 4 << 20
 # Who connects has so long to say who it is.
 _OPEN_TIMEOUT_S: Final = 10.0
-
-
 # Kept of a frame before that.
 _STRANGER_BYTES: Final = 65_536
 
@@ -114,8 +112,7 @@ class Link(asyncio.Protocol):
         """End the connection and say why."""
         if self._transport is not None and not self._transport.is_closing():
             _log.warning("link closed peer=%s: %s", self.address, reason)
-            self.ending = reason
-            self._transport.abort()
+            self.drop(reason)
 
     def drop(self, reason: str) -> None:
         """End the connection; the reason is for whoever asks."""
@@ -132,8 +129,7 @@ class Link(asyncio.Protocol):
         if peername is not None:
             self.address = f"{peername[0]}:{peername[1]}"
         self._transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
-        loop = asyncio.get_running_loop()
-        self._deadline = loop.call_later(_OPEN_TIMEOUT_S, self._check_opened)
+        self._deadline = self._loop.call_later(_OPEN_TIMEOUT_S, self._check_opened)
         self._handler.link_made(self)
 
     def data_received(self, data: bytes) -> None:
