@@ -33,7 +33,9 @@ ifeq ($(shell cat $(STAMP) 2>/dev/null),without the core)
 endif
 endif
 
-.PHONY: demo test test-python e2e soak lint audit format crds constraints sbom wheels bench bench-peer clean
+SOAK_TURNS ?= 20
+
+.PHONY: demo test test-python e2e soak-e2e soak lint audit format crds access-matrix constraints sbom wheels bench bench-peer clean
 
 $(STAMP): pyproject.toml $(CORE_SOURCES)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailboat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -62,6 +64,11 @@ test-python: $(STAMP)
 # KUBECONFIG on a kind cluster that is made for it.
 e2e: $(STAMP)
 	tests/e2e/run
+
+# The losses of tests/e2e again and again, with the limits of docs/replication.md: nothing else may run.
+soak-e2e: $(STAMP)
+	MAILBOAT_TEST_TIMES=1 MAILBOAT_TEST_LOSSES=$(SOAK_TURNS) MAILBOAT_TEST_FAILOVERS=$(SOAK_TURNS) \
+		tests/e2e/run --capture=no tests/e2e/test_failover.py tests/e2e/test_failover_losses.py
 
 # Kill loops, crash states, random input and planted delays, for hours (tests/soak/run).
 soak: $(STAMP)
@@ -94,6 +101,10 @@ format: $(STAMP)
 # rights.
 crds: $(STAMP)
 	$(BIN)/python -m mailboat_operator.crds
+
+# docs/access-matrix.md, from what the tests of it expect.
+access-matrix: $(STAMP)
+	PYTHONPATH=tests/integration:tests/plugins $(BIN)/python tests/integration/access_page.py
 
 # Wheel and sdist of both distributions, in dist/. The images take the core's wheel from there.
 wheels: $(STAMP)

@@ -1,7 +1,8 @@
 """Settings for the whole suite."""
 
 import shutil
-from collections.abc import Iterator
+import signal
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,10 +17,13 @@ settings.register_profile("mailboat", deadline=None)
 settings.load_profile("mailboat")
 
 TESTS = Path(__file__).parent
+_HAS_FAILED = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Watch halts of the machine and holds of the loop, and plant the delay asked for."""
+    # A shell's background job ignores interrupts, and so would the commands that tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(NeedsCore(), "needs_core")
     if planted():
         patch = pytest.MonkeyPatch()
@@ -45,11 +49,41 @@ def machine_halts(request: pytest.FixtureRequest) -> MachineHalts:
     return request.config.pluginmanager.get_plugin("machine_halts")
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Nothing has failed yet."""
+    session.stash[_HAS_FAILED] = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note which tests failed."""
+    report = yield
+    item.stash[_HAS_FAILED] = report.failed or (call.when != "setup" and item.stash[_HAS_FAILED])
+    # Where failures are run again, the session counts one only once all fixtures are gone.
+    item.session.stash[_HAS_FAILED] |= report.failed
+    return report
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Remove the folder of a test that passed; that of one that failed is evidence.
+
+    Together they are some 15 GB, and brokers refuse sends above 90 % of the disk. pytest's own
+    policy removes a folder before the fixtures that were there earlier have let go of it.
+    """
+    yield
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    if folder is not None and not item.stash.get(_HAS_FAILED, True):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def tidy_temporary_folder(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[None]:
-    """Remove the stores of a run that passed, some 15 GB; those of a failed one are evidence."""
+    """Remove what fixtures of several tests left, if all passed."""
     yield
-    if not request.session.testsfailed:
+    if not request.session.stash[_HAS_FAILED]:
         shutil.rmtree(tmp_path_factory.getbasetemp(), ignore_errors=True)

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use mailboat_wire::answer::{Answer, put_hex};
 use mailboat_wire::checking;
+use mailboat_wire::grants::Grants;
 use mailboat_wire::places;
 use mailboat_wire::plan::{AnswerRow, Plan};
-use mailboat_wire::record::{HOST_BYTES, HOST_V6_BYTES, UNIT_BYTES};
+use mailboat_wire::record::{HOST_BYTES, HOST_V6_BYTES, PORT_BYTES, UNIT_BYTES};
 use mailboat_wire::restored::Waited;
 use mailboat_wire::round::{Place, QueueEnds, Read, Rounds, Settings};
 use mailboat_wire::stored_record::StoredRecord;
@@ -28,7 +29,7 @@ pub struct SendRounds {
 #[pymethods]
 impl SendRounds {
     #[new]
-    #[pyo3(signature = (*, store_host, broker_name, suffix, append_crc, with_keys, holds_answers, max_body_bytes, delays_ms))]
+    #[pyo3(signature = (*, store_host, broker_name, suffix, append_crc, with_keys, holds_answers, max_body_bytes, delays_ms, is_guarded))]
     #[allow(clippy::fn_params_excessive_bools, clippy::too_many_arguments)]
     fn new(
         store_host: Vec<u8>,
@@ -39,6 +40,7 @@ impl SendRounds {
         holds_answers: bool,
         max_body_bytes: usize,
         delays_ms: Vec<i64>,
+        is_guarded: bool,
     ) -> PyResult<Self> {
         if store_host.len() != HOST_BYTES && store_host.len() != HOST_V6_BYTES {
             let size = store_host.len();
@@ -47,17 +49,19 @@ impl SendRounds {
         }
         let mut digits = Vec::new();
         put_hex(&store_host, &mut digits);
+        let mut rounds = Rounds::new(Settings {
+            store_host,
+            broker_name: broker_name.as_bytes().to_vec(),
+            suffix,
+            append_crc,
+            with_keys,
+            holds_answers,
+            max_body_bytes,
+            delays_ms,
+        });
+        rounds.grants = is_guarded.then(Grants::default);
         Ok(SendRounds {
-            rounds: Rounds::new(Settings {
-                store_host,
-                broker_name: broker_name.as_bytes().to_vec(),
-                suffix,
-                append_crc,
-                with_keys,
-                holds_answers,
-                max_body_bytes,
-                delays_ms,
-            }),
+            rounds,
             topics: Vec::new(),
             queues: Vec::new(),
             store_host: digits.into(),
@@ -82,6 +86,36 @@ impl SendRounds {
             None => self.queues.push(queue),
         }
         Ok(())
+    }
+
+    /// Takes signed sends of a user to a topic; `peer_host` is the address and port of one.
+    #[allow(clippy::needless_pass_by_value)]
+    fn allow(
+        &mut self,
+        user: &[u8],
+        secrets: Vec<Vec<u8>>,
+        peer_host: &[u8],
+        topic: &[u8],
+    ) -> PyResult<()> {
+        let address = address_of(peer_host)?;
+        if let Some(grants) = &mut self.rounds.grants {
+            grants.allow(user, &secrets, address, topic);
+        }
+        Ok(())
+    }
+
+    fn withdraw(&mut self, user: &[u8], peer_host: &[u8]) -> PyResult<()> {
+        let address = address_of(peer_host)?;
+        if let Some(grants) = &mut self.rounds.grants {
+            grants.withdraw(user, address);
+        }
+        Ok(())
+    }
+
+    fn withdraw_all(&mut self) {
+        if let Some(grants) = &mut self.rounds.grants {
+            grants.clear();
+        }
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -315,6 +349,17 @@ impl QueueEnds for Ends<'_, '_> {
             self.failure = Some(error);
             None
         })
+    }
+}
+
+/// Returns the address of a host as records hold it, without its port.
+fn address_of(host: &[u8]) -> PyResult<&[u8]> {
+    match host.len() {
+        HOST_BYTES | HOST_V6_BYTES => Ok(&host[..host.len() - PORT_BYTES]),
+        size => {
+            let text = format!("a host has {size} bytes, not 8 or 20");
+            Err(PyValueError::new_err(text))
+        }
     }
 }
 

@@ -154,12 +154,12 @@ class BrokerProcess:
         """Its name server as `HOST:PORT`."""
         return self.system.namesrv(self.port)
 
-    def start(self) -> float:
+    def start(self, port: int = 0) -> float:
         """Start it, pinned to its CPU unless it may use both; return the seconds to the first
-        accepted send.
+        accepted send. Without a port it takes one that is free.
         """
         self.home.mkdir(parents=True, exist_ok=True)
-        self.port = machine.free_port()
+        self.port = port or machine.free_port()
         launch = self.system.launch(self.home, self.port, self._variant)
         self.was_loaded = False
         command = launch.command

@@ -92,6 +92,7 @@ class JavaRocketMQ:
             "autoCreateTopicEnable": "true",
             "enablePropertyFilter": "true",
             "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",
             "listenPort": port,
             "haListenPort": port + 1,
             "namesrvAddr": f"127.0.0.1:{self._namesrv_port}",
@@ -99,6 +100,8 @@ class JavaRocketMQ:
             "storePathCommitLog": home / "store" / "commitlog",
         }
         settings |= dict(variant.settings)
+        # A slave of 5.5.0 forgets it at its start, and asks the name server as 4.9 does without it.
+        settings.pop("haMasterAddress", None)
         heap = _smallest_heap(self._version) if variant.smallest else _HEAP
         return _java(self._version, home, [*_JVM, *heap], "broker.BrokerStartup", settings)
 

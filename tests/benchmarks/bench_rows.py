@@ -8,7 +8,7 @@ from bench_brokers import Variant
 from bench_client import client
 from bench_life import connections, idle, memory, restart, start
 from bench_machine import BenchError
-from bench_replication import replicated
+from bench_replication import catch_up, promotion, replicated
 from bench_session import Session
 from bench_spark import spark
 from bench_stall import stall
@@ -209,7 +209,6 @@ ROWS = (
         "%",
         Target("more", bound=85),
         replicated(shares_cpu=False),
-        mailboat_only=True,
     ),
     Row(
         "replication-shared",
@@ -217,6 +216,21 @@ ROWS = (
         "%",
         Target("more", bound=45),
         replicated(shares_cpu=True),
+    ),
+    Row(
+        "replication-catch-up",
+        "an empty slave takes the log",
+        "MB/s",
+        Target("more", bound=400),
+        catch_up,
+        mailboat_only=True,
+    ),
+    Row(
+        "replication-promotion",
+        "from the promotion to the first accepted send",
+        "ms",
+        Target("less", bound=300),
+        promotion,
         mailboat_only=True,
     ),
 )

@@ -10,16 +10,24 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from mailboat.cli import main
-from mailboat.cli.replica.broker_http import ask
+from mailboat.cli.replica.broker_http import BrokerHttp, ask
+from mailboat.config import load_settings
+from mailboat.disk.real import RealDisk
 from mailboat.errors import MailboatError
+from mailboat.model.hosts import encode_host
+from mailboat.store.message_store import MessageStore
+from mailboat.testing.history import QueueKey, QueueView
+from mailboat.testing.kept_ports import KeptPorts
+from mailboat.testing.store_reading import read_store
 
 _END_TIMEOUT_S: Final = 60
-_SMALL_FILES: Final = {
+_PARTS: Final = ("broker", "replicas", "http")
+SMALL_FILES: Final = {
     "mappedFileSizeCommitLog": 262_144,
     "mappedFileSizeConsumeQueue": 2_000,
     "maxHashSlotNum": 100,
@@ -29,20 +37,49 @@ _SMALL_FILES: Final = {
 }
 
 
+def read_folder(folder: Path, topics: Collection[str]) -> dict[QueueKey, QueueView]:
+    """Return what consumers could read of some topics in a replica's store that is not in use."""
+    own = {"storePathRootDir": str(folder)} | {
+        key: str(value) for key, value in SMALL_FILES.items()
+    }
+    config = load_settings("broker", overrides=own).store
+    store = MessageStore(config, RealDisk(), store_host=encode_host("127.0.0.1", 10_911))
+    store.open()
+    try:
+        views = read_store(store)
+    finally:
+        store.close()
+    return {key: view for key, view in views.items() if key[0] in topics}
+
+
 class ServerProcess:
     """A server command; it begins at once, and its log goes on in one file."""
 
-    def __init__(self, log_path: Path, role: str, *words: str) -> None:
-        """Start it with the words of its command line."""
+    def __init__(
+        self,
+        log_path: Path,
+        role: str,
+        *words: str,
+        host: str = "127.0.0.1",
+        starter: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it with the words of its command line, by way of the command `starter`."""
         self._log_path = log_path
+        own = {name: text for name, text in os.environ.items() if "MAILBOAT" not in name}
+        command = [*starter, sys.executable, "-m", "mailboat.cli", role, "--host", host]
         with log_path.open("ab") as log:
-            command = [sys.executable, "-m", "mailboat.cli", role, "--host", "127.0.0.1"]
             self._process = subprocess.Popen(
                 [*command, "--ready-json", *words],
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env={name: text for name, text in os.environ.items() if "MAILBOAT" not in name},
+                env={**own, **(environment or {})},
             )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.poll() is None
 
     def wait_ready(self) -> dict[str, Any]:
         """Return where it serves, once it does; blocks."""
@@ -74,11 +111,13 @@ class ReplicaProcesses:
         """Keep everything below `root`; nothing runs before `start_all`."""
         self.root = root
         self.ordinals = range(replicas)
-        self._options = {**_SMALL_FILES, "totalReplicas": replicas, **options}
+        self._options = {**SMALL_FILES, "totalReplicas": replicas, **options}
         self._namesrv: ServerProcess | None = None
         self._namesrv_address = ""
         self._processes: dict[int, ServerProcess] = {}
         self._addresses: dict[int, dict[str, str]] = {}
+        self._kept_ports = KeptPorts()
+        self._ports: dict[int, dict[str, int]] = {}
 
     def start_all(self) -> None:
         """Start everything; blocks."""
@@ -91,26 +130,25 @@ class ReplicaProcesses:
 
     def start(self, ordinal: int) -> None:
         """Start a replica where it was before; blocks until it serves."""
-        ports = {
-            part: address.rpartition(":")[2]
-            for part, address in self._addresses.get(ordinal, {}).items()
-        }
+        if ordinal not in self._ports:
+            self._ports[ordinal] = {part: self._kept_ports.take() for part in _PARTS}
+        ports = self._ports[ordinal]
         options = {
             **self._options,
             "brokerName": "broker-a",
             "brokerId": ordinal,
             "brokerRole": "SLAVE" if ordinal else "SYNC_MASTER",
-            "haListenPort": ports.get("replicas", "0"),
+            "haListenPort": ports["replicas"],
             "fastListenEnable": "false",
             "haMasterAddress": ";".join(each["replicas"] for each in self._addresses.values()),
         }
         words = ["-n", self._namesrv_address, "--data-dir", str(self.folder(ordinal))]
-        words += ["--broker-port", ports.get("broker", "0"), "--http-port", ports.get("http", "0")]
+        words += ["--broker-port", str(ports["broker"]), "--http-port", str(ports["http"])]
         words += [f"-o{key}={value}" for key, value in options.items()]
         process = ServerProcess(self.root / f"replica-{ordinal}.log", "broker", *words)
         self._processes[ordinal] = process
         ready = process.wait_ready()
-        self._addresses[ordinal] = {part: ready[part] for part in ("broker", "replicas", "http")}
+        self._addresses[ordinal] = {part: ready[part] for part in _PARTS}
 
     def folder(self, ordinal: int) -> Path:
         """Return where a replica has its store."""
@@ -149,15 +187,16 @@ class ReplicaProcesses:
     def status(self, ordinal: int) -> dict[str, Any] | None:
         """Return what a replica says of itself, None where it does not answer; blocks."""
         try:
-            found: dict[str, Any] = ask(self._addresses[ordinal]["http"], "GET", "/api/v1/replica")
+            broker = BrokerHttp(self._addresses[ordinal]["http"])
+            found: dict[str, Any] = ask(broker, "GET", "/api/v1/replica")
         except MailboatError:
             return None
         return found
 
-    def promote(self, ordinal: int) -> bool:
+    def promote(self, ordinal: int, *words: str) -> bool:
         """Promote a replica with the command; blocks, and tells whether it leads."""
         http = self._addresses[ordinal]["http"]
-        return main(["replica", "promote", "--http", http]) == 0
+        return main(["replica", "promote", "--http", http, *words]) == 0
 
     def logs(self) -> str:
         """Return all that the processes have logged."""
@@ -176,6 +215,7 @@ class ReplicaProcesses:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.end(signal.SIGKILL)
         self._processes.clear()
+        self._kept_ports.close()
         if self._namesrv is not None:
             self._namesrv.end(signal.SIGTERM)
             self._namesrv = None

@@ -652,7 +652,7 @@ def test_without_room_for_a_copy_the_start_goes_on(call: str) -> None:
     """No block, or no inode for the file: the damaged bytes stay where they are."""
 
     class Full(DiskWrapper):
-        def open(self, path: str, *, create: bool = False) -> int:
+        def open(self, path: str, *, create: bool = False, is_private: bool = False) -> int:
             if create and call == "create":
                 raise OSError(errno.ENOSPC, "No space left on device")
             return self.disk.open(path, create=create)

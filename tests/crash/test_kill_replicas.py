@@ -18,16 +18,11 @@ from typing import Final
 
 import pytest
 from kill_process import PlainConnection, read_queue, send_request
-from replica_processes import ReplicaProcesses, until
+from replica_processes import ReplicaProcesses, read_folder, until
 
-from mailboat.config import MessageStoreConfig
-from mailboat.disk.real import RealDisk
-from mailboat.model.hosts import encode_host
 from mailboat.model.message_id import decode_offset_message_id
 from mailboat.protocol.codes import ResponseCode
-from mailboat.store.message_store import MessageStore
 from mailboat.testing.history import Crash, Found, History, QueueKey, QueueView, Sent
-from mailboat.testing.store_reading import read_store
 
 _ROUNDS: Final = int(os.environ.get("MAILBOAT_TEST_REPLICA_ROUNDS", "7"))
 _SEED: Final = int(os.environ.get("MAILBOAT_TEST_REPLICA_SEED", "1"))
@@ -229,23 +224,6 @@ async def _read_all(address: tuple[str, int]) -> dict[QueueKey, QueueView]:
     return views
 
 
-def _read_folder(folder: Path) -> dict[QueueKey, QueueView]:
-    """Return what a store has that is not in use."""
-    config = MessageStoreConfig(
-        store_path_root_dir=str(folder),
-        mapped_file_size_commit_log=262_144,
-        mapped_file_size_consume_queue=2_000,
-        max_hash_slot_num=100,
-        max_index_num=1_000,
-    )
-    store = MessageStore(config, RealDisk(), store_host=encode_host("127.0.0.1", 10_911))
-    store.open()
-    try:
-        return {key: view for key, view in read_store(store).items() if key[0] == _TOPIC}
-    finally:
-        store.close()
-
-
 def _log_bytes(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((folder / "commitlog").iterdir()))
 
@@ -271,7 +249,7 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
         logs = [_log_bytes(group.folder(ordinal)) for ordinal in group.ordinals]
         assert logs[0] == logs[1] == logs[2]
         for ordinal in group.ordinals:
-            views = await asyncio.to_thread(_read_folder, group.folder(ordinal))
+            views = await asyncio.to_thread(read_folder, group.folder(ordinal), {_TOPIC})
             rounds.history.check(views, Crash.NONE)
         assert "Traceback" not in group.logs()
         assert rounds.load.acknowledged > 50 * _ROUNDS

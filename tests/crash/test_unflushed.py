@@ -69,7 +69,7 @@ def test_a_topic_deleted_while_its_sends_wait_costs_no_rebuild(
     disk = SimulatedDisk()
     store = _open(disk)
     arrived: list[str] = []
-    store.on_arrival = lambda queues: arrived.extend(queue.topic for queue in queues)
+    store.dispatch.on_arrival = lambda queues: arrived.extend(queue.topic for queue in queues)
     _put(store, "orders", "%RETRY%gone")
     _finish(store, _begin_flush(store))
     (_put_batches if as_batches else _put)(store, *topics)

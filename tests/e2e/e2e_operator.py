@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -116,12 +115,9 @@ def restarts(namespace: str, name: str) -> int:
     return sum(status["restartCount"] for status in statuses)
 
 
-def node_shell() -> list[str]:
-    """Return the command that runs another one as root on the node of the operator."""
-    text = os.environ.get("MAILBOAT_E2E_NODE_SHELL")
-    if not text:
-        pytest.skip("MAILBOAT_E2E_NODE_SHELL does not name a command that runs others on the node")
-    return shlex.split(text)
+def pod_node(namespace: str, name: str) -> str:
+    """Return the name of the node on which a pod runs."""
+    return str(_pod(namespace, name)["spec"]["nodeName"])
 
 
 def leader(namespace: str) -> str:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 from e2e_kube import RESTRICTED, Namespace
@@ -36,8 +36,15 @@ class TrafficPod:
         namespace.kubectl("wait", "--for=condition=Ready", f"pod/{_POD}", "--timeout=120s")
         self._exec("tar", "--extract", "--file=-", f"--directory={_FOLDER}", data=_archive())
 
-    def client(self, namesrv: str) -> JavaClient:
-        """Start a JVM in the pod whose clients use this name server."""
+    def client(self, namesrv: str, properties: Mapping[str, object] | None = None) -> JavaClient:
+        """Start a JVM in the pod whose clients use this name server, once it can be reached.
+
+        A node leads to the pod of a Service that has just become ready a moment later. Properties
+        are those of the JVM, such as whom it signs as.
+        """
+        host, _, port = namesrv.rpartition(":")
+        connects = f"until (exec 3<>/dev/tcp/{host}/{port}) 2>&-; do sleep 0.2; done"
+        self._exec("timeout", "60", "bash", "-c", connects)
         number = len(self._clients)
         home = _FOLDER / f"home-{number}"
         client = JavaClient(
@@ -47,6 +54,7 @@ class TrafficPod:
             launch=["kubectl", "--namespace", self._namespace.name, "exec", "-i", _POD, "--"],
             class_path=f"{_FOLDER}/classes:{_FOLDER}/jars/*",
             log_dir=self._log_dir / f"client-{number}",
+            properties=properties,
         )
         self._clients.append(client)
         return client

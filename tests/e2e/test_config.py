@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from e2e_kube import Namespace, wait_until
-from e2e_resources import BROKER, start_broker, wait_config
+from e2e_resources import BROKER, REPLICAS, start_broker, wait_config
 
 SELECTOR = f"mailboat.dev/broker={BROKER}"
 
@@ -23,7 +23,10 @@ def test_live_restart_and_unknown_keys(namespace: Namespace) -> None:
 
     namespace.patch("broker", BROKER, {"spec": {"config": {"flushDiskType": "SYNC_FLUSH"}}})
     wait_until("a new pod", lambda: namespace.pod_uids(SELECTOR) not in ({}, uids), 90)
-    wait_config(namespace, "flushDiskType", "SYNC_FLUSH")
+    wait_config(namespace, "flushDiskType", "SYNC_FLUSH", timeout_s=60 * REPLICAS)
+    namespace.wait_condition(
+        "broker", BROKER, "Progressing", status="False", reason="Settled", timeout_s=60 * REPLICAS
+    )
     namespace.wait_ready("broker", BROKER)
 
     uids = namespace.pod_uids(SELECTOR)

@@ -36,7 +36,7 @@ def test_a_broker_is_ready_within_a_minute_and_serves_java_clients(
 
 def test_kubectl_explains_every_kind_and_shows_its_columns(namespace: Namespace) -> None:
     """`kubectl explain` has a text for each field, `kubectl get` the columns of the docs."""
-    for kind in ("broker", "nameserver", "topic"):
+    for kind in ("broker", "nameserver", "topic", "user"):
         text = kubectl("explain", f"{kind}.spec", "--recursive=false")
         assert "DESCRIPTION" in text
         assert "<empty>" not in text

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
 from e2e_kube import Namespace, kubectl, run, wait_until
+from e2e_nodes import node_shell
 from e2e_operator import (
     audit_log,
     kill,
     leader,
-    node_shell,
     operator_pods,
     pod_address,
+    pod_node,
     restarts,
     scale,
     wait_writes,
 )
-from e2e_resources import BROKER, NAME_SERVER, broker_spec, claim_size, start_broker, wait_config
+from e2e_resources import (
+    BROKER,
+    NAME_SERVER,
+    REPLICAS,
+    broker_spec,
+    claim_size,
+    start_broker,
+    wait_config,
+)
 
 SELECTOR = f"mailboat.dev/broker={BROKER}"
-REST_S = 180.0
+REST_S = float(os.environ.get("MAILBOAT_E2E_REST_S", "180"))
 
 
 def _kill_after_every(namespace: str, writes: int, settled: object, timeout_s: float) -> int:
@@ -40,7 +50,7 @@ def _kill_after_every(namespace: str, writes: int, settled: object, timeout_s: f
         kubectl("--namespace", namespace, "delete", "lease", "mailboat", "--ignore-not-found")
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1200 * REPLICAS)
 @pytest.mark.parametrize("writes", [1, 3])
 def test_killed_after_every_write_the_end_is_the_same(
     writes: int, namespace: Namespace, installed: str
@@ -61,20 +71,20 @@ def test_killed_after_every_write_the_end_is_the_same(
         namespace.patch(
             "broker", BROKER, {"spec": {"podTemplate": {"annotations": {"rolled": "once"}}}}
         )
-        seen: list[dict[str, str]] = [first]
+        seen = {name: {uid} for name, uid in first.items()}
 
         def rolled() -> bool:
-            now = namespace.pod_uids(SELECTOR)
-            if now and now != seen[-1]:
-                seen.append(now)
+            for name, uid in namespace.pod_uids(SELECTOR).items():
+                seen[name].add(uid)
             return (
-                len(seen) > 1
+                all(len(uids) > 1 for uids in seen.values())
                 and ready()
                 and namespace.condition("broker", BROKER, "Progressing")["reason"] == "Settled"
             )
 
-        kills += _kill_after_every(installed, writes, rolled, 240)
-        assert len(seen) == 2, f"the pod was restarted more than once: {seen}"
+        kills += _kill_after_every(installed, writes, rolled, 240 * REPLICAS)
+        assert {len(uids) for uids in seen.values()} == {2}, f"restarted more than once: {seen}"
+        rolled_pods = namespace.pod_uids(SELECTOR)
         namespace.patch("broker", BROKER, {"spec": {"storage": {"size": "320Mi"}}})
 
         def resized() -> bool:
@@ -84,8 +94,8 @@ def test_killed_after_every_write_the_end_is_the_same(
             claim = template["spec"]["volumeClaimTemplates"][0]["spec"]
             return ready() and claim["resources"]["requests"]["storage"] == "320Mi"
 
-        kills += _kill_after_every(installed, writes, resized, 240)
-        assert namespace.pod_uids(SELECTOR) == seen[-1], "growing restarted the pod"
+        kills += _kill_after_every(installed, writes, resized, 240 * REPLICAS)
+        assert namespace.pod_uids(SELECTOR) == rolled_pods, "growing restarted the pod"
         assert kills > 5
     finally:
         scale(installed, 2)
@@ -126,12 +136,12 @@ def test_another_operator_takes_over_within_20_s(namespace: Namespace, installed
 
 def test_a_deaf_watch_is_noticed(namespace: Namespace, installed: str) -> None:
     """Packets from the API server vanish; /livez fails within 90 s, and the pod is replaced."""
-    shell = node_shell()
     scale(installed, 1)
     try:
         start_broker(namespace)
         pod = operator_pods(installed)[0]
         address = pod_address(installed, pod)
+        shell = node_shell(pod_node(installed, pod))
         drop = f"ip daddr {address} tcp sport {{ 443, 6443 }} drop"
         chains = "\n".join(
             f"chain {hook} {{\ntype filter hook {hook} priority -300;\n{drop}\n}}"

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 from e2e_kube import Namespace, wait_until
-from e2e_resources import BROKER, NAME_SERVER, start_broker
+from e2e_resources import BROKER, NAME_SERVER, REPLICAS, start_broker
 from e2e_traffic import TrafficPod, namesrv_of
 
 GROUPS = 2
+PODS = GROUPS * REPLICAS
 MOST_GAP_MS = 10_000
 
 
@@ -38,7 +39,7 @@ def test_a_roll_under_traffic_loses_nothing(namespace: Namespace, traffic: Traff
     namespace.patch(
         "broker", BROKER, {"spec": {"podTemplate": {"annotations": {"rolled": "once"}}}}
     )
-    fewest = GROUPS
+    fewest = PODS
 
     def rolled() -> bool:
         nonlocal fewest
@@ -46,9 +47,9 @@ def test_a_roll_under_traffic_loses_nothing(namespace: Namespace, traffic: Traff
         client.call("steady_look", handle=looking.number)
         now = namespace.pod_uids(f"mailboat.dev/broker={BROKER}")
         done = namespace.condition("broker", BROKER, "Progressing").get("reason") == "Settled"
-        return done and len(now) == GROUPS and not set(now.values()) & set(before.values())
+        return done and len(now) == PODS and not set(now.values()) & set(before.values())
 
-    wait_until("rolled pods", rolled, 180)
+    wait_until("rolled pods", rolled, 180 * REPLICAS)
     namespace.wait_ready("broker", BROKER)
     told = client.call("steady_stop", handle=steady.number)
     looked = client.call("steady_stop", handle=looking.number)
@@ -59,7 +60,7 @@ def test_a_roll_under_traffic_loses_nothing(namespace: Namespace, traffic: Traff
     client.call("stop", handle=consumer.number)
     received = {row[0] for row in traffic.rows("in")}
 
-    assert fewest >= GROUPS - 1, "two pods were down at once"
+    assert fewest >= PODS - 1, "two pods were down at once"
     assert {event["broker"] for event in told} == {f"{BROKER}-g{i}" for i in range(GROUPS)}
     for event in told:
         assert event["sent"] > 100, event
@@ -81,10 +82,10 @@ def test_a_broken_image_takes_one_pod_down_and_its_fix_needs_no_human(
     )
     assert f"{BROKER}-g" in condition["message"]
     now = namespace.pod_uids(f"mailboat.dev/broker={BROKER}")
-    assert len(set(before.values()) & set(now.values())) == GROUPS - 1
+    assert len(set(before.values()) & set(now.values())) == PODS - 1
     namespace.patch("broker", BROKER, {"spec": {"image": os.environ["MAILBOAT_IMAGE"]}})
     namespace.wait_condition(
-        "broker", BROKER, "Progressing", status="False", reason="Settled", timeout_s=120
+        "broker", BROKER, "Progressing", status="False", reason="Settled", timeout_s=120 * REPLICAS
     )
     namespace.wait_ready("broker", BROKER)
-    assert _ready_pods(namespace) == GROUPS
+    assert _ready_pods(namespace) == PODS

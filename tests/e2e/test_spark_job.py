@@ -2,63 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
-from e2e_kube import RESTRICTED, Manifest, Namespace, helm, image_values, wait_until
+from e2e_kube import Namespace, wait_until
+from e2e_nodes import any_node
 from e2e_resources import NAME_SERVER, broker_api, broker_spec, start_broker
+from e2e_spark import RELEASE, count_rows, install_job, uninstall_job
 from e2e_traffic import TrafficPod, namesrv_of
 
-CHART = Path(__file__).parents[2] / "charts" / "mailboat"
 MESSAGES = 200_000
 TOPIC = "lines"
 GROUP = "to-parquet"
-RELEASE = "jobs"
 JOB_SELECTOR = "app.kubernetes.io/component=spark-job"
 EXECUTOR_SELECTOR = "spark-role=executor"
-
-# Runs in the image of the jobs: counts what the table has, by the files that belong to it.
-COUNT = """
-import json, sys
-from pathlib import Path
-import pyarrow.compute as pc
-import pyarrow.dataset as ds
-from mailboat_spark.job.table import committed_files
-output = Path("/data/tables")
-files = sorted(committed_files(output))
-columns = ["broker_name", "queue_id", "queue_offset", "keys"]
-table = ds.dataset([str(f) for f in files], format="parquet").to_table(columns=columns)
-places = table.group_by(columns[:3]).aggregate([]).num_rows
-print(json.dumps({
-    "rows": table.num_rows, "places": places,
-    "keys": pc.count_distinct(table["keys"]).as_py(),
-}))
-"""
 
 
 @pytest.fixture
 def job_release(namespace: Namespace) -> Iterator[Namespace]:
     """A namespace whose release of the chart is removed at the end of the test."""
     yield namespace
-    helm("uninstall", RELEASE, f"--namespace={namespace.name}", "--ignore-not-found")
-
-
-def _install(namespace: Namespace, job: Manifest, folder: Path) -> None:
-    values = folder / "values.yaml"
-    values.write_text(yaml.safe_dump({"operator": {"enabled": False}, "sparkJobs": [job]}))
-    helm(
-        "upgrade",
-        "--install",
-        RELEASE,
-        str(CHART),
-        f"--namespace={namespace.name}",
-        f"--values={values}",
-        *image_values("sparkImage", "MAILBOAT_SPARK_IMAGE"),
-    )
+    uninstall_job(namespace)
 
 
 def _pods(namespace: Namespace, selector: str) -> list[str]:
@@ -85,42 +50,6 @@ def _progress(namespace: Namespace) -> tuple[int, int]:
     return read, sum(queue["lag"] for queue in queues)
 
 
-def _count(namespace: Namespace) -> dict[str, int]:
-    """Count the table in a pod that mounts the job's volume."""
-    claim = f"{RELEASE}-lines"
-    container = {
-        "name": "count",
-        "image": os.environ["MAILBOAT_SPARK_IMAGE"],
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["python", "-c", COUNT],
-        "securityContext": RESTRICTED,
-        "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
-    }
-    namespace.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": "count", "namespace": namespace.name},
-            "spec": {
-                "restartPolicy": "Never",
-                "automountServiceAccountToken": False,
-                "containers": [container],
-                "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
-            },
-        }
-    )
-
-    def ended() -> str:
-        phase = namespace.get("pod", "count")["status"].get("phase")
-        return phase if phase in {"Succeeded", "Failed"} else ""
-
-    phase = wait_until("count of the table", ended, 120)
-    text = namespace.kubectl("logs", "count")
-    assert phase == "Succeeded", text
-    counts: dict[str, int] = json.loads(text.strip().splitlines()[-1])
-    return counts
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("mode", ["local", "kubernetes"])
 def test_every_message_is_in_the_table_once(
@@ -134,6 +63,8 @@ def test_every_message_is_in_the_table_once(
     job = {
         "name": "lines",
         "mode": mode,
+        # Its volume is one that a single node may mount, as most are.
+        "nodeSelector": {"kubernetes.io/hostname": any_node()},
         "nameServers": [f"{NAME_SERVER}:9876"],
         "topics": [TOPIC],
         "group": GROUP,
@@ -145,7 +76,7 @@ def test_every_message_is_in_the_table_once(
         "executors": {"instances": 1, "requestCores": "100m", "memory": "512m"},
         "sparkConf": {"spark.ui.enabled": "false"},
     }
-    _install(namespace, job, tmp_path)
+    install_job(namespace, job, tmp_path)
     flood = client.start(
         "produce",
         topic=TOPIC,
@@ -171,7 +102,7 @@ def test_every_message_is_in_the_table_once(
     namespace.kubectl("scale", f"deployment/{RELEASE}-lines", "--replicas=0")
     wait_until("no driver", lambda: not _pods(namespace, JOB_SELECTOR), 90)
     wait_until("no executor", lambda: not _pods(namespace, EXECUTOR_SELECTOR), 60)
-    counts = _count(namespace)
+    counts = count_rows(namespace)
     assert counts == {"rows": stored, "places": stored, "keys": MESSAGES}
 
 
@@ -194,10 +125,10 @@ def test_a_cron_job_takes_what_there_is_and_ends(
         "output": {"size": "256Mi"},
         "driver": {"memory": "600m", "resources": {"requests": {"cpu": "100m", "memory": "1Gi"}}},
     }
-    _install(namespace, job, tmp_path)
+    install_job(namespace, job, tmp_path)
     namespace.kubectl("create", "job", "once", f"--from=cronjob/{RELEASE}-lines")
     namespace.kubectl(
         "wait", "--for=condition=Complete", "job/once", "--timeout=240s", timeout_s=270
     )
-    assert _count(namespace) == {"rows": 100, "places": 100, "keys": 100}
+    assert count_rows(namespace) == {"rows": 100, "places": 100, "keys": 100}
     assert _progress(namespace) == (100, 0)

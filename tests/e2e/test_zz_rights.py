@@ -8,6 +8,15 @@ import yaml
 from e2e_operator import ApiCall, audit_log
 
 _RULES = Path(__file__).parents[2] / "charts" / "mailboat" / "files" / "operator-rules.yaml"
+# Nobody can give a right away that he does not have: the replicas write their slice, not we.
+_TO_GIVE_AWAY = {("discovery.k8s.io", "endpointslices", "update")}
+# Groups with replicas that go, and replicas that are given up before they began: the model cluster
+# of the unit tests has both, no test here.
+_OF_RARE_ENDS = {
+    ("coordination.k8s.io", "leases", "delete"),
+    ("rbac.authorization.k8s.io", "rolebindings", "delete"),
+    ("rbac.authorization.k8s.io", "roles", "delete"),
+}
 
 
 def _granted() -> set[tuple[str, str, str]]:
@@ -42,4 +51,5 @@ def test_the_rights_are_exactly_what_was_used(installed: str) -> None:
     assert forbidden == set()
     assert {call for call in used if call[0] != "authorization.k8s.io"} <= granted
     # The kubelet itself is asked, and so it is in no log of the API server.
-    assert granted - used <= {("", "nodes/stats", "get")}, "rights that nothing used"
+    expected = {("", "nodes/stats", "get")} | _TO_GIVE_AWAY | _OF_RARE_ENDS
+    assert granted - used <= expected, "rights that nothing used"

@@ -17,6 +17,8 @@ from cli_shell import until
 from mailboat.client import Message, Producer
 
 FREE_PORTS = ("--broker-port", "0", "--http-port", "0")
+# That of a test machine may be rather full.
+ANY_DISK = ("-o", "diskSpaceWarningLevelRatio=100")
 
 
 class Command:
@@ -28,7 +30,15 @@ class Command:
         self.log_path = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.log")
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "mailboat.cli", *words, "--data-dir", str(folder)],
+                [
+                    sys.executable,
+                    "-m",
+                    "mailboat.cli",
+                    *words,
+                    "--data-dir",
+                    str(folder),
+                    *ANY_DISK,
+                ],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from small_store import small_store
+
 from mailboat.broker.controller import BrokerController
-from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
+from mailboat.config import BrokerConfig, Settings
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import SubscriptionData
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -23,6 +25,7 @@ from mailboat.protocol.lock_batch import LockBatch, decode_locked, encode_lock_b
 from mailboat.remoting.client import RemotingClient
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.security.client_security import OPEN, ClientSecurity
 
 BROKER_NAME = "broker-a"
 _ASKED = (
@@ -41,7 +44,13 @@ Respond = Callable[[RemotingCommand], RemotingCommand | None]
 class RawClient:
     """One client process: a connection, an id, and what the broker asked it."""
 
-    def __init__(self, address: str, client_id: str = "10.0.0.1@1", language: str = "JAVA") -> None:
+    def __init__(
+        self,
+        address: str,
+        client_id: str = "10.0.0.1@1",
+        language: str = "JAVA",
+        security: ClientSecurity = OPEN,
+    ) -> None:
         """Prepare a client of the broker at `address`."""
         self.address = address
         self.client_id = client_id
@@ -51,7 +60,7 @@ class RawClient:
         dispatcher = Dispatcher()
         for code in _ASKED:
             dispatcher.register(code, self._asked)
-        self._remoting = RemotingClient(dispatcher)
+        self._remoting = RemotingClient(dispatcher, security=security)
 
     async def call(
         self, code: int, ext_fields: Mapping[str, ExtValue] | None = None, body: bytes = b""
@@ -197,13 +206,7 @@ def broker_settings(root: Path, flush_disk_type: str = "ASYNC_FLUSH", **broker: 
         broker=BrokerConfig(
             listen_port=0, bind_address="127.0.0.1", broker_name=BROKER_NAME, **broker
         ),
-        store=MessageStoreConfig(
-            store_path_root_dir=str(root),
-            flush_disk_type=flush_disk_type,
-            mapped_file_size_commit_log=1 << 20,
-            max_hash_slot_num=1000,
-            max_index_num=1000,
-        ),
+        store=small_store(root, flush_disk_type=flush_disk_type),
     )
 
 

@@ -12,6 +12,7 @@ from mailboat.config import load_settings
 from mailboat.namesrv.route_info import RouteInfoManager
 from mailboat.node import Node
 from mailboat.testing.cluster import SMALL_STORE
+from mailboat.testing.kept_ports import KeptPorts
 
 _LOCAL = {"bindAddress": "127.0.0.1", "listenPort": "0", "httpPort": "-1"}
 
@@ -26,24 +27,28 @@ class ReplicaNodes:
         options: Mapping[str, str] | None = None,
         *,
         master_role: str = "SYNC_MASTER",
+        namesrv_options: Mapping[str, str] | None = None,
     ) -> None:
         """Keep the data below `root`; nothing is started before `async with`."""
-        self._master_role = master_role
+        self.master_role = master_role
         self._root = root
-        self._replicas = replicas
+        self.replicas = replicas
         self._options = dict(options or {})
+        self._namesrv_options = dict(namesrv_options or {})
         self._namesrv: Node | None = None
         self._nodes: dict[int, Node] = {}
         self._watches: dict[int, asyncio.Task[str]] = {}
+        self._kept_ports = KeptPorts()
         self._ports: dict[int, tuple[int, int]] = {}
 
     async def __aenter__(self) -> Self:
         """Start everything; nobody need lead yet."""
         try:
             if "namesrvAddr" not in self._options:
-                self._namesrv = Node(load_settings("namesrv", overrides=_LOCAL))
+                overrides = _LOCAL | self._namesrv_options
+                self._namesrv = Node(load_settings("namesrv", overrides=overrides))
                 await self._namesrv.start()
-            for ordinal in range(self._replicas):
+            for ordinal in range(self.replicas):
                 await self.start(ordinal)
         except BaseException:
             await self._end()
@@ -74,11 +79,28 @@ class ReplicaNodes:
         assert self._namesrv.namesrv is not None
         return self._namesrv.namesrv.routes
 
+    @property
+    def running(self) -> list[int]:
+        """The replicas that run, by ordinal."""
+        return sorted(self._nodes)
+
     def broker(self, ordinal: int) -> BrokerController:
         """Return a replica that runs."""
         broker = self._nodes[ordinal].broker
         assert broker is not None
         return broker
+
+    def has_begun(self, ordinal: int) -> bool:
+        """Tell whether a replica takes part: one that begins anew does so after a while."""
+        broker = self._nodes[ordinal].broker
+        return broker is not None and broker.replicas is not None and broker.replicas.is_begun
+
+    def has_begun_anew(self, ordinal: int, former: BrokerController) -> bool:
+        """Tell whether one that was deposed takes part again, as another broker of its process."""
+        broker = self._nodes[ordinal].broker
+        if broker is None or broker is former or broker.replicas is None:
+            return False
+        return broker.replicas.is_begun
 
     def group(self, ordinal: int) -> ReplicaGroup:
         """Return the replication of one that runs."""
@@ -100,10 +122,24 @@ class ReplicaNodes:
         leading = [ordinal for ordinal in self._nodes if self.group(ordinal).is_leading]
         return leading[0] if leading else None
 
+    def own_options(self, ordinal: int) -> dict[str, str]:
+        """Return what is another one's for each replica, beside places and names."""
+        masters = [f"127.0.0.1:{ha}" for _, ha in self._ports.values()]
+        return {
+            "brokerRole": "SLAVE" if ordinal else self.master_role,
+            "haMasterAddress": ";".join(masters),
+        }
+
+    def ports(self, ordinal: int) -> tuple[int, int]:
+        """Return where a replica listens for clients and for replicas, always the same ports."""
+        if ordinal not in self._ports:
+            self._ports[ordinal] = self._kept_ports.take(), self._kept_ports.take()
+        return self._ports[ordinal]
+
     async def start(self, ordinal: int) -> None:
         """Start a replica, at the ports that it had before."""
-        port, ha_port = self._ports.get(ordinal, (0, 0))
-        masters = [f"127.0.0.1:{ha}" for _, ha in self._ports.values()]
+        own_options = self.own_options(ordinal)
+        port, ha_port = self.ports(ordinal)
         node = Node(
             load_settings(
                 "broker",
@@ -113,10 +149,9 @@ class ReplicaNodes:
                     "namesrvAddr": self.namesrv,
                     "brokerName": "broker-a",
                     "brokerId": str(ordinal),
-                    "brokerRole": "SLAVE" if ordinal else self._master_role,
-                    "totalReplicas": str(self._replicas),
-                    "haMasterAddress": ";".join(masters),
+                    "totalReplicas": str(self.replicas),
                     "storePathRootDir": str(self._root / f"replica-{ordinal}"),
+                    **own_options,
                     **self._options,
                     "listenPort": str(port),
                     "haListenPort": str(ha_port),
@@ -127,9 +162,14 @@ class ReplicaNodes:
         self._nodes[ordinal] = node
         # It begins anew by itself once it is deposed.
         self._watches[ordinal] = asyncio.create_task(node.wait_failed())
-        broker = self.broker(ordinal)
-        assert broker.replicas is not None
-        self._ports[ordinal] = broker.port, broker.replicas.peers.port
+
+    async def failure(self, ordinal: int) -> str:
+        """Return why a replica's process has failed, once it has."""
+        return await asyncio.shield(self._watches[ordinal])
+
+    def swap_ports(self, one: int, other: int) -> None:
+        """Have two replicas that do not run start at each other's ports."""
+        self._ports[one], self._ports[other] = self._ports[other], self._ports[one]
 
     async def stop(self, ordinal: int) -> None:
         """End a replica in order."""
@@ -170,6 +210,10 @@ class ReplicaNodes:
         """Wait until somebody leads and every replica that runs is in its set."""
 
         def are_in_sync() -> bool:
+            brokers = [node.broker for node in self._nodes.values()]
+            parts = [None if broker is None else broker.replicas for broker in brokers]
+            if any(part is None or not part.is_begun for part in parts):
+                return False  # One begins anew.
             leader = self.leader()
             if leader is None:
                 return False
@@ -196,5 +240,6 @@ class ReplicaNodes:
             for ordinal in sorted(self._nodes, reverse=True):
                 await self.stop(ordinal)
         finally:
+            self._kept_ports.close()
             if self._namesrv is not None:
                 await self._namesrv.shutdown()

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_store import small_store
 
 from mailboat.broker.controller import BrokerController
-from mailboat.config import BrokerConfig, MessageStoreConfig, Settings, live_keys
+from mailboat.config import BrokerConfig, Settings, live_keys
 from mailboat.model.subscription import SubscriptionData, SubscriptionGroupConfig
 from mailboat.model.tags import java_hash
 from mailboat.model.topic import TopicConfig
@@ -108,11 +109,8 @@ async def broker(tmp_path: Path) -> AsyncIterator[BrokerController]:
     settings = Settings(
         role="broker",
         broker=BrokerConfig(listen_port=0, bind_address="127.0.0.1"),
-        store=MessageStoreConfig(
-            store_path_root_dir=str(tmp_path),
-            mapped_file_size_commit_log=1 << 20,
-            max_hash_slot_num=1000,
-            max_index_num=1000,
+        store=small_store(
+            tmp_path, disk_max_used_space_ratio=75, disk_space_clean_forcibly_ratio=85
         ),
     )
     controller = BrokerController(settings)

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
+from small_store import small_store
 
 from mailboat.broker import controller
 from mailboat.broker.controller import BrokerController
-from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
+from mailboat.config import BrokerConfig, Settings
 from mailboat.disk import Disk
 from mailboat.disk.real import RealDisk
 from mailboat.errors import DamagedStoreError, StoreBusyError
@@ -38,12 +39,7 @@ def make_broker(root: Path, *, disk: Disk | None = None, **changes: Any) -> Brok
     settings = Settings(
         role="broker",
         broker=BrokerConfig(**{"listen_port": 0, "bind_address": "127.0.0.1", **changes}),
-        store=MessageStoreConfig(
-            store_path_root_dir=str(root),
-            mapped_file_size_commit_log=1 << 20,
-            max_hash_slot_num=1000,
-            max_index_num=1000,
-        ),
+        store=small_store(root),
     )
     return BrokerController(settings, disk=disk)
 

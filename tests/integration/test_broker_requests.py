@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_store import small_store
 
 from mailboat.broker.controller import BrokerController
-from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
+from mailboat.config import BrokerConfig, Settings
 from mailboat.model.message_id import decode_offset_message_id
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.record import decode_records
@@ -109,12 +110,7 @@ def settings(root: Path, **broker: Any) -> Settings:
     return Settings(
         role="broker",
         broker=BrokerConfig(listen_port=0, bind_address="127.0.0.1", **broker),
-        store=MessageStoreConfig(
-            store_path_root_dir=str(root),
-            mapped_file_size_commit_log=1 << 20,
-            max_hash_slot_num=1000,
-            max_index_num=1000,
-        ),
+        store=small_store(root),
     )
 
 

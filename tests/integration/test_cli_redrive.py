@@ -9,7 +9,7 @@ import pytest
 from cli_shell import Shell, committed, length, make_topic, next_ms, send, stored, until
 from test_cli_odd import NOT_PACKED, send_raw
 
-from mailboat.cli.message import redrive as redrive_command
+from mailboat.cli import servers
 from mailboat.client import (
     Admin,
     ConsumeFromWhere,
@@ -231,7 +231,7 @@ async def test_letter_whose_answer_was_lost_keeps_its_id(
     tmp_path: Path, capsysbinary: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     """Both copies of it have the same id, though the letter had none of its own."""
-    monkeypatch.setattr(redrive_command, "Producer", DoubtfulProducer)
+    monkeypatch.setattr(servers, "Producer", DoubtfulProducer)
     monkeypatch.setattr(redrive, "RETRY_PAUSE_S", 0.01)
     async with Cluster(tmp_path) as cluster:
         await make_topic(cluster, "%DLQ%C")
@@ -256,7 +256,7 @@ async def test_letter_that_may_be_stored_is_told_and_comes_again(
     tmp_path: Path, capsysbinary: Capture, monkeypatch: pytest.MonkeyPatch
 ):
     """Exit code 5 and how many went before; the next run goes on at that letter."""
-    monkeypatch.setattr(redrive_command, "Producer", DoubtfulProducer)
+    monkeypatch.setattr(servers, "Producer", DoubtfulProducer)
     async with Cluster(tmp_path) as cluster:
         await make_topic(cluster, "%DLQ%C")
         await make_topic(cluster, "T")

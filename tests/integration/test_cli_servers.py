@@ -149,6 +149,27 @@ def test_a_port_in_use_is_one_sentence(start: Start, tmp_path: Path) -> None:
     assert not (tmp_path / "data" / "abort").exists()
 
 
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        # Its name server and broker have a user between themselves, whom nobody else can be.
+        ("authenticationEnabled=true", "authenticationEnabled=true: there is no user: set "),
+        ("httpTokenFile=none", "httpTokenFile=none: is no file"),
+    ],
+)
+def test_nobody_is_served_where_nobody_could_get_in(
+    start: Start, tmp_path: Path, option: str, sentence: str
+) -> None:
+    """One sentence, and no word of being ready before."""
+    data = str(tmp_path / "data")
+    process = start("standalone", "--ready-json", "--data-dir", data, *FREE_PORTS, "-o", option)
+    output, errors = process.communicate(timeout=20)
+    assert (process.returncode, output) == (3, "")
+    assert errors.splitlines()[-1].startswith(f"mailboat: {sentence}")
+    assert "Traceback" not in errors
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_store_in_use_is_refused(start: Start, tmp_path: Path) -> None:
     """Two brokers on one directory would destroy it; the second one says so and ends with 1."""
     arguments = ["standalone", "--data-dir", str(tmp_path), *FREE_PORTS, "--ready-json"]
@@ -174,12 +195,17 @@ def test_a_damaged_store_is_exit_code_4(start: Start, tmp_path: Path) -> None:
 
 
 def test_a_killed_broker_starts_again_on_its_data(start: Start, tmp_path: Path) -> None:
-    """kill -9 leaves nothing that would stop the next start."""
+    """kill -9 leaves nothing that would stop the next start, and resets connections."""
     arguments = ["standalone", "--data-dir", str(tmp_path), *FREE_PORTS, "--ready-json"]
     first = start(*arguments)
-    _ready(first)
-    first.kill()
-    first.communicate()
+    host, _, port = _ready(first)["broker"].rpartition(":")
+    with socket.create_connection((host, int(port)), 10) as client:
+        client.settimeout(10)
+        first.kill()
+        first.communicate()
+        # RocketMQ's clients would wait for their answers after an end in order: 30 s for a pull.
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
     assert (tmp_path / "abort").exists()
     second = start(*arguments)
     assert _status(_ready(second)["http"], "/startupz") == 200

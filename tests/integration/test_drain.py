@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleet_command import ANY_DISK
 
 from mailboat.client.producer import Producer
 from mailboat.model.message import Message
@@ -36,7 +37,7 @@ class Process:
         environ = {name: text for name, text in os.environ.items() if "MAILBOAT" not in name}
         command = [sys.executable, "-m", "mailboat.cli", "broker", "-n", namesrv]
         command += ["--host", "127.0.0.1", "--broker-port", "0", "--http-port", "0"]
-        command += ["--ready-json", "--data-dir", str(root)]
+        command += ["--ready-json", "--data-dir", str(root), *ANY_DISK]
         command += [text for option in options for text in ("-o", option)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(

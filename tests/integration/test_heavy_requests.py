@@ -115,6 +115,16 @@ def open_texts(size: int) -> bytes:
     return b"{0:" + b'\\"' * (size // 2)
 
 
+def lines(size: int) -> bytes:
+    """Return settings, or limits of groups, line by line."""
+    return b"\n".join(b"g%d=1" % number for number in range(size // 10))
+
+
+def one_line(size: int) -> bytes:
+    """Return one name, or one line that goes on and on."""
+    return b"g=\\\n" * (size // 4)
+
+
 BROKER_CODES = [
     RequestCode.LOCK_BATCH_MQ,
     RequestCode.UNLOCK_BATCH_MQ,
@@ -144,6 +154,20 @@ async def test_no_body_of_a_request_holds_the_broker(
             assert 0 < len(remark) < 400
             assert "internal error" not in remark
             assert lag.longest_s < LIMIT_S, (code, len(body))
+
+
+async def test_no_code_of_a_broker_reads_a_large_body_in_one_go(cluster: Cluster) -> None:
+    """Every code there is, also those that nobody would send a body with."""
+    bodies = [lines(3 * MIB), many_keys(3 * MIB), one_line(3 * MIB)]
+    broker = cluster.broker()
+    async with talk(broker.address) as wire:
+        for code, body in product(sorted(broker.dispatcher.codes), bodies):
+            request = frame(code, body)
+            async with LoopLag() as lag:
+                [(_, remark)] = await wire.ask(request)
+            assert len(remark) < 400, code
+            assert "internal error" not in remark
+            assert lag.longest_s < LIMIT_S, (code, body[:20])
 
 
 @pytest.mark.parametrize("shape", SHAPES)

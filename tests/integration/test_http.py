@@ -336,5 +336,5 @@ def _odd_request(chance: random.Random) -> bytes:
     )
     length = chance.choice([str(len(body)), "0", "999", "-1", "x", "9" * 40])
     extra = chance.choice(["", "Transfer-Encoding: chunked\r\n", "Expect: x\r\n", "A" * 9000])
-    head = f"{method} {root}{rest}{tail} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n"
-    return f"{head}{extra}\r\n".encode("latin-1") + body
+    head = f"{method} {root}{rest}{tail} HTTP/1.1\r\nHost: localhost\r\n"
+    return f"{head}Content-Length: {length}\r\n{extra}\r\n".encode("latin-1") + body

@@ -3,18 +3,21 @@
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
 import pytest
+from loop_lag import LoopLag
 
 from mailboat import http_connections
 from mailboat.remoting import limits
 from mailboat.testing.cluster import Cluster
 
 MOST = 32
-HEADERS = b"POST /api/v1/topics/T/messages HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n"
+LINE = b"POST /api/v1/topics/T/messages HTTP/1.1\r\n"
+HEADERS = LINE + b"Host: localhost\r\nContent-Length: 100000\r\n"
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -88,7 +91,7 @@ async def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
     "data",
     [
         b"",
-        b"GET /livez HTTP/1.1\r\nHost: x\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\n",
         HEADERS + b"\r\n{",
         b"GET /livez HTTP/1.1\r\n\r\n",
     ],
@@ -104,7 +107,7 @@ async def test_slow_peers_do_not_keep_probes_out(port: Port, data: bytes) -> Non
 async def test_headers_must_end(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """Within their time, for the first request and for a later one; an idle one may wait."""
     monkeypatch.setattr(http_connections, "HEADERS_S", 0.5)
-    whole = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
+    whole = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
     [silent] = await port.send(b"")
     [trickling] = await port.send(whole[:-2])
     [later] = await port.send(whole)
@@ -138,12 +141,12 @@ async def test_bodies_must_end(
 async def test_answers_must_be_read(port: Port, monkeypatch: pytest.MonkeyPatch) -> None:
     """A peer that asks again and again and reads nothing is closed."""
     monkeypatch.setattr(http_connections, "ANSWER_S", 0.5)
-    [(_, writer)] = await port.send(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 1000)
+    [(_, writer)] = await port.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
     transport = writer.transport
     transport.pause_reading()  # type: ignore[attr-defined]
     async with asyncio.timeout(20):
         while not transport.is_closing():
-            writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await asyncio.sleep(0.05)
     assert await port.is_alive()
 
@@ -156,3 +159,55 @@ async def test_bodies_have_a_budget(port: Port) -> None:
         while await port.open_ones(streams) > 17:
             pass
     assert await port.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [
+        (LINE + b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+        (
+            b"POST /livez HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"1\r\nx\r\n",
+        ),
+        (
+            b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
+            b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
+            b"\0",
+        ),
+        (b"\0", b"\0"),
+    ],
+    ids=["tiny chunks", "tiny chunks that nobody reads", "upgrade", "garbage"],
+)
+async def test_no_stranger_keeps_the_loop(port: Port, begin: bytes, piece: bytes) -> None:
+    """Whatever comes at once is looked at a little at a time."""
+    data = begin + piece * (1_000_000 // len(piece))
+
+    def flood() -> None:
+        host, _, number = port.address.rpartition(":")
+        for _ in range(3):
+            with socket.create_connection((host, int(number)), timeout=2) as flooding:
+                # It may be ended by the server, or not be read any more.
+                with contextlib.suppress(OSError):
+                    flooding.sendall(data)
+
+    async with LoopLag() as lag:
+        floods = asyncio.create_task(asyncio.to_thread(flood))
+        while not floods.done():
+            assert await port.is_alive()
+        await floods
+    assert lag.longest_s < 0.04
+
+
+async def test_slices_of_a_read_are_in_order_and_whole(port: Port) -> None:
+    """Many requests with bodies, in one write: each is answered as if it came alone."""
+    answers = 300
+    line = b"PUT /api/v1/topics/T%03d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5000\r\n\r\n"
+    body = b'{"read_queue_nums": 1, "write_queue_nums": 1, "perm": 6}'.ljust(5000)
+    data = b"".join(line % number + body for number in range(answers))
+    [(reader, _)] = await port.send(data)
+    async with asyncio.timeout(20):
+        for number in range(answers):
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200 OK"), head
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+            assert b'"topic":"T%03d"' % number in await reader.readexactly(length)

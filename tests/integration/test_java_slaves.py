@@ -1,15 +1,19 @@
 """RocketMQ's slaves of a broker here, by their bytes (the real ones: tests/interop)."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
+from raw_client import RawClient
 from replica_nodes import ReplicaNodes
 
 from mailboat.client import Message, Producer
+from mailboat.model.record import BLANK_MAGIC
+from mailboat.protocol.codes import RequestCode
 from mailboat.replication.java_ha import FRAME_HEAD
 
 _SEGMENT_BYTES = 65_536
@@ -62,6 +66,16 @@ async def _registered(nodes: ReplicaNodes) -> None:
     assert await nodes.broker(0).registration.register_now()
 
 
+def _records(log: bytes, begin: int) -> list[int]:
+    """Return where the records of a log begin that do so at a physical offset or behind it."""
+    found, at = [], 0
+    while at < len(log):
+        if at >= begin and int.from_bytes(log[at + 4 : at + 8], "big") != BLANK_MAGIC:
+            found.append(at)
+        at += int.from_bytes(log[at : at + 4], "big")
+    return found
+
+
 async def _send(nodes: ReplicaNodes, count: int, size_bytes: int = 1000) -> int:
     """Send messages and return where the log ends."""
     async with Producer("group", namesrv=nodes.namesrv) as producer:
@@ -83,6 +97,28 @@ async def test_an_empty_slave_gets_the_whole_log(tmp_path: Path) -> None:
             end = await _send(nodes, 100)
             await slave.follow(0, end)
             assert slave.log == nodes.log_bytes(0)
+
+
+async def test_slaves_are_shown(tmp_path: Path) -> None:
+    """mqadmin's haStatus and the status have them, as none of the in-sync set."""
+    async with ReplicaNodes(tmp_path, 1, _ALONE) as nodes:
+        await _registered(nodes)
+        end = await _send(nodes, 20)
+        async with _connected(nodes) as slave:
+            slave.report(0)
+            await slave.follow(0, end)
+            replicas = nodes.broker(0).replicas
+            assert replicas is not None
+            await nodes.until(lambda: replicas.report().java_slaves[0].acked_end == end)
+            [shown] = replicas.report().java_slaves
+            assert (shown.lag_bytes, shown.sent_end) == (0, end)
+            client = RawClient(nodes.broker(0).address)
+            status = json.loads((await client.ok(RequestCode.GET_BROKER_HA_STATUS)).body)
+            await client.close()
+            assert status["inSyncSlaveNums"] == 0
+            [found] = status["haConnectionInfo"]
+            assert (found["addr"], found["slaveAckOffset"]) == (shown.address, end)
+            assert (found["diff"], found["inSync"]) == (0, False)
 
 
 async def test_a_slave_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -139,10 +175,11 @@ async def test_a_slave_gets_only_what_is_confirmed(tmp_path: Path) -> None:
             assert leading is not None
             assert {member.ordinal for member in leading.recorded} == {0, 1}
             # What is written and not confirmed: as if the other replica had not answered yet.
-            confirmed, log.confirmed_offset = log.confirmed_offset, 500
+            second = _records(nodes.log_bytes(0), 1)[0]
+            confirmed, log.confirmed_offset = log.confirmed_offset, second
             async with _connected(nodes) as other:
                 other.report(0)
-                assert await other.take(0) == 500
+                assert await other.take(0) == second
                 assert await other.take(0) == 0
                 log.confirmed_offset = confirmed
                 await _send(nodes, 1)
@@ -186,21 +223,74 @@ async def test_a_group_with_a_secret_has_no_slaves_of_rocketmq(tmp_path: Path) -
                 await slave.take(0)
 
 
-async def test_damage_is_not_sent(tmp_path: Path) -> None:
-    """A slave of RocketMQ never gets over bytes that are no record: it gets what is before them."""
+@pytest.mark.parametrize(
+    ("part", "begin"),
+    [
+        ("size", 0),
+        ("magic", 0),
+        ("body", 0),
+        ("body", 5000),
+        ("body checksum", 0),
+        ("properties", _SEGMENT_BYTES - 1),
+    ],
+)
+async def test_damage_is_not_sent(tmp_path: Path, part: str, begin: int) -> None:
+    """A slave of RocketMQ gives what it gets to consumers, whatever its checksums say, and never
+    gets over bytes that are no record: it gets what is before them, from wherever it begins."""
+    async with ReplicaNodes(tmp_path, 1, _ALONE) as nodes:
+        await _registered(nodes)
+        end = await _send(nodes, 120)
+        assert end > _SEGMENT_BYTES
+        log = nodes.broker(0).store.commit_log
+        data = nodes.log_bytes(0)
+        # The first record that begins 2000 bytes behind, or in the next segment.
+        found = _records(data, begin + 2000)[0]
+        size = int.from_bytes(data[found : found + 4], "big")
+        at = {"size": 3, "magic": 4, "body": 500, "body checksum": 8, "properties": size - 9}[part]
+        segment = log.find(found)
+        assert segment is not None
+        segment.write(bytes([data[found + at] ^ 1]), found + at - segment.start)
+        async with _connected(nodes) as slave:
+            slave.report(begin)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await slave.follow(begin, end)
+            assert slave.log == data[begin : begin + len(slave.log)]
+            assert len(slave.log) <= found - begin
+
+
+async def test_what_a_slave_lacks_of_a_damaged_record_is_not_sent(tmp_path: Path) -> None:
+    """Somebody who has the first half of it, as a master of RocketMQ may have left him."""
     async with ReplicaNodes(tmp_path, 1, _ALONE) as nodes:
         await _registered(nodes)
         end = await _send(nodes, 20)
         found = nodes.broker(0).store.physical_position("topic", 0, 2)
         assert found is not None
-        log = nodes.broker(0).store.commit_log
-        log.segments[0].write(bytes(4), found + 4)
+        good = nodes.log_bytes(0)
+        nodes.broker(0).store.commit_log.segments[0].write(b"!!", found + 500)
         async with _connected(nodes) as slave:
-            slave.report(0)
+            slave.report(found + 300)
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-                await slave.follow(0, end)
-            assert slave.log == nodes.log_bytes(0)[: len(slave.log)]
-            assert len(slave.log) <= found
+                await slave.take(found + 300)
+        # It is sound before that place.
+        async with _connected(nodes) as slave:
+            slave.report(found - 300)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await slave.follow(found - 300, end)
+            assert slave.log == good[found - 300 : found]
+
+
+async def test_a_message_larger_than_a_frame(tmp_path: Path) -> None:
+    """It comes in several frames, and a slave may go on anywhere inside it."""
+    options = {"inSyncReplicas": "1", "mappedFileSizeCommitLog": str(4 << 20)}
+    async with ReplicaNodes(tmp_path, 1, options) as nodes:
+        await _registered(nodes)
+        end = await _send(nodes, 3, 3 << 20)
+        for begin in (0, 1 << 20, (3 << 20) + 5000, (4 << 20) - 1, 5 << 20):
+            async with _connected(nodes) as slave:
+                slave.segment_bytes = 4 << 20
+                slave.report(begin)
+                await slave.follow(begin, end)
+                assert slave.log == nodes.log_bytes(0)[begin:]
 
 
 async def test_who_does_not_lead_has_no_slaves(tmp_path: Path) -> None:
@@ -222,3 +312,29 @@ async def test_a_stranger_is_closed(tmp_path: Path) -> None:
             slave.writer.write(b"GET / HTTP/1.1\r\n\r\n")
             with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
                 await slave.take(0)
+
+
+async def test_a_slave_that_meets_damage_gets_it_after_repair(tmp_path: Path) -> None:
+    """Its connection ends there; the master has another replica's bytes once it comes again."""
+    async with ReplicaNodes(tmp_path, 2, {**_ALONE, "inSyncReplicas": "2"}) as nodes:
+        await _registered(nodes)
+        end = await _send(nodes, 100)
+        await nodes.until(lambda: nodes.broker(0).store.replica.confirmed_offset == end)
+        store = nodes.broker(0).store
+        good = nodes.log_bytes(0)
+        place = store.physical_position("topic", 0, 3)
+        assert place is not None
+        with (tmp_path / "replica-0" / "commitlog" / f"{0:020d}").open("r+b") as file:
+            file.seek(place)
+            file.write(b"\0\0\0\7damaged")
+        async with _connected(nodes) as slave:
+            slave.report(0)
+            with pytest.raises(asyncio.IncompleteReadError):
+                await slave.follow(0, end)
+        repair = nodes.group(0).repair
+        await nodes.until(lambda: repair.repaired_bytes > 0 and not repair.damaged_ranges)
+        assert nodes.log_bytes(0) == good
+        async with _connected(nodes) as slave:
+            slave.report(0)
+            await slave.follow(0, end)
+            assert slave.log == good

@@ -243,6 +243,7 @@ EFFECTS: dict[str, tuple[str, Callable[[Live], Awaitable[None]]]] = {
 # Tried below, in test_broker_registration.py, in test_transactions.py, and (the size, read at each
 # write) in test_records.py.
 TRIED_ELSEWHERE = {
+    "maxHaTransferByteInSecond",
     "namesrvAddr",
     "rejectTransactionMessage",
     "routeKeptSeconds",
@@ -313,7 +314,8 @@ async def test_another_name_server_gets_the_broker_and_the_old_one_loses_it(live
         ),
         (
             {"fileReservedTime": "24", "fileReservedTme": "1"},
-            "fileReservedTme=1: is not a setting of broker; the nearest one is fileReservedTime",
+            "fileReservedTme=<hidden>: is not a setting of broker; "
+            "the nearest one is fileReservedTime",
         ),
         (
             {"fileReservedTime": "24", "deleteWhen": "25"},

@@ -105,6 +105,7 @@ async def test_the_broker_says_who_it_is(api: Api) -> None:
     assert body.pop("start_timestamp_ms") > 1 << 40
     assert body == {
         "version": __version__,
+        "tls": None,
         "broker_name": "broker-a",
         "cluster_name": "DefaultCluster",
         "address": api.broker.address,

@@ -22,6 +22,7 @@ def namesrv(tmp_path: Path) -> Iterator[str]:
     """Address of the name server of a broker of its own."""
     ports = [f"--{name}-port=0" for name in ("namesrv", "broker", "http")]
     command = [sys.executable, "-m", "mailboat.cli", "standalone", "--ready-json", *ports]
+    command += ["-o", "diskSpaceWarningLevelRatio=100"]  # A test machine's may be rather full.
     process = subprocess.Popen(
         [*command, "--data-dir", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )

@@ -17,6 +17,7 @@ from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Answer, Dispatcher
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.server import RemotingServer
+from mailboat.security.client_security import OPEN, ClientSecurity, ClientTls
 
 ECHO = 1000
 ASK_BACK = 1001
@@ -329,6 +330,19 @@ async def test_refused_connection_is_a_connect_error() -> None:
                 await client.oneway(address, RemotingCommand.request(ECHO, oneway=True))
 
 
+@pytest.mark.parametrize("security", [OPEN, ClientSecurity(tls=ClientTls(auth_server=False))])
+@pytest.mark.parametrize("host", ["a..b", ".localhost", "a" * 64 + ".example", "a\0b", "x y"])
+async def test_what_cannot_be_a_host_is_a_connect_error(
+    host: str, security: ClientSecurity
+) -> None:
+    """Name servers hand on what whoever registers a broker says."""
+    client = RemotingClient(None, security=security)
+    with pytest.raises(ConnectError) as raised:
+        await client.request(f"{host}:10911", RemotingCommand.request(ECHO), 5)
+    assert raised.value.args[0].isprintable()
+    await client.close(0.1)
+
+
 async def test_connecting_has_its_own_timeout() -> None:
     """A host that swallows connections costs the connect timeout, not the request's."""
     with socket.socket() as deaf, contextlib.ExitStack() as fillers:
@@ -423,6 +437,50 @@ async def test_oneway_request_arrives(service: Service) -> None:
         await client.request(service.address, RemotingCommand.request(ECHO), 5)
         client.close_address(service.address)
         await client.request(service.address, RemotingCommand.request(ECHO), 5)
+
+
+async def test_whoever_is_held_up_is_let_go_in_the_end(service: Service) -> None:
+    """Connections are not read, be they new or not, until all goes on, or ends."""
+    echo = RemotingCommand.request(ECHO, body=b"x")
+    async with client_of() as client:
+        await client.request(service.address, echo, 5)
+        service.server.hold_up()
+        host, _, port = service.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(echo.encode())
+        answer = asyncio.create_task(ends(reader))
+        waiting = asyncio.create_task(client.request(service.address, echo, 5))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(waiting), 0.3)
+        assert not answer.done()
+        service.server.go_on()
+        assert (await waiting).body == b"x"
+        assert await answer == b""
+        writer.close()
+        service.server.hold_up()
+        reader, writer = await asyncio.open_connection(host, int(port))
+        await service.server.stop_accepting()
+        assert await ends(reader) == b""
+        writer.close()
+
+
+async def test_whoever_is_held_up_is_reset_in_time_for_another_try(service: Service) -> None:
+    """A stock client notices a reset, and no end in order, before the time of its send is over."""
+    echo = RemotingCommand.request(ECHO, body=b"x").encode()
+    host, _, port = service.address.rpartition(":")
+    old = await asyncio.open_connection(host, int(port))
+    service.server.hold_up()
+    new = await asyncio.open_connection(host, int(port))
+    for _, writer in (old, new):
+        writer.write(echo)
+    async with asyncio.timeout(0.9):
+        with pytest.raises(ConnectionResetError):
+            await new[0].read()
+    await service.server.close(1)
+    with pytest.raises(ConnectionResetError):
+        await old[0].read()
+    for _, writer in (old, new):
+        writer.close()
 
 
 async def test_server_listens_on_two_ports(service: Service) -> None:

@@ -1,6 +1,7 @@
 """What clients see of a slave: refusals that send them elsewhere, reads, offsets."""
 
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from mailboat.client import (
     PushConsumer,
     StartPoint,
 )
+from mailboat.client.admin import Admin
 from mailboat.errors import BrokerError
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue
@@ -45,13 +47,14 @@ async def test_a_slave_refuses_what_is_its_masters(tmp_path: Path) -> None:
         slave = nodes.broker(1)
         client = RawClient(slave.address)
         stack.push_async_callback(client.close)
-        end = slave.store.commit_log.end
-        for topic in ("T", "new"):
+        end, version = slave.store.commit_log.end, replace(slave.topics.data_version)
+        sends = [(RequestCode.SEND_MESSAGE_V2, topic) for topic in ("T", "new")]
+        for code, topic in (*sends, (RequestCode.SEND_REPLY_MESSAGE_V2, "new")):
             fields: dict[str, ExtValue] = {
                 "a": "PG", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1,
                 "h": 0, "i": "", "j": 0, "k": False,
             }  # fmt: skip
-            answer = await client.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+            answer = await client.call(code, fields, b"x")
             assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
         back: dict[str, ExtValue] = {"offset": 0, "group": "G", "delayLevel": 0}
         ended: dict[str, ExtValue] = {
@@ -72,6 +75,7 @@ async def test_a_slave_refuses_what_is_its_masters(tmp_path: Path) -> None:
             (RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"}, ResponseCode.SYSTEM_ERROR),
             (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G"}, ResponseCode.SYSTEM_ERROR),
             (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset, ResponseCode.SYSTEM_ERROR),
+            (RequestCode.CLEAN_UNUSED_TOPIC, {}, ResponseCode.SYSTEM_ERROR),
         ]
         for code, fields, refusal in expected:
             assert (await client.call(code, fields)).code == refusal, code
@@ -83,6 +87,7 @@ async def test_a_slave_refuses_what_is_its_masters(tmp_path: Path) -> None:
         # Who comes with a group that the master does not know makes none.
         await client.heartbeat("T", group="unknown")
         assert slave.store.commit_log.end == end
+        assert slave.topics.data_version == version
         assert not {"new", "%RETRY%unknown"} & slave.topics.table.keys()
         assert "unknown" not in slave.groups.table
         assert "T" in slave.topics.table
@@ -169,6 +174,36 @@ async def test_a_consumer_goes_on_at_a_slave_and_comes_back(tmp_path: Path) -> N
             assert await again.wait(1) == [b"last"]
 
 
+async def test_a_reset_is_noticed_once(tmp_path: Path) -> None:
+    """At the master, or while that is away at a slave, which tells it."""
+    async with ReplicaNodes(tmp_path, 2, READABLE) as nodes, AsyncExitStack() as stack:
+        await _prepare(nodes)
+        slave, client = nodes.broker(1), RawClient(nodes.broker(0).address)
+        stack.push_async_callback(client.close)
+        reset: dict[str, ExtValue] = {
+            "group": "G", "topic": "T", "timestamp": 0, "isForce": True
+        }  # fmt: skip
+        await client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
+        at_slave = RawClient(slave.address)
+        stack.push_async_callback(at_slave.close)
+        answer = await at_slave.pull("G", "T", 4)
+        assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert answer.ext_fields["nextBeginOffset"] == "4"
+        assert slave.offsets.is_reset("G", "T", 0)
+        await nodes.stop(0)
+        await nodes.until(lambda: not nodes.group(1).is_following)
+        answer = await at_slave.pull("G", "T", 4)
+        assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+        assert answer.ext_fields["nextBeginOffset"] == "0"
+        assert (await at_slave.commit("G", "T", 10)).code == ResponseCode.SUCCESS
+        await nodes.start(0)
+        await nodes.in_sync()
+        master = nodes.broker(0)
+        await nodes.until(lambda: master.offsets.query("G", "T", 0) == 10)
+        answer = await client.pull("G", "T", 10)
+        assert answer.code == ResponseCode.PULL_NOT_FOUND
+
+
 async def test_a_pull_consumer_reads_offsets_at_a_slave(tmp_path: Path) -> None:
     """Bounds and committed offsets come from a slave while there is no master."""
     async with ReplicaNodes(tmp_path, 2, READABLE) as nodes:
@@ -182,3 +217,18 @@ async def test_a_pull_consumer_reads_offsets_at_a_slave(tmp_path: Path) -> None:
             assert await consumer.committed(queue) == 6
             result = await consumer.pull(queue, 6)
             assert [message.payload() for message in result.messages][:1] == [b"m-6"]
+
+
+async def test_the_lag_of_a_group_is_asked_of_a_slave(tmp_path: Path) -> None:
+    """It does not count as none while there is no master."""
+    async with ReplicaNodes(tmp_path, 2) as nodes:
+        await _prepare(nodes)
+        nodes.broker(0).offsets.commit("G", "T", 0, 6)
+        await nodes.until(lambda: nodes.broker(1).offsets.query("G", "T", 0) == 6)
+        await nodes.stop(0)
+        async with Admin(namesrv=nodes.namesrv) as admin:
+            stats = await admin.groups.stats("G")
+        assert [
+            (queue.topic, entry.broker_offset - entry.consumer_offset)
+            for queue, entry in stats.offset_table.items()
+        ] == [("T", 4)]

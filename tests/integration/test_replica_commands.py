@@ -2,11 +2,16 @@
 
 import asyncio
 import json
+import random
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from full_volume import full
 from prometheus_client.parser import text_string_to_metric_families
 from replica_nodes import ReplicaNodes
 
@@ -104,6 +109,45 @@ async def test_metrics_and_readiness(tmp_path: Path) -> None:
         assert await _ready(nodes, 1) == (503, "this replica neither leads nor follows a master")
 
 
+async def test_a_slave_without_room_says_so_and_goes_on(
+    tmp_path: Path, volume: Callable[[int], Path], capsysbinary: Capture
+) -> None:
+    """A full volume is in its status, in /metrics and in /readyz for as long as it is full."""
+    folder = tmp_path / "replica-1"
+    folder.symlink_to(volume(40 << 20))
+    options = {**_HTTP, "inSyncReplicas": "1"}
+    async with ReplicaNodes(tmp_path, 2, options, master_role="ASYNC_MASTER") as nodes:
+        commands = Commands(nodes, capsysbinary)
+        await nodes.wait_http()
+        await nodes.in_sync()
+        await _send(nodes, 5)
+        with full(folder):
+            async with Producer("group", namesrv=nodes.namesrv) as producer:
+                for _ in range(100):
+                    await producer.send(Message("topic", random.randbytes(100_000)))
+            await nodes.until(lambda: bool(nodes.group(1).write_trouble))
+            trouble = (await commands.status(1))["write_trouble"]
+            assert "No space left on device" in trouble
+            assert f"make room on the volume of {folder}" in trouble
+            assert trouble in " ".join((await commands.run(1, "status")).split())
+            assert (await _samples(nodes, 1))["cannot_write"] == 1
+            assert (await _samples(nodes, 0))["cannot_write"] == 0
+            # It says so as long as it lasts, whatever it tries meanwhile.
+            assert nodes.log_bytes(1) != nodes.log_bytes(0)
+            tries = set()
+
+            def has_tried() -> bool:
+                assert nodes.group(1).write_trouble
+                tries.add(nodes.group(1).replica)
+                return len(tries) > 3
+
+            await nodes.until(has_tried)
+        await nodes.until(lambda: nodes.log_bytes(1) == nodes.log_bytes(0))
+        await nodes.until(lambda: not nodes.group(1).write_trouble)
+        assert (await _samples(nodes, 1))["cannot_write"] == 0
+        assert (await _ready(nodes, 1))[0] == 200
+
+
 async def _samples(nodes: ReplicaNodes, ordinal: int) -> dict[str, float]:
     url = f"http://{nodes.addresses(ordinal)['http']}/metrics"
     async with aiohttp.ClientSession() as session, session.get(url) as answer:
@@ -141,6 +185,35 @@ async def test_status_says_why_there_is_no_link(tmp_path: Path, capsysbinary: Ca
         assert "not linked" in await commands.run(1, "status")
 
 
+async def test_follow_is_for_a_master_of_rocketmq(
+    tmp_path: Path, capsysbinary: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a master of ours, or beside another group, it says so, and what to ask instead."""
+    monkeypatch.setattr("mailboat.cli.replica.following._PATIENCE_S", 3.0)
+    async with ReplicaNodes(tmp_path, 2, _HTTP) as nodes:
+        commands = Commands(nodes, capsysbinary)
+        await nodes.wait_http()
+        await nodes.in_sync()
+        for ordinal in (0, 1):
+            assert await commands.run(ordinal, "follow", code=1) == (
+                "mailboat: the replica follows no master of RocketMQ: in its group of mailboat "
+                "replica 0 leads; `mailboat replica status` shows how far each replica follows "
+                "that one"
+            )
+        own = {
+            "brokerName": "broker-b",
+            "brokerId": "1",
+            "totalReplicas": "2",
+            "haMasterAddress": nodes.addresses(0)["replicas"],
+        }
+        options = {**_HTTP, **own, "namesrvAddr": nodes.namesrv, "brokerRole": "SLAVE"}
+        async with ReplicaNodes(tmp_path / "b", 1, options) as others:
+            await others.wait_http()
+            said = await Commands(others, capsysbinary).run(0, "follow", code=1)
+            assert said.startswith("mailboat: the replica follows no master of RocketMQ: ")
+            assert "broker-a" in said
+
+
 async def test_promotion_tells_its_outcome(tmp_path: Path, capsysbinary: Capture) -> None:
     """It says why it is refused, and once the master is gone that the slave leads."""
     async with ReplicaNodes(tmp_path, 2, _HTTP) as nodes:
@@ -152,10 +225,15 @@ async def test_promotion_tells_its_outcome(tmp_path: Path, capsysbinary: Capture
         assert "replica 1 does not lead: replica 0 leads, or hears from who does" in sentence
         assert sentence.count("\n") == 0
         assert "replica 0 leads" in (await commands.status(1))["promotion_refusal"]
+        assert 0 <= (await commands.status(1))["promotion_refused_seconds_ago"] < 10
+        shown = " ".join((await commands.run(1, "status")).split())
+        assert re.search(r"last promotion refused \d s ago: replica 0 leads", shown)
         assert await commands.run(0, "promote") == "replica 0 leads now"
         await nodes.stop(0)
         assert await commands.run(1, "promote") == "replica 1 leads now"
         assert nodes.leader() == 1
+        assert (await commands.status(1))["promotion_refused_seconds_ago"] is None
+        assert "s ago: " not in await commands.run(1, "status")
         assert (await commands.status(1))["refusal"] == "not enough replicas are in sync"
 
 
@@ -170,6 +248,46 @@ async def test_promotion_wants_enough_others(tmp_path: Path, capsysbinary: Captu
         sentence = await commands.run(1, "promote", code=1)
         assert "1 more replica must answer" in sentence
         assert await commands.run(1, "promote", "--accept-loss") == "replica 1 leads now"
+
+
+async def test_who_waits_for_a_person_says_what_to_do(
+    tmp_path: Path, capsysbinary: Capture
+) -> None:
+    """A slave that knows of more that was confirmed than its leader has keeps it or gives it up."""
+    async with ReplicaNodes(tmp_path, 2, _HTTP) as nodes:
+        commands = Commands(nodes, capsysbinary)
+        await nodes.in_sync()
+        await _send(nodes, 3)
+        for ordinal in (1, 0):
+            await nodes.stop(ordinal)
+        volume = tmp_path / "replica-0"
+        shutil.copytree(volume, tmp_path / "older")
+        for ordinal in (0, 1):
+            await nodes.start(ordinal)
+        await nodes.in_sync()
+        await _send(nodes, 5)
+        end = nodes.group(0).replica.end
+        await nodes.until(lambda: nodes.group(1).replica.confirmed == end)
+        for ordinal in (1, 0):
+            await nodes.stop(ordinal)
+        shutil.rmtree(volume)
+        shutil.copytree(tmp_path / "older", volume)
+        await nodes.start(0)
+        nodes.group(0).promote(accepts_loss=True)
+        await nodes.until(lambda: nodes.leader() == 0)
+        await nodes.start(1)
+        await nodes.wait_http()
+        await nodes.until(lambda: nodes.group(1).is_halted)
+        alarm = (await commands.status(1))["alarm"]
+        assert f"below {end} it was confirmed" in alarm
+        assert "stop the leader and `mailboat replica promote --accept-loss` here" in alarm
+        assert "`mailboat replica copy --accept-loss` here" in alarm
+        before = nodes.broker(1)
+        await commands.run(1, "copy", "--accept-loss")
+        await nodes.until(lambda: nodes.has_begun_anew(1, before))
+        await nodes.in_sync()
+        assert nodes.log_bytes(0) == nodes.log_bytes(1)
+        assert list((tmp_path / "replica-1" / "mailboat" / "diverged").iterdir())
 
 
 async def test_handover_and_demotion(tmp_path: Path, capsysbinary: Capture) -> None:
@@ -247,8 +365,9 @@ async def test_a_replica_takes_its_own_address_for_what_it_is(tmp_path: Path) ->
         assert other is not None
         peers.add_address(f"localhost:{other.peers.port}")
         await nodes.in_sync()
-        link = peers.link_to(0)
         # Everybody tries once a second.
+        await asyncio.sleep(2.5)
+        link = peers.link_to(0)
         await asyncio.sleep(2.5)
         assert peers.link_to(0) is link is not None
         assert not peers.troubles

@@ -1,7 +1,9 @@
 """What name servers say of a group of replicas, and what its replicas learn from them."""
 
+import logging
 from pathlib import Path
 
+import pytest
 from replica_nodes import ReplicaNodes
 
 from mailboat.broker import administration
@@ -74,3 +76,25 @@ async def test_a_slave_finds_its_master_by_the_name_server(tmp_path: Path) -> No
         async with Producer("P", namesrv=nodes.namesrv) as producer:
             await producer.send(Message("T", b"x"))
         assert nodes.log_bytes(1) == nodes.log_bytes(0) != b""
+
+
+async def test_a_place_that_another_replica_still_holds_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A former master wants its own number back before whoever has it leads and gives it up."""
+    caplog.set_level(logging.INFO)
+    async with ReplicaNodes(tmp_path, 2) as nodes:
+        await nodes.in_sync()
+        addresses = [nodes.broker(ordinal).address for ordinal in range(2)]
+        for leader, successor in ((0, 1), (1, 0)):
+            former = nodes.broker(leader)
+            assert nodes.has_begun(leader)
+            nodes.group(leader).hand_over(successor)
+            await nodes.until(lambda to=successor: nodes.group(to).is_leading)
+            await nodes.until(lambda was=leader, it=former: nodes.has_begun_anew(was, it))
+            expected = {0: addresses[successor], 1: addresses[leader]}
+            await nodes.until(lambda wanted=expected: _numbers(nodes) == wanted)
+            await nodes.in_sync()
+    found = [record for record in caplog.records if record.name.endswith("broker.registration")]
+    assert any("place still held" in record.getMessage() for record in found)
+    assert [r.getMessage() for r in found if r.levelno >= logging.WARNING] == []

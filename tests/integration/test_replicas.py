@@ -1,13 +1,20 @@
 """Groups of real brokers: what was acknowledged is on every replica in the set."""
 
+import asyncio
+import errno
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 from replica_nodes import ReplicaNodes
 
+from mailboat.broker.replicas.replica_file import ReplicaFile
 from mailboat.client import Message, Producer
+from mailboat.disk.real import RealDisk
 from mailboat.errors import MailboatError
+from mailboat.replication.actions import WriteLog
+from mailboat.replication.durable import Durable
 
 
 async def _send(nodes: ReplicaNodes, count: int, name: str = "m") -> None:
@@ -47,6 +54,23 @@ async def test_without_enough_replicas_nothing_is_written(tmp_path: Path) -> Non
         await nodes.in_sync()
         await _send(nodes, 3, "later")
         assert nodes.log_bytes(1) == nodes.log_bytes(0)
+
+
+async def test_what_nobody_expected_fails_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that cannot do what comes next does not stay linked and idle for ever."""
+    async with ReplicaNodes(tmp_path, 2) as nodes:
+        await nodes.in_sync()
+
+        def follow(data: bytes, physical_offset: int) -> None:
+            raise KeyError(physical_offset)
+
+        monkeypatch.setattr(nodes.broker(1).store.replica, "follow", follow)
+        with pytest.raises(MailboatError):
+            await _send(nodes, 1)
+        async with asyncio.timeout(10):
+            assert "KeyError" in await nodes.failure(1)
 
 
 async def test_one_slave_of_two_may_go(tmp_path: Path) -> None:
@@ -92,6 +116,28 @@ async def test_a_master_that_lives_is_not_replaced(tmp_path: Path) -> None:
         assert "stop that one first" in nodes.group(1).promotion_refusal
         assert nodes.leader() == 0
         await _send(nodes, 3)
+
+
+async def test_a_master_that_cannot_note_what_it_has_begins_anew(tmp_path: Path) -> None:
+    """It takes no other one's messages for those whose senders wait here."""
+    async with ReplicaNodes(tmp_path, 2) as nodes:
+        await nodes.in_sync()
+        before = nodes.broker(0)
+        assert before.replicas is not None
+        file = before.replicas._file
+        write = file.write
+
+        def fail_once(durable: Durable) -> None:
+            file.write = write  # type: ignore[method-assign]
+            raise OSError(errno.ENOSPC, "no room")
+
+        file.write = fail_once  # type: ignore[method-assign]
+        await _send(nodes, 1)
+        await nodes.until(lambda: nodes.broker(0) is not before)
+        assert not before.replicas.group.replica.is_leading
+        await nodes.until(lambda: nodes.broker(0).phase == "serving")
+        await nodes.in_sync()
+        await _send(nodes, 1)
 
 
 async def test_a_master_hands_over(tmp_path: Path) -> None:
@@ -155,3 +201,133 @@ async def test_an_async_master_answers_by_itself(tmp_path: Path) -> None:
         await nodes.until(
             lambda: sum(store.max_offset(*key) for key in store.queue_keys()) == 25,
         )
+
+
+async def test_a_slave_that_may_not_write_takes_little_of_the_log(tmp_path: Path) -> None:
+    """While the queues of a deleted topic go, what is stored stays with the master."""
+    options = {"inSyncReplicas": "1"}
+    async with ReplicaNodes(tmp_path, 2, options, master_role="ASYNC_MASTER") as nodes:
+        await nodes.in_sync()
+        group, replicas = nodes.group(1), nodes.broker(1).replicas
+        assert replicas is not None
+        await _send(nodes, 1)
+        await nodes.until(lambda: nodes.log_bytes(1) == nodes.log_bytes(0))
+        end = nodes.broker(1).store.commit_log.end
+        replicas.tables._deleting += 1
+        async with Producer("group", namesrv=nodes.namesrv) as producer:
+            for _ in range(300):
+                await producer.send(Message("topic", random.randbytes(100_000)))
+        await nodes.until(lambda: bool(group._held._links))
+        waiting = [a for a in group._todo if isinstance(a, WriteLog)]
+        assert 0 < sum(len(a.records) for a in waiting if isinstance(a.records, bytes)) < 12 << 20
+        assert nodes.broker(1).store.commit_log.end == end
+        replicas.tables._deleting -= 1
+        replicas.tables.on_deleted()
+        await nodes.until(lambda: nodes.log_bytes(1) == nodes.log_bytes(0))
+        assert not group._held._links
+
+
+async def test_a_copy_keeps_to_its_rate_until_that_is_changed(tmp_path: Path) -> None:
+    """12 MB for an empty slave at 1 MiB/s, all but the last 8 MiB, then as fast as it goes."""
+    options = {"inSyncReplicas": "1", "maxHaTransferByteInSecond": str(1 << 20)}
+    async with ReplicaNodes(tmp_path, 2, options, master_role="ASYNC_MASTER") as nodes:
+        await nodes.in_sync()
+        await _send(nodes, 1)
+        await nodes.stop(1)
+        async with Producer("group", namesrv=nodes.namesrv) as producer:
+            for _ in range(120):
+                await producer.send(Message("topic", random.randbytes(100_000)))
+        await asyncio.sleep(1.1)  # What the log has grown in the last second is no bound any more.
+        shutil.rmtree(tmp_path / "replica-1")
+        await nodes.start(1)
+        slave, loop = nodes.broker(1).store.commit_log, asyncio.get_running_loop()
+        await nodes.until(lambda: slave.end > 0)
+        began_s = loop.time()
+        await nodes.until(lambda: slave.end > 2 << 20)
+        assert loop.time() - began_s > 0.8
+        assert slave.end < 12_000_000 - (8 << 20)
+        nodes.broker(0).change_config({"maxHaTransferByteInSecond": str(1 << 30)})
+        await nodes.until(lambda: nodes.log_bytes(1) == nodes.log_bytes(0))
+
+
+async def test_a_former_async_master_follows_with_what_it_had_alone_put_aside(
+    tmp_path: Path,
+) -> None:
+    """What it had acknowledged alone is lost, and shown by nobody; it needs no person."""
+    options = {"inSyncReplicas": "1"}
+    async with ReplicaNodes(tmp_path, 2, options, master_role="ASYNC_MASTER") as nodes:
+        await nodes.in_sync()
+        await _send(nodes, 5)
+        await nodes.stop(1)
+        await _send(nodes, 5, "alone")
+        await nodes.stop(0)
+        await nodes.start(1)
+        nodes.group(1).promote(accepts_loss=True)
+        await nodes.until(lambda: nodes.group(1).is_leading)
+        await nodes.start(0)
+        await nodes.in_sync()
+        await _send(nodes, 5, "later")
+        await nodes.until(lambda: nodes.log_bytes(0) == nodes.log_bytes(1))
+        store = nodes.broker(0).store
+        await nodes.until(lambda: sum(store.max_offset(*key) for key in store.queue_keys()) == 10)
+    assert list((tmp_path / "replica-0").glob("**/diverged/*/commitlog/*"))
+
+
+async def test_a_former_async_master_hears_of_its_successor_before_that_one_connects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whom it connects to itself has said enough, though another link is the one that counts."""
+    options = {"inSyncReplicas": "1"}
+    async with ReplicaNodes(tmp_path, 2, options, master_role="ASYNC_MASTER") as nodes:
+        await nodes.in_sync()
+        await nodes.stop(1)
+        await nodes.stop(0)
+        monkeypatch.setattr("mailboat.broker.replicas.peers._CONNECT_EVERY_S", 60)
+        await nodes.start(1)
+        successor = nodes.group(1)
+        successor.promote(accepts_loss=True)
+        await nodes.until(lambda: successor.is_leading)
+        await nodes.start(0)
+        former = nodes.group(0)
+        await nodes.until(lambda: former.leader == successor.replica.me or former.has_led)
+        # Longer than it waits for answers of others when it may lead.
+        await asyncio.sleep(1)
+        assert not former.has_led
+        assert not successor.is_linked(0)
+
+
+async def test_very_much_that_was_held_back_is_shown_in_turns(tmp_path: Path) -> None:
+    """As after a slave died that had taken in much since it last noted what is confirmed."""
+    options = {"inSyncReplicas": "1"}
+    async with ReplicaNodes(tmp_path, 2, options, master_role="ASYNC_MASTER") as nodes:
+        await nodes.in_sync()
+        async with Producer("group", namesrv=nodes.namesrv) as producer:
+            for _ in range(100):
+                await producer.send_batch([Message("topic", b"x") for _ in range(1000)])
+        await nodes.until(lambda: nodes.log_bytes(1) == nodes.log_bytes(0))
+        await nodes.stop(1)
+        file = ReplicaFile(RealDisk(), f"{tmp_path}/replica-1/mailboat/replica.json")
+        noted = file.read()
+        assert noted is not None
+        file.write(noted._replace(confirmed=0))
+        shutil.rmtree(tmp_path / "replica-1/consumequeue")
+        await nodes.start(1)
+        store = nodes.broker(1).store
+        await nodes.until(
+            lambda: sum(store.max_offset(*key) for key in store.queue_keys()) == 100_000
+        )
+
+
+async def test_a_slave_that_ends_in_order_holds_up_nobody(tmp_path: Path) -> None:
+    """It is out of the set before it is gone: a send a moment later is answered at once."""
+    async with ReplicaNodes(tmp_path, 3) as nodes:
+        await nodes.in_sync()
+        await _send(nodes, 1)
+        leading = nodes.group(0).replica.leading
+        assert leading is not None
+        async with Producer("group", namesrv=nodes.namesrv, retries=0) as producer:
+            ending = asyncio.create_task(nodes.stop(2))
+            await nodes.until(lambda: len(leading.recorded) == 2, timeout_s=1)
+            async with asyncio.timeout(0.9):
+                await producer.send(Message("topic", b"x"))
+            await ending

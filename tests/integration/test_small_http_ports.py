@@ -18,7 +18,7 @@ from mailboat_spark.job.metrics import JobMetrics
 from mailboat_spark.job.progress import JobState
 
 MOST = 8
-PART = b"GET /livez HTTP/1.1\r\nHost: x\r\n"
+PART = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n"
 
 
 class _NoLease:
@@ -110,4 +110,17 @@ async def test_headers_have_to_end(
     assert await is_ended(reader)
     task.cancel()
     writer.close()
+    assert await is_alive(port)
+
+
+async def test_what_is_no_http_is_in_no_log(port: int, caplog: pytest.LogCaptureFixture) -> None:
+    """It may hold a secret, and strangers could fill the log with it."""
+    for line in (b"Authorization: Bearer a-secret\x01", b"Authorization Bearer a-secret"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(PART + line + b"\r\n\r\n")
+        async with asyncio.timeout(5):
+            assert (await reader.read()).startswith(b"HTTP/1.0 400")
+        writer.close()
+    assert "a-secret" not in caplog.text
+    assert not [one for one in caplog.records if one.levelname == "ERROR"]
     assert await is_alive(port)

@@ -3,8 +3,7 @@
 import asyncio
 import contextlib
 import os
-import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +34,6 @@ OPTIONS = {
     "cleanResourceInterval": "1000",
     "flushConsumerOffsetInterval": "100",
 }
-
-
-@pytest.fixture
-def volume(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """Mount file systems of a given size in memory, and take them away again."""
-    mounted: list[Path] = []
-
-    def mount(size_bytes: int) -> Path:
-        path = tmp_path / f"volume-{len(mounted)}"
-        path.mkdir()
-        command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"a volume needs the right to mount: {done.stderr.strip()}")
-        mounted.append(path)
-        return path
-
-    yield mount
-    for path in mounted:
-        subprocess.run(["umount", str(path)], check=True)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from cli_shell import until
 from fleet_command import Command, Run, commands, send
 
 from mailboat.cli import main
-from mailboat.cli.replica.broker_http import ask
+from mailboat.cli.replica.broker_http import BrokerHttp, ask
 from mailboat.errors import MailboatError
 
 
@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 async def _status(http: str) -> Any:
-    return await asyncio.to_thread(ask, http, "GET", "/api/v1/replica")
+    return await asyncio.to_thread(ask, BrokerHttp(http), "GET", "/api/v1/replica")
 
 
 async def _until_status(http: str, **expected: Any) -> None:
@@ -39,7 +39,7 @@ async def _until_status(http: str, **expected: Any) -> None:
 
 
 async def test_replicas_take_over_and_come_back(run: Run, tmp_path: Path) -> None:
-    """All are in sync; the killed master comes back below the promoted slave, by itself."""
+    """A master that is killed leads on; one that stood still follows whoever leads now."""
     command = run("--replicas", "3")
     ready = await command.ready()
     names = ["broker-a-0", "broker-a-1", "broker-a-2"]
@@ -47,15 +47,23 @@ async def test_replicas_take_over_and_come_back(run: Run, tmp_path: Path) -> Non
     http = [ready["brokers"][name]["http"] for name in names]
     await _until_status(http[0], in_sync=[0, 1, 2], refusal="")
     assert await send(ready["namesrv"], range(20)) == {"broker-a": 20}
-    # Asked again until the master, which the supervisor starts again, is heard no more.
-    psutil.Process(ready["brokers"]["broker-a-0"]["pid"]).kill()
+    master = psutil.Process(ready["brokers"]["broker-a-0"]["pid"])
+    # It comes back before anybody else may lead, and leads on.
+    master.kill()
+    await command.until_said("broker-a-0 serves")
+    await _until_status(http[0], role="master", in_sync=[0, 1, 2], refusal="")
+    assert await send(ready["namesrv"], range(20)) == {"broker-a": 20}
+    below = psutil.Process(command.process.pid).children(recursive=True)
+    [master] = [process for process in below if _listens(process, http[0])]
+    master.suspend()
 
+    # Asked again until the master is heard no more.
     async def is_promoted() -> bool:
         code = await asyncio.to_thread(main, ["replica", "promote", "--http", http[1]])
         return code == 0
 
     await until(is_promoted)
-    await command.until_said("broker-a-0 serves")
+    master.resume()
     await _until_status(http[1], in_sync=[0, 1, 2], refusal="")
     end = (await _status(http[1]))["end"]
     for follower in (0, 2):
@@ -64,6 +72,11 @@ async def test_replicas_take_over_and_come_back(run: Run, tmp_path: Path) -> Non
     logs = [_log_bytes(tmp_path / "store" / str(number)) for number in range(3)]
     assert logs[0] == logs[1] == logs[2]
     assert any(logs[0])
+
+
+def _listens(process: psutil.Process, address: str) -> bool:
+    port = int(address.rpartition(":")[2])
+    return any(found.laddr.port == port for found in process.net_connections() if found.laddr)
 
 
 def _log_bytes(store: Path) -> bytes:

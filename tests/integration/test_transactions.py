@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from small_store import small_store
 
 from mailboat.broker.controller import BrokerController
-from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
+from mailboat.config import BrokerConfig, Settings
 from mailboat.disk import Disk, VolumeUsage
 from mailboat.disk.real import RealDisk
 from mailboat.model.message import MessageExt
@@ -175,13 +176,7 @@ def _settings(root: Path, store: dict[str, Any], **broker: Any) -> Settings:
     return Settings(
         role="broker",
         broker=BrokerConfig(listen_port=0, bind_address="127.0.0.1", **broker),
-        store=MessageStoreConfig(
-            store_path_root_dir=str(root),
-            mapped_file_size_commit_log=1 << 20,
-            max_hash_slot_num=1000,
-            max_index_num=1000,
-            **store,
-        ),
+        store=small_store(root, **store),
     )
 
 
@@ -190,7 +185,10 @@ async def _running(
     root: Path, *, flush: str = "ASYNC_FLUSH", disk: Disk | None = None, **broker: Any
 ) -> AsyncIterator[tuple[BrokerController, Producer]]:
     """Run a broker and a producer that is connected to it and no member yet."""
-    store = {"flush_disk_type": flush}
+    store: dict[str, Any] = {"flush_disk_type": flush}
+    if isinstance(disk, FillingDisk):
+        store |= {"disk_max_used_space_ratio": 75, "disk_space_clean_forcibly_ratio": 85}
+        store |= {"disk_space_warning_level_ratio": 90}
     settings = _settings(root, store, **(NO_CHECKS | broker))
     controller = BrokerController(settings, disk=disk)
     await controller.start()

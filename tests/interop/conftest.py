@@ -25,6 +25,7 @@ from interop_jars import CLIENT_LINES, InteropUnavailableError, client_classpath
 from interop_plays import MAILBOAT, Plays, wanted
 from interop_process import MailboatStandalone
 from interop_servers import JavaServer, start_java_broker, start_java_namesrv
+from java_pair import JavaPair
 from machine_halts import MachineHalts
 
 
@@ -98,6 +99,14 @@ def java_classpath() -> Callable[[str, str], str]:
             _unavailable(error)
 
     return class_path
+
+
+@pytest.fixture(params=CLIENT_LINES)
+def line(request: pytest.FixtureRequest, java_classpath: Callable[[str, str], str]) -> str:
+    """Name a release line whose client is there."""
+    name: str = request.param
+    java_classpath("client", name)
+    return name
 
 
 @pytest.fixture(scope="session")
@@ -184,6 +193,18 @@ def new_java_client(
     yield start
     for client in clients:
         client.close()
+
+
+@pytest.fixture
+def java_pair(
+    tmp_path: Path,
+    java_namesrv: Callable[[str], str],
+    java_broker: JavaBrokerFactory,
+    mailboat_standalone: MailboatFactory,
+    new_java_client: JavaClientFactory,
+) -> JavaPair:
+    """Return a Java master and a slave of ours that are not started."""
+    return JavaPair(tmp_path, java_namesrv, java_broker, mailboat_standalone, new_java_client)
 
 
 @pytest.fixture(scope="session")

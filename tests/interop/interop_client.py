@@ -17,6 +17,9 @@ from urllib.parse import urlencode
 from interop_jars import JVM_FLAGS, client_classpath, cpp_driver, cpp_package, go_driver, js_driver
 from interop_process import LineProcess
 
+User = tuple[str, str]
+"""Access key and secret key."""
+
 Event = dict[str, Any]
 
 _JVM = ["-Xms64m", "-Xmx512m", *JVM_FLAGS]
@@ -127,47 +130,61 @@ class DrivenClient:
         self._process.kill()
 
 
+def _credentials(user: User | None) -> dict[str, str]:
+    """Return the variables that tell a driver who signs."""
+    if user is None:
+        return {}
+    return {"INTEROP_ACCESS_KEY": user[0], "INTEROP_SECRET_KEY": user[1]}
+
+
 class GoClient(DrivenClient):
     """One process with producers and consumers of `rocketmq-client-go`."""
 
-    def __init__(self, namesrv: str, home: Path) -> None:
+    def __init__(self, namesrv: str, home: Path, user: User | None = None) -> None:
         """Build the driver when it is not built yet, and start it.
 
         Args:
             namesrv: address of the name server.
             home: folder of the output and of the offsets that broadcasting members keep.
+            user: who signs; None signs nothing.
         """
         super().__init__(
-            [str(go_driver()), namesrv], home / "client-go.out", env={"HOME": str(home)}
+            [str(go_driver()), namesrv],
+            home / "client-go.out",
+            env={"HOME": str(home)} | _credentials(user),
         )
 
 
 class CppClient(DrivenClient):
     """One process with a producer and consumers of the C++ client, by its Python wrapper."""
 
-    def __init__(self, namesrv: str, home: Path) -> None:
+    def __init__(self, namesrv: str, home: Path, user: User | None = None) -> None:
         """Start the driver.
 
         Args:
             namesrv: address of the name server.
             home: folder of the output, the logs and the offsets of broadcasting members.
+            user: who signs; None signs nothing.
         """
         env = {"HOME": str(home), "PYTHONPATH": str(cpp_package())}
+        env |= _credentials(user)
         super().__init__([*cpp_driver(), namesrv], home / "client-cpp.out", env=env)
 
 
 class JsClient(DrivenClient):
     """One process with a producer and consumers of the JavaScript client `ali-ons`."""
 
-    def __init__(self, namesrv: str, home: Path) -> None:
+    def __init__(self, namesrv: str, home: Path, user: User | None = None) -> None:
         """Start the driver.
 
         Args:
             namesrv: address of the name server.
             home: folder of the output and of the offsets of broadcasting members.
+            user: who signs; None signs nothing.
         """
         command = ["node", str(js_driver()), namesrv, str(home)]
-        super().__init__(command, home / "client-js.out", env={"HOME": str(home)})
+        env = {"HOME": str(home)} | _credentials(user)
+        super().__init__(command, home / "client-js.out", env=env)
 
 
 class JavaClient(DrivenClient):
@@ -182,6 +199,7 @@ class JavaClient(DrivenClient):
         launch: Sequence[str] = (),
         class_path: str | None = None,
         log_dir: Path | None = None,
+        properties: Mapping[str, object] | None = None,
     ) -> None:
         """Start the JVM and wait until it reads commands.
 
@@ -192,6 +210,7 @@ class JavaClient(DrivenClient):
             launch: command that runs the JVM elsewhere, such as `kubectl exec -i POD --`.
             class_path: class path there; by default that of this machine.
             log_dir: folder of the output on this machine; by default `home`.
+            properties: system properties beside those.
         """
         self.line = line
         log_dir = log_dir or home
@@ -209,6 +228,7 @@ class JavaClient(DrivenClient):
                 "com.rocketmq.remoting.client.connect.timeout",
             ):
                 options.append(f"-D{name}={_PATIENCE_MS}")
+        options += [f"-D{name}={value}" for name, value in (properties or {}).items()]
         class_path = class_path or client_classpath(line)
         command = [*launch, "java", *_JVM, *options, "-cp", class_path]
         super().__init__(

@@ -180,7 +180,8 @@ class MailboatStandalone:
         """Remember what to start; `config` holds RocketMQ configuration keys."""
         self._data_dir = data_dir
         self._log_file = log_file
-        self._config = dict(config)
+        # Files of 64 MiB: each is reserved on the disk as a whole.
+        self._config = {"mappedFileSizeCommitLog": 1 << 26, **config}
         self._ports = {"namesrv": "0", "broker": str(broker_port), "http": "0"}
         self._process: LineProcess | None = None
         self._ready: ReadyLine | None = None

@@ -28,7 +28,9 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def ask(address: str, code: int, fields: Mapping[str, object] | None = None) -> Answer:
+def ask(
+    address: str, code: int, fields: Mapping[str, object] | None = None, body: bytes = b""
+) -> Answer:
     """Send one request on a connection of its own and return the answer."""
     head = {
         "code": code,
@@ -41,7 +43,9 @@ def ask(address: str, code: int, fields: Mapping[str, object] | None = None) -> 
     header = json.dumps(head).encode()
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=_TIMEOUT_S) as connection:
-        connection.sendall(struct.pack(">II", len(header) + 4, len(header)) + header)
+        connection.sendall(
+            struct.pack(">II", len(header) + 4 + len(body), len(header)) + header + body
+        )
         with connection.makefile("rb") as answer:
             length, header_length = struct.unpack(">II", answer.read(8))
             found = json.loads(answer.read(header_length & 0xFFFFFF))
@@ -64,27 +68,42 @@ def topic_names(address: str) -> set[str]:
     return set(json.loads(ask(address, _TOPICS).body)["topicConfigTable"])
 
 
+def group_offsets(address: str, topic: str, group: str) -> dict[int, int]:
+    """Return how far a group has read a topic, by queue, as a broker tells its slaves."""
+    table = _bare_keys(ask(address, _OFFSETS).body)["offsetTable"]
+    return {int(queue): read for queue, read in table.get(f"{topic}@{group}", {}).items()}
+
+
 def has_group_offset(address: str, topic: str, group: str, queue_offset: int) -> bool:
     """Tell whether a broker knows a group, and that it has read a topic up to an offset."""
-    groups, offsets = (ask(address, code).body.decode() for code in (_GROUPS, _OFFSETS))
-    # Java writes the queue, an integer, without quotes.
-    table = json.loads(re.sub(r"([{,])(\d+):", r'\1"\2":', offsets))["offsetTable"]
-    read = table.get(f"{topic}@{group}", {})
+    groups = ask(address, _GROUPS).body.decode()
+    read = group_offsets(address, topic, group)
     return group in groups and set(read.values()) == {queue_offset}
 
 
 def brokers_of(namesrv: str, name: str) -> dict[int, str]:
     """Return the addresses of a group of brokers at a name server, by brokerId."""
-    # Java writes the brokerId, an integer, without quotes.
-    text = re.sub(r"([{,])(\d+):", r'\1"\2":', ask(namesrv, _CLUSTER).body.decode())
-    group = json.loads(text)["brokerAddrTable"].get(name, {"brokerAddrs": {}})
+    group = _bare_keys(ask(namesrv, _CLUSTER).body)["brokerAddrTable"].get(
+        name, {"brokerAddrs": {}}
+    )
     return {int(number): address for number, address in group["brokerAddrs"].items()}
+
+
+def _bare_keys(body: bytes) -> Any:
+    """Read JSON in which Java has written integers as keys without quotes."""
+    return json.loads(re.sub(r"([{,])(\d+):", r'\1"\2":', body.decode()))
+
+
+def queue_end(address: str, topic: str, queue_id: int) -> int:
+    """Return the queue offset behind the last message that a broker shows of a queue."""
+    answer = ask(address, _MAX_OFFSET, {"topic": topic, "queueId": queue_id})
+    return int(answer.fields["offset"])
 
 
 def queue_records(address: str, topic: str, queue_id: int) -> bytes:
     """Return all records of a queue, as a broker sends them to a consumer."""
     place = {"topic": topic, "queueId": queue_id}
-    end = int(ask(address, _MAX_OFFSET, place).fields["offset"])
+    end = queue_end(address, topic, queue_id)
     pieces, at = [], 0
     while at < end:
         fields = place | {

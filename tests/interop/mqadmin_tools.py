@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -57,15 +58,21 @@ class Printed:
 class MqAdmin:
     """mqadmin of one release line, for one name server."""
 
-    def __init__(self, line: str, namesrv: str, home: Path) -> None:
-        """Start the JVM and wait until it takes commands."""
+    def __init__(
+        self,
+        line: str,
+        namesrv: str,
+        home: Path,
+        more_properties: Mapping[str, object] | None = None,
+    ) -> None:
+        """Start the JVM with some more system properties and wait until it takes commands."""
         self.namesrv = namesrv
         self._answers: SimpleQueue[str] = SimpleQueue()
         (home / "conf").mkdir(parents=True, exist_ok=True)
         logback = '<configuration><root level="OFF"/></configuration>\n'
         (home / "conf" / "logback_tools.xml").write_text(logback)
         (home / "tmp").mkdir(exist_ok=True)
-        properties = {
+        properties: dict[str, object] = {
             "user.home": home,
             "java.io.tmpdir": home / "tmp",
             "rocketmq.home.dir": home,
@@ -74,6 +81,7 @@ class MqAdmin:
             "rocketmq.client.logRoot": home / "logs",
             "com.rocketmq.sendMessageWithVIPChannel": "false",
         }
+        properties |= more_properties or {}
         defines = [f"-D{name}={value}" for name, value in properties.items()]
         self._process = LineProcess(
             # Some commands leave files where they were started.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -76,6 +77,41 @@ async def test_numbers_follow_the_master(
         await nodes.promote(0)
         route = await _until_numbers(namesrv, topic, {0: first})
         assert route.queue_datas[0].write_queue_nums == 3
+
+
+@pytest.mark.parametrize("line", SERVER_LINES)
+async def test_who_begins_empty_takes_no_route(
+    line: str, java_namesrv: Callable[[str], str], tmp_path: Path
+) -> None:
+    """A replica 0 without a store, in the place of one that was replaced, is nobody's master.
+
+    RocketMQ's 4.9 would lead clients to whoever registers as 0 last, for up to 30 s.
+    """
+    namesrv = await asyncio.to_thread(java_namesrv, line)
+    topic = f"kept-{line.replace('.', '-')}"
+    async with ReplicaNodes(tmp_path, 2, {"namesrvAddr": namesrv}) as nodes:
+        await nodes.in_sync()
+        await administration.update_topic(nodes.broker(0), TopicConfig(topic, 3, 3, perm=6))
+        await nodes.switch(1)
+        first, second = f"127.0.0.1:{nodes.ports(0)[0]}", nodes.broker(1).address
+        await _until_numbers(namesrv, topic, {0: second})
+        await asyncio.to_thread(shutil.rmtree, tmp_path / "replica-0")
+        masters: set[str | None] = set()
+
+        async def watch() -> None:
+            while True:
+                route = await _route(namesrv, topic)
+                [broker] = [data for data in route.broker_datas if data.broker_name == "broker-a"]
+                masters.add(broker.broker_addrs.get(0))
+                if broker.broker_addrs.get(1) == first:
+                    return
+
+        watching = asyncio.create_task(watch())
+        await nodes.start(0)
+        async with asyncio.timeout(40):
+            await watching
+        await nodes.in_sync()
+        assert masters == {second}
 
 
 @pytest.mark.parametrize("line", ["4.9.8", "5.5.0"])

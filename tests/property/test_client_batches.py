@@ -63,7 +63,7 @@ class OneBroker:
         )
         # The short way wakes a queue once a round, the long way for each batch.
         self.arrivals: dict[tuple[str, int], int] = {}
-        self.store.on_arrival = lambda queues: self.arrivals.update(
+        self.store.dispatch.on_arrival = lambda queues: self.arrivals.update(
             {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
         )
         self.processor = SendMessageProcessor(context, flush)

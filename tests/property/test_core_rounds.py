@@ -240,6 +240,7 @@ class WithCore(OneBroker):
             holds_answers=self.store.is_sync_flush,
             max_body_bytes=MAX_BODY_BYTES,
             delays_ms=self.schedule.levels.delays_ms,
+            is_guarded=False,
         )
         self.schedule.restorer = self
         self.restored = 0

@@ -33,6 +33,10 @@ class NotedTransport(asyncio.Transport):
         assert not self.is_closed
         self.written += bytes(data)
 
+    def get_write_buffer_size(self) -> int:
+        """Return 0: the peer reads at once."""
+        return 0
+
     def is_closing(self) -> bool:
         """Whether it was closed."""
         return self.is_closed

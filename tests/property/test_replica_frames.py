@@ -2,6 +2,7 @@
 
 import contextlib
 import zlib
+from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -16,50 +17,39 @@ from mailboat.replication.frames import (
     Ask,
     Beat,
     Data,
+    Fetch,
+    Fetched,
     Hello,
     Refused,
     TakeOver,
     Welcome,
 )
-from mailboat.replication.wire import PREFIX_BYTES, Decoder, Message, Open, Proof, encode
+from mailboat.replication.wire import PREFIX_BYTES, Bulk, Decoder, Message, Open, Proof, encode
 
 _INT = st.integers(-1, 2**56)
 _COUNT = st.integers(0, 2**56)
 _TEXT = st.text(max_size=20)
-_EPOCHS = st.lists(st.builds(EpochStart, _COUNT, _COUNT), max_size=5).map(tuple)
+_EPOCHS = st.lists(st.builds(EpochStart, _COUNT, _COUNT), min_size=1, max_size=5).map(tuple)
+_VALUES: Any = {int: _INT, str: _TEXT, dict[int, str]: st.dictionaries(_INT, _TEXT, max_size=3)}
 _MESSAGES: st.SearchStrategy[Message] = st.one_of(
     st.builds(Proof, st.binary(max_size=40)),
-    st.builds(
-        Open,
-        _TEXT,
-        _TEXT,
-        _INT,
-        _TEXT,
-        _TEXT,
-        _TEXT,
-        _TEXT,
-        st.dictionaries(_INT, _TEXT, max_size=3),
-        _INT,
-        _INT,
-        _INT,
-        _TEXT,
-        _TEXT,
-        _INT,
-    ),
+    st.builds(Open, **{field.name: _VALUES[field.type] for field in fields(Open)}),
     st.builds(Hello, _INT, _INT, _TEXT),
     st.builds(Welcome, _INT, _TEXT, _INT, _EPOCHS, _INT, _INT, _INT),
     st.builds(Refused, _INT),
-    st.builds(Data, _INT, _INT, _INT, _INT, st.binary(max_size=300)),
+    st.builds(Data, _INT, _INT, _INT, _INT, _INT, st.binary(max_size=300)),
     st.builds(Beat, _INT, _INT, _INT, _INT, _INT, st.booleans(), st.booleans()),
     st.builds(Ack, _INT, _INT, _INT, _INT, st.booleans()),
     st.builds(Ask, _INT, _INT, _INT),
     st.builds(TakeOver, _INT, _INT),
+    st.builds(Fetch, _INT, _TEXT, _EPOCHS, _INT, _INT, _INT),
+    st.builds(Fetched, _INT, _INT, _INT, _TEXT, st.binary(max_size=300)),
     st.builds(Answer, _INT, _INT, _INT, _INT, _INT, *[st.booleans()] * 3),
 )
 
 
 def _bytes(message: Message) -> bytes:
-    records: Any = message.records if isinstance(message, Data) else b""
+    records: Any = message.records if isinstance(message, Bulk) else b""
     return encode(message) + bytes(records)
 
 
@@ -117,6 +107,7 @@ def test_a_head_of_other_values_is_refused(message: Message, head: bytes) -> Non
         Ack(1, 8, 2**62, 0, True),
         Welcome(1, "", 8, (EpochStart(8, -1),), 0, 0, 0),
         Welcome(1, "", 8, (EpochStart(2**60, 0),), 0, 0, 0),
+        Fetch(1, "", (EpochStart(8, -1),), 0, 0, 1),
     ],
 )
 def test_numbers_beyond_all_measure_are_refused(message: Message) -> None:

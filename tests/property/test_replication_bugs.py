@@ -198,6 +198,17 @@ def _no_answer_is_failed(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Leading, "lease_written", failed)
 
 
+def _refused_takes_all_back(patch: pytest.MonkeyPatch) -> None:
+    """Whoever may not write the lease leads on, though it gave that up before, unanswered."""
+    written = Leading.lease_written
+
+    def refused(self: Leading, request: int, outcome: Outcome, lease: Lease | None) -> None:
+        self._may_have_ended = False
+        written(self, request, outcome, lease)
+
+    patch.setattr(Leading, "lease_written", refused)
+
+
 def _epoch_is_noted_late(patch: pytest.MonkeyPatch) -> None:
     """A leader opens before its epoch is durable (5)."""
     lead = Replica.lead
@@ -353,6 +364,7 @@ _BUGS: list[tuple[Plant, bool]] = [
     (_confirms_what_it_lacks, False),
     (_dropped_counts_no_more, False),
     (_no_answer_is_failed, False),
+    (_refused_takes_all_back, False),
     (_epoch_is_noted_late, False),
     (_cuts_to_confirmed, False),
     (_compares_newest_epoch_alone, False),

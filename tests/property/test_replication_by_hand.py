@@ -30,7 +30,7 @@ _LIFE_OF_A_BUG_S = 40.0
 def test_nothing_acknowledged_is_lost(part: int) -> None:
     """Whoever is promoted, whenever, and whatever fails, all invariants hold."""
     lives = -(-_LIVES // _PARTS)
-    acknowledged = leaders = losses = 0
+    acknowledged = leaders = losses = handovers = 0
     for seed in range(part * lives, (part + 1) * lives):
         # Some are long enough for volumes to be replaced, and become whole again.
         life_s = 40.0 if seed % 23 == 0 else 8.0
@@ -38,8 +38,10 @@ def test_nothing_acknowledged_is_lost(part: int) -> None:
         acknowledged += group.acknowledged_end
         leaders += group.leaders
         losses += group.losses
+        handovers += group.handovers
     assert acknowledged > 20 * lives
     assert leaders > 1.5 * lives
+    assert handovers > lives / 10
     # Where so many lose power at once that nobody can know what was confirmed.
     assert losses < lives / 4
 
@@ -54,6 +56,19 @@ def test_a_new_group_begins_by_itself() -> None:
     assert first.leaders == 1
     assert first.promotions == 0
     assert first.confirmed == second.confirmed
+
+
+def test_a_leader_hands_over() -> None:
+    """The one that is named leads soon, without a person, and the former leader follows."""
+    group = HandGroup(4)
+    group.has_faults = False
+    group.live(5.0)
+    before = group.acknowledged_end
+    group.hand_over(2)
+    group.live(8.0)
+    assert (group.leaders, group.handovers, group.promotions) == (2, 1, 0)
+    assert group.acknowledged_end > before + 5
+    assert group.leading() == [2]
 
 
 def test_a_leader_of_one_copy_goes_on_alone() -> None:

@@ -6,6 +6,7 @@ One module, because one Spark session serves all of it.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -59,6 +60,27 @@ def rows_of(spark, folder: Path):
 def expected(queue_ids, first, end):
     """Return the rows of `numbered` messages."""
     return [(q, n, b"%d-%d" % (q, n)) for q in queue_ids for n in range(first, end)]
+
+
+def test_a_secret_is_nowhere_that_a_query_leaves_or_shows(spark, cluster, topic, tmp_path, caplog):
+    """Neither plans nor checkpoint, output, progress or log hold it; workers sign with it."""
+    cluster.fill(topic, queues=1, per_queue=10)
+    secret = "s3cret-of-alice"
+    access = {"accessKey": "alice", "secretKey": secret, "groupId": f"{topic}-group"}
+    # At DEBUG py4j tells of every call that makes a query.
+    with caplog.at_level(logging.INFO):
+        frame = reader(spark, cluster, topic, **access).load()
+        query = run_to_parquet(frame, tmp_path)
+    batch = spark.read.format("mailboat").options(
+        namesrv=cluster.namesrv, subscribe=topic, accessKey="alice", secretKey=secret
+    )
+    plans = [each._jdf.queryExecution().toString() for each in (frame, batch.load())]
+    assert rows_of(spark, tmp_path) == expected([0], 0, 10)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert any("checkpoint" in str(path) for path in files)
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []
+    shown = [*plans, str(query.recentProgress), str(query.lastProgress), caplog.text]
+    assert [text for text in shown if secret in text] == []
 
 
 def test_a_query_goes_on_where_it_stopped(spark, cluster, topic, tmp_path):

@@ -4,6 +4,7 @@
       ConfigError                         a setting is wrong (exit code 3)
       IllegalMessageError                 a message or a name breaks a limit; nothing is sent
         FilterSyntaxError                 a filter expression is wrong
+      IllegalUserError                    a user, or a rule of one, is wrong; nothing has changed
       StoreError                          the store cannot do what was asked
         CorruptRecordError                bytes that fail their checks
         DamagedStoreError                 the directory cannot be opened as it is (exit code 4)
@@ -55,6 +56,10 @@ class IllegalMessageError(MailboatError):
 
 class FilterSyntaxError(IllegalMessageError):
     """A filter expression is wrong; the text says where and why."""
+
+
+class IllegalUserError(MailboatError):
+    """A user or one of its rules is wrong; nothing has changed."""
 
 
 class StoreError(MailboatError):

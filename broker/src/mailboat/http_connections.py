@@ -7,15 +7,21 @@ sees every byte and, through a middleware, when a request begins and ends. What 
 closed; when there are too many connections, the newest takes the place of the one whose peer keeps
 us waiting longest, so that a probe is answered whatever others do. Whoever waits for us is left
 alone.
+
+Nor has it one for the work that a read makes: 256 KiB of chunks of one byte each, or of what is no
+HTTP at all, keep the event loop for tenths of a second, and uvloop reads 32 times that on. So large
+reads are handed on in slices, and after some milliseconds others have their turn.
 """
 
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 HEADERS_S: Final = 10.0
 """From the first byte of a request, or the accept, to the end of its headers."""
@@ -26,14 +32,38 @@ BODY_S: Final = 30.0
 ANSWER_S: Final = 30.0
 """How long an answer may stay unread."""
 
+READ_BUFFER_BYTES: Final = 16_384
+"""What aiohttp is to keep of a body: it takes one chunk for each 16 of them in one go."""
+
 _BACKLOG: Final = 128
 _SWEEP_S: Final = 0.5
 _STEPS: Final = 64
 _COMPLAINT_INTERVAL_S: Final = 60.0
+# The worst that a slice can hold costs a few milliseconds.
+_SLICE_BYTES: Final = 4_096
+# What all connections may take of a round of the loop.
+_ROUND_S: Final = 0.005
 
 _log = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+MakeProtocol = Callable[[], asyncio.Protocol]
+
+
+def request_logger(name: str) -> logging.Logger:
+    """Return the logger of that name, for what happens below the handlers of a server."""
+    found = logging.getLogger(name)
+    if _hide_malformed not in found.filters:
+        found.addFilter(_hide_malformed)
+    return found
+
+
+def _hide_malformed(record: logging.LogRecord) -> bool:
+    """Drop the traceback that aiohttp logs when a peer does not speak HTTP; it gets a 400.
+
+    It has what was sent, which may be a secret, and strangers could fill the log with it.
+    """
+    return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 class HttpConnections:
@@ -49,11 +79,19 @@ class HttpConnections:
         self._timer: asyncio.TimerHandle | None = None
         self._complained_s = -_COMPLAINT_INTERVAL_S
         self._suppressed = 0
+        self._to_hand_on: deque[_Guard] = deque()
+        self._is_turn_due = False
 
-    async def listen(self, runner: web.AppRunner, **where: Any) -> asyncio.Server:
+    async def listen(
+        self,
+        runner: web.AppRunner,
+        through: Callable[[MakeProtocol], MakeProtocol] | None = None,
+        **where: Any,
+    ) -> asyncio.Server:
         """Serve a runner's application; `where` is a `sock`, or `host` and `port`.
 
-        Whoever stops closes what is returned, then cleans the runner up.
+        What connects comes in `through` another protocol, such as that of TLS. Whoever stops closes
+        what is returned, then cleans the runner up.
 
         Raises:
             OSError: the port is taken or not allowed.
@@ -61,8 +99,12 @@ class HttpConnections:
         await runner.setup()
         server = runner.server
         assert server is not None
+
+        def make() -> asyncio.Protocol:
+            return self.protocol(server())
+
         return await asyncio.get_running_loop().create_server(
-            lambda: self.protocol(server()), backlog=_BACKLOG, **where
+            make if through is None else through(make), backlog=_BACKLOG, **where
         )
 
     def __len__(self) -> int:
@@ -129,6 +171,27 @@ class HttpConnections:
             largest = max(self._open.values(), key=lambda guard: guard.kept_bytes())
             largest.drop(f"more than {self._most_bytes} bytes of requests and answers are kept")
 
+    def hand_on_in_turn(self, guard: "_Guard") -> None:
+        """Have what a connection has read handed on soon, a slice at a time."""
+        self._to_hand_on.append(guard)
+        self._be_due()
+
+    def _be_due(self) -> None:
+        if self._to_hand_on and not self._is_turn_due:
+            self._is_turn_due = True
+            asyncio.get_running_loop().call_soon(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._is_turn_due = False
+        ends_s = time.monotonic() + _ROUND_S
+        try:
+            while self._to_hand_on and time.monotonic() < ends_s:
+                guard = self._to_hand_on.popleft()
+                if guard.hand_on():
+                    self._to_hand_on.append(guard)
+        finally:
+            self._be_due()
+
     def _arm(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
@@ -136,6 +199,23 @@ class HttpConnections:
         self._arm()
         for guard in list(self._open.values()):
             guard.sweep()
+
+
+class _PacedTransport:
+    """A transport as aiohttp's protocol has it: whether it is read its guard decides as well."""
+
+    def __init__(self, transport: asyncio.Transport, guard: "_Guard") -> None:
+        self._transport = transport
+        self._guard = guard
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def pause_reading(self) -> None:
+        self._guard.handler_reads(False)
+
+    def resume_reading(self) -> None:
+        self._guard.handler_reads(True)
 
 
 class _Guard(asyncio.Protocol):
@@ -147,6 +227,9 @@ class _Guard(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._request: web.Request | None = None
         self._arrived_bytes = 0
+        self._unhanded = memoryview(b"")
+        self._handler_reads = True
+        self._is_paused = self._is_waiting = False
         # Since when the peer keeps us waiting, by what it owes; an idle connection owes nothing.
         self._since_s = time.monotonic()
         self._owes_headers = True
@@ -197,7 +280,8 @@ class _Guard(asyncio.Protocol):
         # uvloop's transports are no subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         if self._owner.admit(self):
-            self.handler.connection_made(transport)
+            paced = cast(asyncio.Transport, _PacedTransport(self._transport, self))
+            self.handler.connection_made(paced)
         else:
             self._transport.abort()
             self._transport = None
@@ -211,8 +295,50 @@ class _Guard(asyncio.Protocol):
         if self._request is None and not self._owes_headers and not self._unsent_bytes():
             self._owes_headers = True
             self._since_s = time.monotonic()
-        if self._owner.is_open(self):
+        if not self._owner.is_open(self):
+            return
+        if len(data) <= _SLICE_BYTES and self._handler_reads and not self._unhanded:
             self.handler.data_received(data)
+            return
+        self._unhanded = memoryview(bytes(self._unhanded) + data)
+        self._hand_on_later()
+
+    def hand_on(self) -> bool:
+        """Hand a slice of what was read on; tell whether there is more to hand on."""
+        transport = self._transport
+        if transport is not None and self._handler_reads and self._owner.is_open(self):
+            part, self._unhanded = self._unhanded[:_SLICE_BYTES], self._unhanded[_SLICE_BYTES:]
+            try:
+                self.handler.data_received(bytes(part))
+            except BaseException:
+                transport.abort()  # As the loop does where its own call fails.
+                raise
+        self._is_waiting = bool(self._unhanded) and self._handler_reads
+        self._read_or_wait()
+        return self._is_waiting
+
+    def handler_reads(self, does_so: bool) -> None:
+        """Take note of whether aiohttp's protocol wants to be handed anything."""
+        self._handler_reads = does_so
+        self._hand_on_later()
+
+    def _hand_on_later(self) -> None:
+        if self._unhanded and self._handler_reads and not self._is_waiting:
+            self._is_waiting = True
+            self._owner.hand_on_in_turn(self)
+        self._read_or_wait()
+
+    def _read_or_wait(self) -> None:
+        """Read on once everything is handed on."""
+        transport = self._transport
+        is_paused = bool(self._unhanded) or not self._handler_reads
+        if transport is None or transport.is_closing() or is_paused == self._is_paused:
+            return
+        self._is_paused = is_paused
+        if is_paused:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
 
     def eof_received(self) -> bool | None:
         """Hand the end of the peer's bytes on."""
@@ -232,6 +358,7 @@ class _Guard(asyncio.Protocol):
             return
         self._owner.discard(self)
         self._transport = None
+        self._unhanded = memoryview(b"")
         self.handler.connection_lost(exc)
 
     def _unsent_bytes(self) -> int:

@@ -18,10 +18,13 @@ from mailboat.config import Settings
 from mailboat.disk.descriptors import raise_descriptor_limit
 from mailboat.errors import MailboatError
 from mailboat.namesrv.controller import NamesrvController
+from mailboat.security.configured_users import inner_credentials, with_inner_user
 from mailboat.web.context import WebContext
+from mailboat.web.tokens import check_token_file
 
 if TYPE_CHECKING:
     from mailboat.broker.controller import BrokerController
+    from mailboat.security.directory import Directory
     from mailboat.web.server import WebServer
 
 HTTP_AFTER_S: Final = 0.3
@@ -37,12 +40,22 @@ class Node:
 
     def __init__(self, settings: Settings) -> None:
         """Prepare a process; nothing is opened before `start`."""
+        self._own_user: str | None = None
+        if settings.role == "standalone":
+            # Its broker registers at its own name server.
+            security = with_inner_user(settings.security)
+            if security is not settings.security:
+                # Nobody else can sign as this one.
+                self._own_user = own.access_key if (own := inner_credentials(security)) else None
+            settings = dataclasses.replace(settings, security=security)
         self._settings = settings
         self._context = WebContext(settings)
         self._http_socket: socket.socket | None = None
         self._http_address: str | None = None
         self._web: asyncio.Task[WebServer] | None = None
         self._broker_change = asyncio.Lock()
+        self._users: Directory | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def namesrv(self) -> NamesrvController | None:
@@ -58,6 +71,7 @@ class Node:
         """Start every part; on return clients are served, and HTTP is or soon will be.
 
         Raises:
+            ConfigError: a file of TLS cannot be used; nothing is left open.
             OSError: a port or the data directory cannot be used; nothing is left open.
             StoreError: the store cannot be opened; nothing is left open.
         """
@@ -78,7 +92,8 @@ class Node:
             if self.broker.replicas is not None and self.broker.replicas.address:
                 found["replicas"] = self.broker.replicas.address
         if self._http_address is not None:
-            found["http"] = self._http_address
+            is_tls = self._settings.tls.http_mode != "disabled"
+            found["https" if is_tls else "http"] = self._http_address
         return found
 
     async def wait_http(self) -> None:
@@ -99,6 +114,8 @@ class Node:
             watches.add(asyncio.create_task(self._broker_failed()))
         if self._web is not None:
             watches.add(asyncio.create_task(_failed_start(self._web)))
+        if self._looking is not None:
+            watches.add(asyncio.create_task(_failed_look(self._looking)))
         try:
             done, _ = await asyncio.wait(watches, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -163,18 +180,48 @@ class Node:
             if self.namesrv is not None:
                 await self.namesrv.shutdown()
             await self._end_http()
+            if self._looking is not None:
+                self._looking.cancel()
+                await asyncio.wait({self._looking})
 
     async def _start(self) -> None:
         raise_descriptor_limit()
         self._bind_http()
+        if self._http_socket is not None and self._settings.security.http_token_file:
+            # HTTP begins once clients are served; a wrong file is told before that.
+            await asyncio.to_thread(check_token_file, self._settings.security.http_token_file)
+        if self._settings.security.is_guarded:
+            self._users = self._context.users = await self._open_users()
+            self._looking = asyncio.create_task(_look_for_users(self._users))
         if self._settings.role != "broker":
-            namesrv = NamesrvController(self._settings)
+            namesrv = NamesrvController(self._settings, users=self._users)
             await namesrv.start()
             self._context.namesrv = namesrv
         if self._settings.role != "namesrv":
             await self._start_broker()
         self._context.phase = "serving"
         self._serve_http()
+
+    async def _open_users(self) -> "Directory":
+        """Read who there is, for all parts of the process.
+
+        Raises:
+            ConfigError: a setting or a file with users cannot be taken.
+            DamagedStoreError: the file of users that requests made cannot be.
+        """
+        from mailboat.disk.real import RealDisk
+        from mailboat.security.directory import Directory, no_user
+        from mailboat.store.layout import store_paths
+
+        settings = self._settings
+        made_path = None
+        if settings.role != "namesrv":
+            made_path = store_paths(str(settings.store.root_dir)).users
+        users = Directory(settings.security, RealDisk(), made_path)
+        await asyncio.to_thread(users.load)
+        if users.records.keys() == {self._own_user}:
+            raise no_user()
+        return users
 
     async def _start_broker(self) -> None:
         settings = self._settings
@@ -187,7 +234,8 @@ class Node:
         # The broker is the larger half of the program; a name server does without it.
         from mailboat.broker.controller import BrokerController
 
-        self._context.broker = BrokerController(settings)
+        own = "" if self.namesrv is None else self._namesrv_address(self.namesrv)
+        self._context.broker = BrokerController(settings, own_name_server=own, users=self._users)
         start = asyncio.create_task(self._context.broker.start())
         try:
             await asyncio.wait({start}, timeout=HTTP_AFTER_S)
@@ -222,6 +270,24 @@ class Node:
                 await self._web.result().close()
         if self._http_socket is not None:
             self._http_socket.close()
+
+
+async def _look_for_users(users: "Directory") -> None:
+    """Read files of users again when they change."""
+    from mailboat.security.directory import LOOK_PERIOD_S
+
+    while True:
+        await asyncio.sleep(LOOK_PERIOD_S)
+        await asyncio.to_thread(users.look)
+        users.refresh()
+
+
+async def _failed_look(looking: asyncio.Task[None]) -> str:
+    """Return why changes of users are not seen any more: who was shut out would stay."""
+    await asyncio.wait({looking})
+    if looking.cancelled():
+        return "files of users are not looked at any more"
+    return f"files of users are not looked at any more: {looking.exception()!r}"
 
 
 async def _start_web(context: WebContext, listening: socket.socket) -> "WebServer":

@@ -6,6 +6,7 @@
 
 use crate::binary;
 use crate::frame::Frame;
+use crate::grants::SignedFields;
 use crate::json::{Cursor, Text, Value, integer};
 
 const SEND: i64 = 10;
@@ -86,28 +87,60 @@ struct Fields<'a> {
     long_broker_name: Option<Value<'a>>,
 }
 
-/// Reads the header of a frame; none for one that is not a plain send.
-#[must_use]
-pub fn read<'a>(frame: &Frame<'a>) -> Option<SendHeader<'a>> {
-    if frame.is_binary {
-        read_binary(frame.header)
-    } else {
-        read_json(frame.header)
+/// Gets every field of a header, as it is written.
+trait Collect<'a> {
+    /// Takes a field; none where it is one that only others can read.
+    fn put(&mut self, name: &'a [u8], value: Value<'a>) -> Option<()>;
+}
+
+impl<'a> Collect<'a> for () {
+    fn put(&mut self, _name: &'a [u8], _value: Value<'a>) -> Option<()> {
+        Some(())
     }
 }
 
-fn read_binary(header: &[u8]) -> Option<SendHeader<'_>> {
+impl<'a> Collect<'a> for SignedFields<'a> {
+    fn put(&mut self, name: &'a [u8], value: Value<'a>) -> Option<()> {
+        self.add(name, value)
+    }
+}
+
+/// Reads the header of a frame; none for one that is not a plain send.
+#[must_use]
+pub fn read<'a>(frame: &Frame<'a>) -> Option<SendHeader<'a>> {
+    read_any(frame, &mut ())
+}
+
+/// Reads the header of a frame and what may be signed of it; none for one that is not a plain send,
+/// or has a field that is no text.
+#[must_use]
+pub fn read_signed<'a>(frame: &Frame<'a>) -> Option<(SendHeader<'a>, SignedFields<'a>)> {
+    let mut fields = SignedFields::default();
+    Some((read_any(frame, &mut fields)?, fields))
+}
+
+fn read_any<'a>(frame: &Frame<'a>, all: &mut impl Collect<'a>) -> Option<SendHeader<'a>> {
+    if frame.is_binary {
+        read_binary(frame.header, all)
+    } else {
+        read_json(frame.header, all)
+    }
+}
+
+fn read_binary<'a>(header: &'a [u8], all: &mut impl Collect<'a>) -> Option<SendHeader<'a>> {
     let mut header = binary::Header::read(header)?;
     let mut fields = Fields::default();
     while let Some((name, raw)) = header.field()? {
         let has_escapes = false;
-        fields.add(name, Value::Text(Text { raw, has_escapes }))?;
+        let value = Value::Text(Text { raw, has_escapes });
+        all.put(name, value)?;
+        fields.add(name, value)?;
     }
     let numbers = [header.code.into(), header.flag, header.opaque];
     fields.into_header(true, numbers.map(i64::from))
 }
 
-fn read_json(header: &[u8]) -> Option<SendHeader<'_>> {
+fn read_json<'a>(header: &'a [u8], all: &mut impl Collect<'a>) -> Option<SendHeader<'a>> {
     std::str::from_utf8(header).ok()?;
     let mut cursor = Cursor::new(header);
     cursor.pass(b'{')?;
@@ -125,7 +158,7 @@ fn read_json(header: &[u8]) -> Option<SendHeader<'_>> {
             b"opaque" => 2,
             b"version" => 3,
             b"extFields" => {
-                if fields.replace(read_fields(&mut cursor)?).is_some() {
+                if fields.replace(read_fields(&mut cursor, all)?).is_some() {
                     return None;
                 }
                 continue;
@@ -148,7 +181,7 @@ fn read_json(header: &[u8]) -> Option<SendHeader<'_>> {
     fields?.into_header(false, [code?, flag.unwrap_or(0), opaque.unwrap_or(0)])
 }
 
-fn read_fields<'a>(cursor: &mut Cursor<'a>) -> Option<Fields<'a>> {
+fn read_fields<'a>(cursor: &mut Cursor<'a>, all: &mut impl Collect<'a>) -> Option<Fields<'a>> {
     cursor.pass(b'{')?;
     let mut fields = Fields::default();
     let mut is_first = true;
@@ -157,7 +190,9 @@ fn read_fields<'a>(cursor: &mut Cursor<'a>) -> Option<Fields<'a>> {
         if name.has_escapes {
             return None;
         }
-        fields.add(name.raw, cursor.value()?)?;
+        let value = cursor.value()?;
+        all.put(name.raw, value)?;
+        fields.add(name.raw, value)?;
     }
     Some(fields)
 }
@@ -295,12 +330,12 @@ mod tests {
 
     #[test]
     fn both_forms_are_read() {
-        let header = read_json(SHORT.as_bytes()).expect("a send");
+        let header = read_json(SHORT.as_bytes(), &mut ()).expect("a send");
         assert_eq!((header.opaque, header.queue_id, header.flag), (-7, 2, -3));
         assert_eq!((header.topic, header.is_batch), (&b"T"[..], false));
         assert_eq!(header.properties.raw, br"k\u0001v");
         assert_eq!(header.broker_name, Some(&b"broker-a"[..]));
-        let header = read_json(LONG.as_bytes()).expect("a send");
+        let header = read_json(LONG.as_bytes(), &mut ()).expect("a send");
         assert!(header.is_oneway && header.is_batch);
         assert_eq!(header.born_timestamp_ms, 1_700_000_000_000);
         assert_eq!((header.reconsume_times, header.broker_name), (0, None));
@@ -330,17 +365,20 @@ mod tests {
         ] {
             let changed = SHORT.replacen(from, to, 1);
             assert_ne!(changed, SHORT);
-            assert_eq!(read_json(changed.as_bytes()), None, "{to}");
+            assert_eq!(read_json(changed.as_bytes(), &mut ()), None, "{to}");
         }
-        assert_eq!(read_json(&[SHORT.as_bytes(), b"x"].concat()), None);
-        assert_eq!(read_json(&SHORT.as_bytes()[..SHORT.len() - 1]), None);
+        assert_eq!(read_json(&[SHORT.as_bytes(), b"x"].concat(), &mut ()), None);
+        assert_eq!(
+            read_json(&SHORT.as_bytes()[..SHORT.len() - 1], &mut ()),
+            None
+        );
         let mut bytes = SHORT.replace("JAVA", "J__A").into_bytes();
         let at = bytes
             .windows(2)
             .position(|pair| pair == b"__")
             .expect("is there");
         bytes[at] = 0xFF;
-        assert_eq!(read_json(&bytes), None);
+        assert_eq!(read_json(&bytes, &mut ()), None);
     }
 
     fn binary(code: i16, flag: i32, fields: &[(&str, &str)]) -> Vec<u8> {
@@ -382,9 +420,9 @@ mod tests {
             is_binary: true,
             is_oneway: true,
             is_batch: true,
-            ..read_json(SHORT.as_bytes()).expect("a send")
+            ..read_json(SHORT.as_bytes(), &mut ()).expect("a send")
         };
-        let found = read_binary(&header).expect("a send");
+        let found = read_binary(&header, &mut ()).expect("a send");
         assert_eq!(found.properties.raw, b"k\x01v");
         let properties = expected.properties;
         assert_eq!(
@@ -408,7 +446,11 @@ mod tests {
         ] {
             let mut fields = FIELDS;
             fields[place] = odd;
-            assert_eq!(read_binary(&binary(code, flag, &fields)), None, "{odd:?}");
+            assert_eq!(
+                read_binary(&binary(code, flag, &fields), &mut ()),
+                None,
+                "{odd:?}"
+            );
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod binary;
 pub mod checking;
 pub mod checksum;
 pub mod frame;
+pub mod grants;
 pub mod hash;
 pub mod header;
 pub mod index;

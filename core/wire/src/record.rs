@@ -8,6 +8,8 @@ pub const FIXED_BYTES: usize = 91 - 16;
 pub const HOST_BYTES: usize = 8;
 /// Bytes of an address with IPv6.
 pub const HOST_V6_BYTES: usize = 20;
+/// Of them, the port stands behind the address.
+pub const PORT_BYTES: usize = 4;
 /// Bytes that every segment keeps for what closes it.
 pub const FILLER_BYTES: usize = 8;
 /// Bytes of a ConsumeQueue unit.

@@ -7,6 +7,7 @@
 use crate::batch;
 use crate::checksum::CRC_PROPERTY_BYTES;
 use crate::frame::{self, Frame};
+use crate::grants::Grants;
 use crate::hash::{hash_text, tags_code};
 use crate::header::{self, SendHeader};
 use crate::index;
@@ -14,7 +15,9 @@ use crate::json::unescape;
 use crate::parked::{DELAYED_TOPIC, HALF_TOPIC, Parking};
 use crate::plan::{AnswerRow, MessageRow, Plan, SendRow, TouchedQueue, TouchedTopic};
 use crate::properties::{self, Properties};
-use crate::record::{CLIENT_BITS, FILLER_BYTES, FIXED_BYTES, HOST_BYTES, HOST_V6_BYTES, Record};
+use crate::record::{
+    CLIENT_BITS, FILLER_BYTES, FIXED_BYTES, HOST_BYTES, HOST_V6_BYTES, PORT_BYTES, Record,
+};
 use crate::topics::{Numbers, Topics};
 
 /// Properties of a stored message may take so much, before the checksum.
@@ -115,6 +118,8 @@ pub struct Rounds {
     pub settings: Settings,
     /// What sends may go to.
     pub topics: Topics,
+    /// What a send needs beside a signature; none where everybody may send.
+    pub grants: Option<Grants>,
     pub(crate) plan: Plan,
 }
 
@@ -125,6 +130,7 @@ impl Rounds {
         Rounds {
             settings,
             topics: Topics::default(),
+            grants: None,
             plan: Plan::default(),
         }
     }
@@ -172,7 +178,7 @@ impl Rounds {
         let plan = &self.plan;
         let first = plan.messages.len();
         let marks = plan.marks();
-        let Some(header) = header::read(frame) else {
+        let Some(header) = self.allowed_header(read, frame) else {
             return Outcome::Left;
         };
         let Some(mut target) = self.target(&header, read, frame) else {
@@ -191,6 +197,19 @@ impl Rounds {
             Some(Outcome::Full) => Outcome::Full,
             _ => Outcome::Left,
         }
+    }
+
+    /// Reads the header of a send that may be carried out.
+    fn allowed_header<'a>(&mut self, read: &Read<'a>, frame: &Frame<'a>) -> Option<SendHeader<'a>> {
+        let Some(grants) = &mut self.grants else {
+            return header::read(frame);
+        };
+        let (header, mut fields) = header::read_signed(frame)?;
+        let body = read.bytes.get(frame.body_at..frame.end)?;
+        let address_bytes = read.peer_host.len().checked_sub(PORT_BYTES)?;
+        let address = read.peer_host.get(..address_bytes)?;
+        grants.allows(&mut fields, body, address, header.topic)?;
+        Some(header)
     }
 
     /// Checks what a header asks for.

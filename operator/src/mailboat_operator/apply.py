@@ -1,18 +1,32 @@
 """Carries out the actions of a plan, one call each, guarded so that a repeat does no harm."""
 
 import asyncio
+import base64
 import contextlib
+import copy
 import logging
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from mailboat.errors import MailboatError
+from mailboat.replication.lease_manifest import MIN_IN_SYNC
 from mailboat_operator.broker_api import BrokerApi, BrokerRefusedError, http_url
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.crds.quantity import format_quantity
 from mailboat_operator.declarations import copy_declarations
 from mailboat_operator.events import EventPoster
 from mailboat_operator.identity import expected_broker
-from mailboat_operator.kinds import BY_NAME, CLAIM, POD, Kind, ResourceKey, key_of
+from mailboat_operator.kinds import (
+    BY_NAME,
+    CERTIFICATE,
+    CLAIM,
+    LEASE,
+    POD,
+    SECRET,
+    Kind,
+    ResourceKey,
+    key_of,
+)
 from mailboat_operator.kube_api import ConflictError, KubeApi, KubeApiError, NotFoundError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.actions import (
@@ -20,22 +34,30 @@ from mailboat_operator.planner.actions import (
     Apply,
     ConfigureBroker,
     CopyDeclarations,
+    Create,
+    CreateSecret,
     Delete,
     DeleteTopic,
     Evict,
+    HandOver,
     Notify,
     Patch,
+    PutSecret,
     PutTopic,
     ResizeClaim,
     SetFinalizers,
+    SetLeaseMinimum,
     Step,
+    TakeUpLease,
 )
-from mailboat_operator.planner.children import foreign
-from mailboat_operator.planner.snapshot import Manifest
+from mailboat_operator.planner.children import controller_of, foreign
+from mailboat_operator.planner.snapshot import LiveCertificate, Manifest
 
 logger = logging.getLogger(__name__)
 
 _INVALID = 422
+_LEASE_TRIES = 5
+_SECRET_BYTES = 32
 _AUTOGROW_RESULTS = {"VolumeGrowing": "grown", "VolumeGrowthRefused": "refused"}
 
 
@@ -182,6 +204,20 @@ class Applier:
                 await self._delete(namespace, action, step.name)
             case Evict():
                 await self._evict(namespace, action, step.name)
+            case Create():
+                return await self._create(
+                    resource, BY_NAME[action.manifest["kind"]], action.manifest
+                )
+            case CreateSecret():
+                return await self._create_secret(resource, action)
+            case PutSecret():
+                return await self._put_secret(resource, action)
+            case TakeUpLease():
+                return await self._take_up_lease(namespace, action)
+            case SetLeaseMinimum():
+                return await self._set_lease_minimum(namespace, action)
+            case HandOver():
+                await self._hand_over(namespace, action)
             case Patch():
                 await self._patch(namespace, action)
             case ResizeClaim():
@@ -237,7 +273,8 @@ class Applier:
             assert action.fallback is not None
             answer = await self._apply_manifest(resource, kind, action.fallback)
         logger.info("applied %s %s/%s", kind.kind, namespace, name)
-        return self._cache.update(answer)
+        # What is not watched is read anew for each plan.
+        return kind == CERTIFICATE or self._cache.update(answer)
 
     async def _apply_manifest(self, resource: Manifest, kind: Kind, manifest: Manifest) -> Manifest:
         metadata = {"namespace": resource["metadata"]["namespace"], **manifest["metadata"]}
@@ -284,6 +321,111 @@ class Applier:
             return
         logger.info("evicted pod %s/%s: %s", namespace, action.name, action.reason)
         self._metrics.pod_restarts_total.labels(step).inc()
+
+    async def _create(self, resource: Manifest, kind: Kind, manifest: Manifest) -> bool:
+        """Make an object; says whether it was not there."""
+        metadata = manifest["metadata"]
+        try:
+            answer = await self._api.create(kind, metadata["namespace"], manifest)
+        except ConflictError:
+            if kind != SECRET:
+                await self._check_is_ours(resource, kind, metadata["name"])
+            return False
+        logger.info("created %s %s/%s", kind.kind, metadata["namespace"], metadata["name"])
+        # A Secret is not kept: nothing here has a use for what it holds.
+        return kind == SECRET or self._cache.update(answer)
+
+    async def _create_secret(self, resource: Manifest, action: CreateSecret) -> bool:
+        held = {action.key: secrets.token_hex(_SECRET_BYTES)}
+        return await self._create(resource, SECRET, {**action.manifest, "stringData": held})
+
+    async def secret(self, namespace: str, name: str) -> Manifest | None:
+        """Read a Secret by its name; None if there is none. It is not kept."""
+        try:
+            return await self._api.get(SECRET, namespace, name)
+        except NotFoundError:
+            return None
+
+    async def certificate(self, namespace: str, name: str) -> LiveCertificate:
+        """Read a Certificate by its name, and whether this cluster knows of such at all."""
+        try:
+            return LiveCertificate(True, await self._api.get(CERTIFICATE, namespace, name))
+        except NotFoundError:
+            pass
+        try:
+            await self._api.get_path(f"/apis/{CERTIFICATE.api_version}")
+        except NotFoundError:
+            return LiveCertificate(False)
+        return LiveCertificate(True)
+
+    async def _put_secret(self, resource: Manifest, action: PutSecret) -> bool:
+        metadata = action.manifest["metadata"]
+        namespace, name = metadata["namespace"], metadata["name"]
+        data = {
+            key: None if value is None else base64.b64encode(value.encode()).decode()
+            for key, value in action.values.items()
+        }
+        try:
+            await self._api.merge_patch(SECRET, namespace, name, {"data": data})
+        except NotFoundError:
+            kept = {key: value for key, value in data.items() if value is not None}
+            if kept and not await self._create(resource, SECRET, {**action.manifest, "data": kept}):
+                raise StaleError(f"Secret {namespace}/{name} was made meanwhile") from None
+        logger.info("changed %s of Secret %s/%s", ", ".join(sorted(data)), namespace, name)
+        return True
+
+    async def _take_up_lease(self, namespace: str, action: TakeUpLease) -> bool:
+        marks = action.manifest["metadata"]
+
+        def mark(metadata: Manifest) -> None:
+            owner = controller_of({"metadata": metadata})
+            if owner is not None and owner.get("uid") == marks["ownerReferences"][0]["uid"]:
+                return  # The watch will tell of it.
+            if metadata.get("ownerReferences"):
+                raise StaleError(f"Lease {namespace}/{marks['name']} belongs to somebody else")
+            metadata["labels"] = {**(metadata.get("labels") or {}), **marks["labels"]}
+            metadata["ownerReferences"] = marks["ownerReferences"]
+
+        try:
+            return await self._change_lease(namespace, marks["name"], mark)
+        except NotFoundError:
+            return False
+
+    async def _set_lease_minimum(self, namespace: str, action: SetLeaseMinimum) -> bool:
+        def set_minimum(metadata: Manifest) -> None:
+            if metadata.get("uid") != action.uid:
+                raise StaleError(f"Lease {namespace}/{action.name} is another object by now")
+            metadata.setdefault("annotations", {})[MIN_IN_SYNC] = str(action.minimum)
+
+        return await self._change_lease(namespace, action.name, set_minimum)
+
+    async def _change_lease(
+        self, namespace: str, name: str, change: Callable[[Manifest], None]
+    ) -> bool:
+        """Change metadata of the Lease as it is now: its leader writes it all the time."""
+        for _ in range(_LEASE_TRIES):
+            found = await self._api.get(LEASE, namespace, name)
+            wanted = copy.deepcopy(found)
+            change(wanted["metadata"])
+            if wanted == found:
+                return self._cache.update(found)
+            with contextlib.suppress(ConflictError):
+                answer = await self._api.replace(LEASE, namespace, wanted)
+                logger.info("changed Lease %s/%s", namespace, name)
+                return self._cache.update(answer)
+        raise StaleError(f"Lease {namespace}/{name} changes too fast to be written")
+
+    async def _hand_over(self, namespace: str, action: HandOver) -> None:
+        url = await self._address_of(namespace, action.pod)
+        for ordinal in action.ordinals:
+            try:
+                await self._brokers.hand_over(url, ordinal, within_s=self._api.time_to_write_s())
+            except BrokerRefusedError:
+                if ordinal == action.ordinals[-1]:
+                    raise
+            else:
+                logger.info("%s/%s let replica %d lead", namespace, action.pod, ordinal)
+                return
 
     async def _is_still_there(self, kind: Kind, namespace: str, action: Delete) -> bool:
         """Whether what the plan saw is what there is; the cache may be behind."""

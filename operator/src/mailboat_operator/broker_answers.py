@@ -24,6 +24,14 @@ class _NameServer(msgspec.Struct):
     held_by: Annotated[str, Meta(max_length=1024)] | None = None
 
 
+class _Tls(msgspec.Struct):
+    """What a broker shows by TLS."""
+
+    valid_from_timestamp_ms: Number
+    valid_until_timestamp_ms: Number
+    problem: Annotated[str, Meta(max_length=4096)] = ""
+
+
 class _Broker(msgspec.Struct):
     """GET /api/v1/broker."""
 
@@ -32,6 +40,7 @@ class _Broker(msgspec.Struct):
     version: _Name | None = None
     phase: _Name | None = None
     name_servers: list[_NameServer] | None = None
+    tls: _Tls | None = None
 
 
 class _Volume(msgspec.Struct):
@@ -62,6 +71,43 @@ class _Retention(msgspec.Struct):
     reclaimable: _Reclaimable | None = None
     active: dict[str, bool] | None = None
     refusal: str | None = None
+
+
+class _Peer(msgspec.Struct):
+    """Another replica in GET /api/v1/replica."""
+
+    ordinal: _Queues
+    lag_bytes: Count | None = None
+
+
+class _Lease(msgspec.Struct):
+    """What a replica knows of its group's Lease."""
+
+    trouble: str = ""
+    endpoints_trouble: str = ""
+
+
+class _Replica(msgspec.Struct):
+    """GET /api/v1/replica, as far as it is looked at."""
+
+    ordinal: _Queues
+    end: Number
+    role: Annotated[str, Meta(max_length=32)]
+    store_id: Annotated[str, Meta(max_length=64, pattern="^[0-9A-Za-z-]*$")] = ""
+    epoch: Number = 0
+    seen: Number = 0
+    keeps_all: bool = False
+    alarm: str = ""
+    write_trouble: str = ""
+    diverged_bytes: Count = 0
+    lease: _Lease | None = None
+    peers: list[_Peer] = []
+
+
+class _User(msgspec.Struct):
+    """GET /api/v1/users/{user}."""
+
+    revision: Annotated[str, Meta(max_length=255)]
 
 
 class _Queue(msgspec.Struct):
@@ -124,9 +170,20 @@ def read_made(text: bytes) -> Manifest:
     return _read(text, _Made)
 
 
+def read_user(text: bytes) -> Manifest:
+    """Read which state of a user counts."""
+    return _read(text, _User)
+
+
 def read_broker(text: bytes) -> Manifest:
     """Read who a broker is."""
     return _read(text, _Broker)
+
+
+def read_replica(text: bytes) -> Manifest:
+    """Read what a replica says of itself; what is not looked at is left out."""
+    said: Manifest = msgspec.to_builtins(msgspec.json.decode(text, type=_Replica))
+    return said
 
 
 def read_retention(text: bytes) -> Manifest:

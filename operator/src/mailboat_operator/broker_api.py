@@ -5,7 +5,7 @@ Who answers at a pod's address is checked: it may have another owner by now.
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -17,12 +17,16 @@ from mailboat_operator.broker_answers import (
     read_broker,
     read_declared,
     read_made,
+    read_replica,
     read_retention,
     read_topic,
+    read_user,
 )
+from mailboat_operator.broker_token import BrokerToken, BrokerTokenError
 from mailboat_operator.identity import Expected
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.snapshot import Manifest
+from mailboat_operator.pod_access import OPEN, Access, NoAccessError, has_ended, is_https
 
 _MOST_BYTES = 4 << 20
 _LONGEST_WORDS = 1000
@@ -31,6 +35,8 @@ _LARGE_AT_ONCE = 4
 """So many answers that may be megabytes are read at once."""
 
 _HTTP_PORT = 8080
+_HANDOVER_S = 20.0
+"""So long a leader may take to let another replica lead."""
 
 
 class BrokerApiError(MailboatError):
@@ -61,9 +67,22 @@ class BrokerRefusedError(MailboatError):
 class BrokerApi:
     """Calls brokers by the base URL of their HTTP API."""
 
-    def __init__(self, metrics: OperatorMetrics, *, timeout_s: float = 5.0) -> None:
-        """The session is opened by the first call."""
+    def __init__(
+        self,
+        metrics: OperatorMetrics,
+        *,
+        token_file: str = "",
+        timeout_s: float = 5.0,
+        access: Callable[[str], Awaitable[Access]] | None = None,
+    ) -> None:
+        """The session is opened by the first call.
+
+        `access` says what a URL's broker wants to see, without it all are open; to those that name
+        no token themselves that of a file is shown, if any.
+        """
+        self._access = access
         self._metrics = metrics
+        self._token = BrokerToken(token_file)
         self._timeout_s = timeout_s
         self._connect_timeout_s = min(2.0, timeout_s)
         self._session: aiohttp.ClientSession | None = None
@@ -90,6 +109,16 @@ class BrokerApi:
         if expected.is_anothers(address):
             raise StrangerError(f"{name} at {address}", expected.name)
         return document
+
+    async def replica(self, url: str) -> Manifest | None:
+        """GET /api/v1/replica; None if the broker is none, or knows nothing of replicas."""
+        status, document = await self._call("GET", f"{url}/api/v1/replica", decode=read_replica)
+        return None if status in (404, 409) else _checked("GET", status, document)
+
+    async def hand_over(self, url: str, ordinal: int, *, within_s: float = math.inf) -> None:
+        """POST /api/v1/replica/handover: let another replica lead; ends once it does."""
+        url = f"{url}/api/v1/replica/handover"
+        await self._document("POST", url, {"to": ordinal}, extra_s=_HANDOVER_S, within_s=within_s)
 
     async def startup(self, url: str) -> Manifest:
         """GET /startupz: how far the start is; 503 as long as it is not finished."""
@@ -171,6 +200,15 @@ class BrokerApi:
         if status != 404:
             _checked("DELETE", status, document)
 
+    async def user_revision(self, url: str, access_key: str) -> str | None:
+        """GET /api/v1/users/{user}: the state of the user that counts; None: there is none."""
+        status, document = await self._call(
+            "GET", f"{url}/api/v1/users/{quote(access_key, safe='')}", decode=read_user
+        )
+        if status == 404:
+            return None
+        return str(_checked("GET", status, document)["revision"])
+
     async def declared(self, url: str, kind: str, after: str) -> Manifest:
         """A page of GET /api/v1/declarations/topics or groups, behind a name."""
         query = f"limit={_PAGE}&after={quote(after, safe='')}"
@@ -227,14 +265,25 @@ class BrokerApi:
         )
         result = "failed"
         try:
+            access = OPEN if self._access is None else await self._access(url)
+            shown = {**await self._token.headers(), **access.headers, **(headers or {})}
             async with self._session.request(
-                method, url, json=body, headers=headers, timeout=timeout, allow_redirects=False
+                method,
+                url,
+                json=body,
+                headers=shown,
+                timeout=timeout,
+                allow_redirects=False,
+                ssl=access.context or True,
+                server_hostname=access.server_name,
             ) as response:
                 text = await _bounded(response)
                 result = str(response.status)
                 read = decode if response.status == 200 else msgspec.json.decode
                 return response.status, read(text) if text else {}
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except NoAccessError as error:
+            raise BrokerApiError(f"{method} {url}: {error}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError, BrokerTokenError) as error:
             reason = str(error) or "no answer in time"
             raise BrokerApiError(f"{method} {url}: {reason}") from error
         except (ValueError, RecursionError, msgspec.MsgspecError) as error:
@@ -245,16 +294,17 @@ class BrokerApi:
 
 
 def http_url(pod: Manifest) -> str | None:
-    """The base URL of a broker pod's HTTP API; None while the pod has no address."""
+    """The base URL of a broker pod's HTTP API; None while the pod has no address, or no more."""
     address = (pod.get("status") or {}).get("podIP")
-    if not address:
+    if not address or has_ended(pod):
         return None
     host = f"[{address}]" if ":" in address else address
+    scheme = "https" if is_https(pod) else "http"
     for container in pod["spec"].get("containers") or []:
         for port in container.get("ports") or []:
             if port.get("name") == "http":
-                return f"http://{host}:{port['containerPort']}"
-    return f"http://{host}:{_HTTP_PORT}"
+                return f"{scheme}://{host}:{port['containerPort']}"
+    return f"{scheme}://{host}:{_HTTP_PORT}"
 
 
 def _topic_url(url: str, topic: str) -> str:
@@ -272,7 +322,7 @@ async def _bounded(response: aiohttp.ClientResponse) -> bytes:
 
 def _checked(method: str, status: int, document: Any) -> Manifest:
     said = document.get("error") if isinstance(document, dict) else None
-    if 400 <= status < 500:
+    if 400 <= status < 500 and status != 401:  # A token may be new on one side only as yet.
         raise BrokerRefusedError(_words(said) or f"{method} was refused with HTTP {status}")
     if status >= 300 or not isinstance(document, dict):
         raise BrokerApiError(

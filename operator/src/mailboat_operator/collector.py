@@ -27,6 +27,7 @@ from mailboat_operator.kinds import POD, ResourceKey, owner_of
 from mailboat_operator.kubelet_api import KubeletApi, KubeletApiError, KubeletRefusedError
 from mailboat_operator.planner.fitness import SERVING, unregistered
 from mailboat_operator.planner.pods import is_starting
+from mailboat_operator.planner.replica_groups import is_replica
 from mailboat_operator.planner.snapshot import (
     ConfigRefusal,
     Manifest,
@@ -53,6 +54,9 @@ _LONGEST_WAIT_S = 60
 
 _UNSETTLED_EVERY_S = 15.0
 """How often at least a broker is asked that is not yet as it should be."""
+
+_JOINING_EVERY_S = 2.0
+"""How often at least a replica is asked that neither leads nor follows: a group may wait for it."""
 
 _KUBELET_REFUSED_S = 300.0
 _VOLUME_NAME = "data"
@@ -196,7 +200,9 @@ class Collector:
         It never asks twice a second.
         """
         every_s = self._every_s * random.uniform(0.9, 1.1)
-        if not _is_settled(watched.observation):
+        if _is_joining(watched.observation):
+            every_s = min(every_s, _JOINING_EVERY_S)
+        elif not _is_settled(watched.observation):
             every_s = min(every_s, _UNSETTLED_EVERY_S)
         shortest_s = min(1.0, every_s)
         await asyncio.sleep(shortest_s)
@@ -240,6 +246,7 @@ class Collector:
             broker = await self._brokers.broker(url, expected_broker(self._cache, *_pod_key(pod)))
             config = await self._brokers.config(url)
             retention = await self._brokers.retention(url)
+            replica = await self._brokers.replica(url) if is_replica(pod) else None
         except (BrokerApiError, BrokerRefusedError) as error:
             await self._ask_start(pod, url, watched)
             kubelet = await self._ask_kubelet(pod)
@@ -260,6 +267,7 @@ class Collector:
                 broker=broker,
                 config=config,
                 retention=retention,
+                replica=replica,
                 is_retention_older=False,
                 kubelet=None,
                 samples=_with_sample(before.samples, _sample(now_s, retention)),
@@ -350,6 +358,12 @@ def _is_settled(observation: Observation) -> bool:
     return broker.get("phase") == SERVING and not unregistered(broker)
 
 
+def _is_joining(observation: Observation) -> bool:
+    """Whether a replica neither leads nor follows."""
+    replica = observation.replica
+    return replica is not None and replica.get("role") not in ("master", "slave")
+
+
 def _nothing_known(uid: str) -> Observation:
     return Observation(
         pod_uid=uid,
@@ -415,4 +429,23 @@ def _notable(observation: Observation, told: tuple[Any, ...]) -> tuple[Any, ...]
         volume.get("inodes_total"),
         *(retention.get(name) for name in ("thresholds", "active", "refusal", "retention")),
         bool(retention.get("unconsumed_deleted")),
+        _notable_replica(observation.replica),
     )
+
+
+def _notable_replica(replica: Manifest | None) -> tuple[Any, ...]:
+    """What of a replica is worth a new plan: not how far its log goes."""
+    if replica is None:
+        return ()
+    lags = tuple(int(peer.get("lag_bytes") or 0) >> 20 for peer in replica.get("peers") or ())
+    names = (
+        "store_id",
+        "role",
+        "epoch",
+        "alarm",
+        "write_trouble",
+        "diverged_bytes",
+        "lease",
+        "keeps_all",
+    )
+    return (*(replica.get(name) for name in names), bool(replica.get("end")), lags)

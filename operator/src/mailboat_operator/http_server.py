@@ -7,7 +7,7 @@ from typing import Final
 
 from aiohttp import web
 
-from mailboat.http_connections import HttpConnections
+from mailboat.http_connections import READ_BUFFER_BYTES, HttpConnections, request_logger
 from mailboat_operator.health import Health
 from mailboat_operator.metrics import OperatorMetrics
 
@@ -37,7 +37,13 @@ class HttpServer:
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._exposition)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=request_logger("mailboat_operator.requests"),
+            read_bufsize=READ_BUFFER_BYTES,
+            shutdown_timeout=1.0,
+        )
         self._listening: asyncio.Server | None = None
         self.port = 0
         """The port that is served, once it is."""

@@ -59,6 +59,7 @@ GROUP = "mailboat.dev"
 BROKER = Kind("Broker", GROUP, "v1alpha1", "brokers")
 NAME_SERVER = Kind("NameServer", GROUP, "v1alpha1", "nameservers")
 TOPIC = Kind("Topic", GROUP, "v1alpha1", "topics")
+USER = Kind("User", GROUP, "v1alpha1", "users")
 
 STATEFUL_SET = Kind("StatefulSet", "apps", "v1", "statefulsets")
 POD = Kind("Pod", "", "v1", "pods")
@@ -68,12 +69,19 @@ CONFIG_MAP = Kind("ConfigMap", "", "v1", "configmaps")
 DISRUPTION_BUDGET = Kind("PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets")
 NETWORK_POLICY = Kind("NetworkPolicy", "networking.k8s.io", "v1", "networkpolicies")
 SERVICE_ACCOUNT = Kind("ServiceAccount", "", "v1", "serviceaccounts")
+LEASE = Kind("Lease", "coordination.k8s.io", "v1", "leases")
+ENDPOINT_SLICE = Kind("EndpointSlice", "discovery.k8s.io", "v1", "endpointslices")
+ENDPOINTS = Kind("Endpoints", "", "v1", "endpoints")
+ROLE = Kind("Role", "rbac.authorization.k8s.io", "v1", "roles")
+ROLE_BINDING = Kind("RoleBinding", "rbac.authorization.k8s.io", "v1", "rolebindings")
+SECRET = Kind("Secret", "", "v1", "secrets")
+CERTIFICATE = Kind("Certificate", "cert-manager.io", "v1", "certificates")
+"""Of cert-manager, which comes sooner or later or never: it is not watched."""
 
 STORAGE_CLASS = Kind("StorageClass", "storage.k8s.io", "v1", "storageclasses", is_namespaced=False)
-LEASE = Kind("Lease", "coordination.k8s.io", "v1", "leases")
 EVENT = Kind("Event", "events.k8s.io", "v1", "events")
 
-CUSTOM_KINDS = (BROKER, NAME_SERVER, TOPIC)
+CUSTOM_KINDS = (BROKER, NAME_SERVER, TOPIC, USER)
 CHILD_KINDS = (
     STATEFUL_SET,
     POD,
@@ -83,8 +91,13 @@ CHILD_KINDS = (
     DISRUPTION_BUDGET,
     NETWORK_POLICY,
     SERVICE_ACCOUNT,
+    LEASE,
+    ENDPOINT_SLICE,
+    ENDPOINTS,
+    ROLE,
+    ROLE_BINDING,
 )
-BY_NAME = {kind.kind: kind for kind in (*CUSTOM_KINDS, *CHILD_KINDS, STORAGE_CLASS)}
+BY_NAME = {kind.kind: kind for kind in (*CUSTOM_KINDS, *CHILD_KINDS, STORAGE_CLASS, CERTIFICATE)}
 
 
 def watched_kinds(is_cluster_wide: bool) -> tuple[Kind, ...]:

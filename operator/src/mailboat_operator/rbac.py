@@ -7,19 +7,26 @@ from dataclasses import dataclass
 
 from mailboat_operator.kinds import (
     BROKER,
+    CERTIFICATE,
     CLAIM,
     CONFIG_MAP,
     DISRUPTION_BUDGET,
+    ENDPOINT_SLICE,
+    ENDPOINTS,
     EVENT,
     LEASE,
     NAME_SERVER,
     NETWORK_POLICY,
     POD,
+    ROLE,
+    ROLE_BINDING,
+    SECRET,
     SERVICE,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
     STORAGE_CLASS,
     TOPIC,
+    USER,
     Kind,
 )
 
@@ -43,6 +50,14 @@ _WATCHED = "list watch"
 _APPLIED = "get list watch create patch"
 _REMOVED = f"{_APPLIED} delete"
 
+SECRET_RULE = _rule(
+    SECRET,
+    "get create patch",
+    "by name: tokens and authorities that resources name, users and what they sign with; what"
+    " the replicas of a Broker know each other by is made and never read",
+)
+"""Never listed: whoever lists Secrets has read them all."""
+
 NAMESPACED_RULES: tuple[Rule, ...] = (
     _rule(BROKER, _WATCHED, "what is wanted"),
     _rule(BROKER, "patch", "status", "status"),
@@ -50,6 +65,8 @@ NAMESPACED_RULES: tuple[Rule, ...] = (
     _rule(NAME_SERVER, "patch", "status", "status"),
     _rule(TOPIC, f"{_WATCHED} patch", "what is wanted; its finalizer, for reclaimPolicy Delete"),
     _rule(TOPIC, "patch", "status", "status"),
+    _rule(USER, f"{_WATCHED} patch", "what is wanted; its finalizer"),
+    _rule(USER, "patch", "status", "status"),
     _rule(STATEFUL_SET, _REMOVED, "groups and name servers; made anew when a volume has grown"),
     _rule(
         POD, "get list watch delete", "readiness; one that serves nobody is deleted to start anew"
@@ -58,9 +75,24 @@ NAMESPACED_RULES: tuple[Rule, ...] = (
     _rule(CLAIM, "list watch patch", "sizes, labels and owner; asked to grow, never deleted"),
     _rule(SERVICE, _REMOVED, "addresses"),
     _rule(CONFIG_MAP, _REMOVED, "configuration files"),
-    _rule(DISRUPTION_BUDGET, _APPLIED, "node drains take one broker at a time"),
+    _rule(DISRUPTION_BUDGET, _REMOVED, "node drains take one broker at a time"),
     _rule(NETWORK_POLICY, _REMOVED, "who may connect to brokers and name servers"),
     _rule(SERVICE_ACCOUNT, _APPLIED, "the pods' account, without a token"),
+    _rule(
+        LEASE,
+        "get list watch create update delete",
+        "who leads a group with replicas; its pods get a part of this right",
+    ),
+    _rule(
+        ENDPOINT_SLICE,
+        f"{_REMOVED} update",
+        "where the leader of a group is; its pods get a part of this right",
+    ),
+    _rule(ENDPOINTS, "get list watch delete", "what a Service leaves behind that gets replicas"),
+    _rule(ROLE, _REMOVED, "what the replicas of a Broker may do with these Leases and slices"),
+    _rule(ROLE_BINDING, _REMOVED, "that their account may do it"),
+    SECRET_RULE,
+    _rule(CERTIFICATE, "get create patch", "what cert-manager is asked for (`tls.issuerRef`)"),
     _rule(EVENT, "create", "what the operator tells about a resource"),
 )
 """In each namespace that is served."""

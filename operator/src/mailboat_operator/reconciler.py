@@ -7,9 +7,10 @@ what the API server refuses is told in the status and by an event.
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from mailboat.errors import MailboatError
@@ -23,7 +24,9 @@ from mailboat_operator.broker_api import (
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.crds.broker import parse_broker
 from mailboat_operator.crds.name_server import NameServer, parse_name_server
+from mailboat_operator.crds.security import TlsSpec
 from mailboat_operator.crds.topic import parse_topic, topic_name_of
+from mailboat_operator.crds.user import access_key_of, parse_user
 from mailboat_operator.errors import InvalidResourceError
 from mailboat_operator.identity import expected_broker
 from mailboat_operator.kinds import (
@@ -31,14 +34,20 @@ from mailboat_operator.kinds import (
     CLAIM,
     CONFIG_MAP,
     DISRUPTION_BUDGET,
+    ENDPOINT_SLICE,
+    ENDPOINTS,
+    LEASE,
     NAME_SERVER,
     NETWORK_POLICY,
     POD,
+    ROLE,
+    ROLE_BINDING,
     SERVICE,
     SERVICE_ACCOUNT,
     STATEFUL_SET,
     STORAGE_CLASS,
     TOPIC,
+    USER,
     Kind,
     ResourceKey,
 )
@@ -48,23 +57,42 @@ from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner import new_groups
 from mailboat_operator.planner.actions import Notify, Plan, Step
 from mailboat_operator.planner.broker_status import invalid_status
-from mailboat_operator.planner.pods import is_ready
+from mailboat_operator.planner.leases import serving_pods
 from mailboat_operator.planner.snapshot import (
     FRESH_S,
     BrokerSnapshot,
     Children,
+    LiveCertificate,
     Manifest,
     NameServerSnapshot,
     Observation,
     TopicSnapshot,
+    UserSnapshot,
 )
 from mailboat_operator.planner.topic import is_same_topic, release
+from mailboat_operator.planner.user import is_same_user
 from mailboat_operator.refusals import Refusals
-from mailboat_operator.resources.names import VOLUME, claim_name, group_index, group_of, pod_name
+from mailboat_operator.resources.names import (
+    VOLUME,
+    broker_certificate_name,
+    broker_users_name,
+    group_of,
+    name_server_certificate_name,
+    name_server_users_name,
+    pod_name,
+    pod_of_claim,
+)
+from mailboat_operator.resources.users import own_secret_name
 from mailboat_operator.sight import Sight
 from mailboat_operator.strays import ownerless_pods, unseen_claims
 
 logger = logging.getLogger(__name__)
+
+_FINALIZED = frozenset({TOPIC.kind, USER.kind})
+"""What has something to do at its end."""
+
+_CHANCE_BYTES = 32
+"""Of a secret key."""
 
 _SOON_S = 0.1
 """When to plan again after own changes; a fight about a field is slowed down by it."""
@@ -95,10 +123,11 @@ class Planners:
     broker: Callable[[BrokerSnapshot], Plan]
     name_server: Callable[[NameServerSnapshot], Plan]
     topic: Callable[[TopicSnapshot], Plan]
+    user: Callable[[UserSnapshot], Plan]
 
 
 class Reconciler:
-    """Takes turns for resources of all three kinds."""
+    """Takes turns for resources of all kinds."""
 
     def __init__(
         self,
@@ -152,7 +181,7 @@ class Reconciler:
             self._copied.pop(key, None)
             await self._remove_ownerless(key)
             return None
-        if resource["metadata"].get("deletionTimestamp") and key.kind != TOPIC.kind:
+        if resource["metadata"].get("deletionTimestamp") and key.kind not in _FINALIZED:
             # What belongs to it is removed by Kubernetes: making it anew would only be in the way.
             return None
         await self._look_again(key, resource)
@@ -179,19 +208,39 @@ class Reconciler:
     async def _plan(self, key: ResourceKey, resource: Manifest) -> Plan:
         if key.kind == BROKER.kind:
             await self._label_claims(key)
-            return self._planners.broker(self._broker_snapshot(key, resource))
+            snapshot = self._broker_snapshot(key, resource)
+            certificate = await self._certificate(
+                snapshot.resource.spec.tls, key.namespace, broker_certificate_name(key.name)
+            )
+            return self._planners.broker(replace(snapshot, certificate=certificate))
         if key.kind == NAME_SERVER.kind:
+            name_server = parse_name_server(resource)
             return self._planners.name_server(
                 NameServerSnapshot(
-                    resource=parse_name_server(resource),
+                    resource=name_server,
                     children=self._children(key),
                     default_image=self._default_image,
                     now_s=self._wall(),
                     refused_evictions=self._refusals.of_evictions(key),
                     http_peers=self._http_peers,
+                    certificate=await self._certificate(
+                        name_server.spec.tls,
+                        key.namespace,
+                        name_server_certificate_name(key.name),
+                    ),
                 )
             )
+        if key.kind == USER.kind:
+            return self._planners.user(await self._user_snapshot(key, resource))
         return self._planners.topic(await self._topic_snapshot(key, resource))
+
+    async def _certificate(
+        self, tls: TlsSpec | None, namespace: str, name: str
+    ) -> LiveCertificate | None:
+        """Read the Certificate that cert-manager is to make; None where it is to make none."""
+        if tls is None or tls.issuer_ref is None:
+            return None
+        return await self._applier.certificate(namespace, name)
 
     async def _carry_out(
         self, key: ResourceKey, resource: Manifest, plan: Plan
@@ -296,6 +345,11 @@ class Reconciler:
             disruption_budgets=owned(DISRUPTION_BUDGET),
             service_accounts=owned(SERVICE_ACCOUNT),
             network_policies=owned(NETWORK_POLICY),
+            leases=owned(LEASE),
+            endpoint_slices=owned(ENDPOINT_SLICE),
+            endpoints=owned(ENDPOINTS),
+            roles=owned(ROLE),
+            role_bindings=owned(ROLE_BINDING),
         )
 
     def _broker_snapshot(self, key: ResourceKey, resource: Manifest) -> BrokerSnapshot:
@@ -333,10 +387,10 @@ class Reconciler:
         topic = parse_topic(resource)
         broker_key = ResourceKey(BROKER.kind, key.namespace, topic.spec.broker_ref)
         manifest = self._cache.get(*broker_key)
+        leases = self._cache.owned_by(LEASE.kind, broker_key)
+        pods = serving_pods(self._cache.owned_by(POD.kind, broker_key), leases)
         endpoints = {
-            group_of(pod["metadata"]["name"]): url
-            for pod in self._cache.owned_by(POD.kind, broker_key).values()
-            if is_ready(pod) and (url := http_url(pod)) is not None
+            group: url for group, pod in pods.items() if (url := http_url(pod)) is not None
         }
         name = topic_name_of(topic)
         return TopicSnapshot(
@@ -356,7 +410,7 @@ class Reconciler:
         found = {}
         for name in self._cache.owned_by(CLAIM.kind, broker):
             group = group_of(name.removeprefix(f"{VOLUME}-"))
-            if name == claim_name(group) and group_index(broker.name, group) is not None:
+            if pod_of_claim(broker.name, name) is not None:
                 found[group] = name
         return found
 
@@ -377,6 +431,70 @@ class Reconciler:
             else:
                 topics[group] = answer
         return topics
+
+    async def _user_snapshot(self, key: ResourceKey, resource: Manifest) -> UserSnapshot:
+        user = parse_user(resource)
+        broker_key = ResourceKey(BROKER.kind, key.namespace, user.spec.broker_ref)
+        manifest = self._cache.get(*broker_key)
+        broker = parse_broker(manifest) if manifest is not None else None
+        reference = broker.spec.name_servers.ref if broker is not None else None
+        name_server = self._name_server(key.namespace, reference)
+        given = user.spec.authentication.secret_ref
+        pods = self._cache.owned_by(POD.kind, broker_key)
+        urls = {name: url for name, pod in pods.items() if (url := http_url(pod)) is not None}
+
+        async def secret(name: str | None) -> Manifest | None:
+            return await self._applier.secret(key.namespace, name) if name is not None else None
+
+        others = [
+            await secret(name_server_users_name(other["metadata"]["name"]))
+            for other in self._cache.all_of(NAME_SERVER.kind)
+            if other["metadata"].get("namespace") == key.namespace
+            and (name_server is None or other["metadata"]["name"] != name_server.name)
+        ]
+        return UserSnapshot(
+            resource=user,
+            broker=broker,
+            name_server=name_server,
+            broker_users=await secret(broker_users_name(broker.name) if broker else None),
+            name_server_users=await secret(
+                name_server_users_name(name_server.name) if name_server else None
+            ),
+            own_secret=await secret(own_secret_name(user.name) if given is None else None),
+            given_secret=await secret(given.name if given is not None else None),
+            chance=secrets.token_urlsafe(_CHANCE_BYTES),
+            servers=tuple(sorted(urls)),
+            said=await self._read_user(key, urls, access_key_of(user)),
+            now_s=self._wall(),
+            rivals=tuple(
+                other for other in self._cache.all_of(USER.kind) if is_same_user(other, resource)
+            ),
+            other_users=tuple(other for other in others if other is not None),
+        )
+
+    async def _read_user(
+        self, key: ResourceKey, urls: Mapping[str, str], access_key: str
+    ) -> dict[str, str | None]:
+        """Which state of a user counts at each broker; one that does not answer is left out."""
+        answers = await asyncio.gather(
+            *(self._read_revision(key, pod, url, access_key) for pod, url in urls.items()),
+            return_exceptions=True,
+        )
+        said: dict[str, str | None] = {}
+        for pod, answer in zip(urls, answers, strict=True):
+            if isinstance(answer, BrokerApiError | BrokerRefusedError):
+                logger.info("%s: %s cannot say what it knows: %s", key, pod, answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                said[pod] = answer
+        return said
+
+    async def _read_revision(
+        self, key: ResourceKey, pod: str, url: str, access_key: str
+    ) -> str | None:
+        await self._brokers.broker(url, expected_broker(self._cache, key.namespace, pod))
+        return await self._brokers.user_revision(url, access_key)
 
     async def _read_topic(
         self, key: ResourceKey, group: str, url: str, topic: str

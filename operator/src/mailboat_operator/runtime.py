@@ -32,6 +32,7 @@ from mailboat_operator.kubelet_api import KubeletApi
 from mailboat_operator.leader import KubeLeaseApi, LeaderElector, LeaseLostError
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.snapshot import fresh_for_s
+from mailboat_operator.pod_access import PodAccess
 from mailboat_operator.reconciler import Planners, Reconciler
 from mailboat_operator.settings import OperatorSettings
 from mailboat_operator.sight import Sight
@@ -85,7 +86,10 @@ class Runtime:
         self._queue = WorkQueue()
         self._cache = ObjectCache()
         self._sight = Sight()
-        self._brokers = BrokerApi(self._metrics)
+        access = PodAccess(self._api.get, self._cache)
+        self._brokers = BrokerApi(
+            self._metrics, token_file=settings.broker_token_file, access=access.of
+        )
         self._kubelets = _kubelets(settings, client)
         self._collector = Collector(
             self._kubelets,

@@ -8,6 +8,7 @@ import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 from kubernetes.aio.client import ApiClient
 
@@ -15,7 +16,14 @@ from mailboat.errors import MailboatError
 from mailboat_operator.kinds import CUSTOM_KINDS, GROUP, LEASE, Kind
 from mailboat_operator.kube_api import KubeApi, KubeApiError, NotFoundError, load_configuration
 from mailboat_operator.metrics import OperatorMetrics
-from mailboat_operator.rbac import CLUSTER_RULES, KUBELET_RULE, LEASE_RULES, NAMESPACED_RULES, Rule
+from mailboat_operator.rbac import (
+    CLUSTER_RULES,
+    KUBELET_RULE,
+    LEASE_RULES,
+    NAMESPACED_RULES,
+    SECRET_RULE,
+    Rule,
+)
 from mailboat_operator.settings import OperatorSettings, load_settings
 
 _REVIEW = Kind(
@@ -60,6 +68,11 @@ def _rights(settings: OperatorSettings) -> list[tuple[str, Rule, str]]:
         wanted += [
             ("", rule) for rule in CLUSTER_RULES if rule != KUBELET_RULE or settings.kubelet_stats
         ]
+    if settings.secret_namespaces:
+        # Elsewhere one is made for replicas, and none is read.
+        made = replace(SECRET_RULE, verbs=("create",))
+        wanted = [(place, made if rule == SECRET_RULE else rule) for place, rule in wanted]
+        wanted += [(namespace, SECRET_RULE) for namespace in settings.secret_namespaces]
     return [(namespace, rule, verb) for namespace, rule in wanted for verb in rule.verbs]
 
 

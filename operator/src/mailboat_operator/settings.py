@@ -68,6 +68,12 @@ class OperatorSettings:
     kubelet_verify: bool = True
     """`false`: the token is sent to whoever answers at a node's port 10250."""
 
+    broker_token_file: str = ""
+    """File whose first line is the bearer token shown to brokers; empty: none is shown."""
+
+    secret_namespaces: tuple[str, ...] = ()
+    """Where Secrets may be read and changed, for `self_check`; empty: wherever it looks."""
+
     network_policies: bool = True
     """`true`: each Broker and NameServer gets a NetworkPolicy, unless it says otherwise."""
 
@@ -238,12 +244,14 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 
 _PARSERS: dict[str, Callable[[str], Any]] = {
     "namespaces": _names,
+    "secret_namespaces": _names,
     "log_level": _one_of("DEBUG", "INFO", "WARNING", "ERROR"),
     "log_format": _one_of("text", "json"),
     "http_host": str,
     "http_port": _whole(0, 65535),
     "collect_seconds": _number(0.1, 300),
     "resync_seconds": _number(1, 86400),
+    "broker_token_file": str,
     "kubelet_ca": str,
     "kubelet_stats": _truth,
     "kubelet_verify": _truth,

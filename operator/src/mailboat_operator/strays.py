@@ -12,7 +12,7 @@ from mailboat_operator.planner.actions import Delete
 from mailboat_operator.planner.children import controller_of
 from mailboat_operator.planner.snapshot import Manifest
 from mailboat_operator.resources.labels import MANAGED_BY_LABEL, MANAGER
-from mailboat_operator.resources.names import VOLUME, claim_name
+from mailboat_operator.resources.names import VOLUME, claim_name, group_of
 
 
 def unseen_claims(
@@ -29,8 +29,8 @@ def unseen_claims(
     for pod in pods.values():
         if (pod.get("status") or {}).get("phase") != "Running":
             continue
-        group = pod["metadata"]["name"].rpartition("-")[0]
-        name, stateful_set = claim_name(group), stateful_sets.get(group)
+        pod_name = pod["metadata"]["name"]
+        name, stateful_set = claim_name(pod_name), stateful_sets.get(group_of(pod_name))
         if name not in claims and stateful_set is not None and name in _mounted(pod):
             labels = _claim_labels(stateful_set)
             if labels:

@@ -25,10 +25,12 @@ from mailboat_operator.cache import ObjectCache
 from mailboat_operator.kinds import (
     BROKER,
     CUSTOM_KINDS,
+    LEASE,
     NAME_SERVER,
     POD,
     STORAGE_CLASS,
     TOPIC,
+    USER,
     Kind,
     ResourceKey,
     key_of,
@@ -38,6 +40,7 @@ from mailboat_operator.kinds import (
 )
 from mailboat_operator.kube_api import KubeApi, KubeApiError, KubeUnreachableError
 from mailboat_operator.metrics import OperatorMetrics
+from mailboat_operator.planner.leases import said_by
 from mailboat_operator.planner.pods import is_ready
 from mailboat_operator.planner.snapshot import Manifest
 from mailboat_operator.settings import OperatorSettings
@@ -51,6 +54,10 @@ _LONGEST_RELIST_S = 60.0
 
 WatchKey = tuple[str, str | None]
 """Kind, and namespace or None for all."""
+
+
+_BROKER_REF = ("spec", "brokerRef")
+_NAME_SERVER_REF = ("spec", "nameServers", "ref")
 
 
 class ChangeHub:
@@ -115,6 +122,10 @@ class ChangeHub:
             self._mark(owner_before)
         if owner is None:
             return
+        if kind == LEASE.kind and not is_gone and before is not None:
+            if said_by(before) == said_by(manifest):
+                return  # Every leader renews its Lease every few seconds.
+            self._mark_dependents(owner)
         self._mark(owner)
         if kind == POD.kind and owner.kind == BROKER.kind:
             (self._pod_gone if is_gone else self._pod_changed)(manifest)
@@ -122,20 +133,29 @@ class ChangeHub:
                 self._mark_dependents(owner)
 
     def _mark_dependents(self, key: ResourceKey) -> None:
-        """Topics look at their Broker, Brokers at the NameServer that they name."""
-        dependents: Mapping[str, tuple[str, tuple[str, ...]]] = {
-            BROKER.kind: (TOPIC.kind, ("spec", "brokerRef")),
-            NAME_SERVER.kind: (BROKER.kind, ("spec", "nameServers", "ref")),
-        }
-        if key.kind not in dependents:
-            return
-        kind, path = dependents[key.kind]
-        for manifest in self._cache.all_of(kind):
+        """Topics and Users look at their Broker, Brokers at the NameServer that they name, and so
+        do the Users of these."""
+        if key.kind == BROKER.kind:
+            self._mark_naming(TOPIC, _BROKER_REF, key)
+            self._mark_naming(USER, _BROKER_REF, key)
+        elif key.kind == NAME_SERVER.kind:
+            for broker in self._mark_naming(BROKER, _NAME_SERVER_REF, key):
+                self._mark_naming(USER, _BROKER_REF, broker)
+
+    def _mark_naming(
+        self, kind: Kind, path: tuple[str, ...], key: ResourceKey
+    ) -> list[ResourceKey]:
+        """Mark the resources of a kind that name another one at a path; returns their keys."""
+        found = []
+        for manifest in self._cache.all_of(kind.kind):
             value: Any = manifest
             for member in path:
                 value = value.get(member) if isinstance(value, dict) else None
             if value == key.name and manifest["metadata"]["namespace"] == key.namespace:
-                self._mark(key_of(manifest))
+                found.append(key_of(manifest))
+        for dependent in found:
+            self._mark(dependent)
+        return found
 
 
 def _place(manifest: Manifest) -> tuple[str, str]:

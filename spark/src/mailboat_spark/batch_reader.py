@@ -29,7 +29,7 @@ class MailboatBatchReader(DataSourceReader):
         """Share the offsets asked for out among tasks."""
         options = self._options
         deadline_s = time.monotonic() + options.retry_timeout_ms / 1000
-        thread = shared_client(options.namesrv)
+        thread = shared_client(options.namesrv, options.access)
         bounds = thread.run(thread.client.bounds(options.topics, deadline_s))
         committed: QueueOffsets = {}
         if options.starting_offsets.kind == "group":

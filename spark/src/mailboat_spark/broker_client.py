@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
+from mailboat.client import ClientSecurity
 from mailboat.client.admin import ClusterAdmin
 from mailboat.client.instance import ClientInstance
 from mailboat.client.pulling import Puller, PullRequest, PullResult, PullStatus
 from mailboat.client.queue_offsets import QueueOffsets as OffsetCalls
+from mailboat.client.refusals import is_denied
 from mailboat.errors import (
     BrokerError,
     MailboatError,
@@ -96,14 +98,14 @@ class Chunk:
 class BrokerClient:
     """A client for one event loop."""
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, security: ClientSecurity) -> None:
         """Prepare a client; call `start` before anything else.
 
         Raises:
             ConfigError: `namesrv` is not a list of addresses.
         """
         self._namesrv = namesrv
-        self._instance = ClientInstance(namesrv)
+        self._instance = ClientInstance(namesrv, security)
         self._puller = Puller(self._instance.remoting, self._instance.routes)
         self._offsets = OffsetCalls(self._instance.remoting, self._instance.routes)
         self._cluster = ClusterAdmin(self._instance)
@@ -460,5 +462,5 @@ def has_no_queue(exc: BrokerError) -> bool:
 
 def _may_pass(exc: MailboatError) -> bool:
     if isinstance(exc, BrokerError):
-        return exc.code in RETRIED_CODES
+        return exc.code in RETRIED_CODES and not is_denied(exc)
     return exc.retriable

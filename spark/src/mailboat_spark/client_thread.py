@@ -1,8 +1,9 @@
 """The asyncio client behind Spark's blocking calls: one event loop in a thread of its own.
 
 Spark reuses a worker process for many tasks, so the thread and its connections live as long as the
-process and are shared by all readers of the same name servers. Spark also forks workers: what was
-made before a fork belongs to the parent, so the table is keyed by process id.
+process and are shared by all readers of the same name servers with the same access. Spark also
+forks workers: what was made before a fork belongs to the parent, so the table is keyed by process
+id.
 """
 
 import asyncio
@@ -12,27 +13,33 @@ from collections.abc import Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
+from mailboat.client import ClientSecurity
+from mailboat_spark.access import OPEN_ACCESS, AccessOptions
 from mailboat_spark.broker_client import BrokerClient
 
 _Result = TypeVar("_Result")
 
 _lock = threading.Lock()
-_threads: Final[dict[tuple[int, str], "ClientThread"]] = {}
+_threads: Final[dict[tuple[int, str, AccessOptions], "ClientThread"]] = {}
 
 
 class ClientThread:
     """Runs coroutines of one `BrokerClient` for callers that are not asynchronous."""
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, access: AccessOptions = OPEN_ACCESS) -> None:
         """Start the thread and the client; nothing is connected yet.
 
         Raises:
-            ConfigError: `namesrv` is not a list of addresses.
+            ConfigError: `namesrv` is not a list of addresses, or a file that `access` names cannot
+                be read here.
         """
+        security = access.security()
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, BrokerClient]] = Future()
         # A daemon: Spark ends its workers without telling them.
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(_live(namesrv, started)), name="mailboat client", daemon=True
+            target=lambda: asyncio.run(_live(namesrv, security, started)),
+            name="mailboat client",
+            daemon=True,
         )
         self._thread.start()
         self._loop, self._stopped, self.client = started.result()
@@ -51,17 +58,19 @@ class ClientThread:
         self._thread.join()
 
 
-def shared_client(namesrv: str) -> ClientThread:
+def shared_client(namesrv: str, access: AccessOptions = OPEN_ACCESS) -> ClientThread:
     """Return this process's client of some name servers, made at the first call.
 
+    Files that `access` names are read then: another secret in one counts from the next process on.
+
     Raises:
-        ConfigError: `namesrv` is not a list of addresses.
+        ConfigError: as for `ClientThread`.
     """
-    key = (os.getpid(), namesrv)
+    key = (os.getpid(), namesrv, access)
     with _lock:
         thread = _threads.get(key)
         if thread is None:
-            thread = _threads[key] = ClientThread(namesrv)
+            thread = _threads[key] = ClientThread(namesrv, access)
         return thread
 
 
@@ -75,12 +84,13 @@ def close_shared_clients() -> None:
 
 async def _live(
     namesrv: str,
+    security: ClientSecurity,
     started: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event, BrokerClient]]",
 ) -> None:
     """Open a client, hand it over through `started`, and close it when the event is set."""
     stopped = asyncio.Event()
     try:
-        client = BrokerClient(namesrv)
+        client = BrokerClient(namesrv, security)
         await client.start()
     except Exception as exc:
         # Whatever it is, the caller waits for it and raises it.

@@ -67,7 +67,7 @@ class GroupOffsets:
         wanted = self._due(self._beginnings)
         if not wanted:
             return
-        client = shared_client(self._options.namesrv)
+        client = shared_client(self._options.namesrv, self._options.access)
         asked = client.client.committed(self._options.group, wanted, time.monotonic() + _ASK_S)
         try:
             found = client.run(asked)
@@ -91,7 +91,7 @@ class GroupOffsets:
         due = self._due(offsets)
         if not due:
             return
-        client = shared_client(self._options.namesrv)
+        client = shared_client(self._options.namesrv, self._options.access)
         stored = client.run(client.client.commit(self._options.group, due))
         self._stored |= {queue: due.pop(queue) for queue in stored}
         self._put_off(due)

@@ -13,6 +13,7 @@ from mailboat.client.addresses import parse_namesrv
 from mailboat.errors import ConfigError, IllegalMessageError
 from mailboat.model.names import check_group, check_topic
 from mailboat.model.subscription import SUBSCRIBE_ALL, build_subscription
+from mailboat_spark.access import OPEN_ACCESS, AccessOptions
 from mailboat_spark.offsets import OWN_KEYS, StartingOffsets, parse_starting_offsets
 
 Use: TypeAlias = Literal["stream", "batch"]
@@ -24,6 +25,8 @@ _INT64_MAX: Final = 2**63 - 1
 _ARROW_BYTES_MAX: Final = 2**30
 # Pulls of a query without groupId name this group; nothing is committed for it.
 DEFAULT_GROUP: Final = "mailboat-spark"
+# What stands for a secret in the text of an error.
+_HIDDEN: Final = "<hidden>"
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -33,6 +36,7 @@ class SourceOptions:
 
     namesrv: str
     topics: tuple[str, ...]
+    access: AccessOptions = OPEN_ACCESS
     group: str = DEFAULT_GROUP
     commit_group_offsets: bool = False
     starting_offsets: StartingOffsets
@@ -107,7 +111,9 @@ def _with_defaults(values: dict[str, Any], use: Use, group_given: bool) -> Sourc
     values.setdefault("ending_offsets", StartingOffsets("latest"))
     if values["starting_offsets"].kind == "group" and not group_given:
         raise ConfigError("startingOffsets", "group", "needs groupId to know whose offsets")
-    options = SourceOptions(**values)
+    given = {name: values.pop(name) for name in _ACCESS_FIELDS & values.keys()}
+    options = SourceOptions(**values, access=AccessOptions(**given))
+    options.access.check()
     for offsets, name in (
         (options.starting_offsets, "startingOffsets"),
         (options.ending_offsets, "endingOffsets"),
@@ -142,6 +148,12 @@ def _number(minimum: int, maximum: int = _INT32_MAX) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty; remove it, or give a value")
+    return text.strip()
 
 
 def _namesrv(text: str) -> str:
@@ -201,11 +213,21 @@ class _Option:
     field: str
     parse: Callable[[str], Any]
     only: Use | None = None
+    is_secret: bool = False
 
 
 _OPTIONS: Final = (
     _Option("namesrv", "namesrv", _namesrv),
     _Option("subscribe", "topics", _topics),
+    _Option("accessKey", "access_key", _text),
+    _Option("secretKey", "secret_key", _text, is_secret=True),
+    _Option("secretKeyFile", "secret_key_file", _text),
+    _Option("tls.enable", "tls", _boolean),
+    _Option("tls.client.trustCertPath", "tls_trust_cert_path", _text),
+    _Option("tls.client.certPath", "tls_cert_path", _text),
+    _Option("tls.client.keyPath", "tls_key_path", _text),
+    _Option("tls.client.keyPassword", "tls_key_password", str, is_secret=True),
+    _Option("tls.client.authServer", "tls_auth_server", _boolean),
     _Option("groupId", "group", _group),
     _Option("commitGroupOffsets", "commit_group_offsets", _boolean, only="stream"),
     _Option("startingOffsets", "starting_offsets", _starting),
@@ -229,14 +251,18 @@ _OPTIONS: Final = (
 )
 _BY_NAME: Final = {option.name.lower(): option for option in _OPTIONS}
 _NAME_BY_FIELD: Final = {option.field: option.name for option in _OPTIONS}
-assert _NAME_BY_FIELD.keys() == {field.name for field in fields(SourceOptions)}
+_ACCESS_FIELDS: Final = {field.name for field in fields(AccessOptions)}
+assert _NAME_BY_FIELD.keys() == (
+    {field.name for field in fields(SourceOptions)} - {"access"} | _ACCESS_FIELDS
+)
 
 
 def _parse(option: _Option, text: str) -> Any:
     try:
         return option.parse(text)
     except ValueError as exc:
-        raise ConfigError(option.name, text, str(exc)) from exc
+        shown = _HIDDEN if option.is_secret else text
+        raise ConfigError(option.name, shown, str(exc)) from exc
 
 
 def _find(name: str) -> _Option:

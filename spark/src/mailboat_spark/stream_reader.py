@@ -319,7 +319,7 @@ class MailboatStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return client.run(client.client.committed(self._options.group, queues, self._deadline_s()))
 
     def _client(self) -> ClientThread:
-        return shared_client(self._options.namesrv)
+        return shared_client(self._options.namesrv, self._options.access)
 
     def _deadline_s(self) -> float:
         return time.monotonic() + self._options.retry_timeout_ms / 1000

@@ -46,7 +46,7 @@ def read_partition(
     # Spark puts an empty partition of its own in place of an empty list.
     ranges = partition.value or ()
     arrow_schema = to_arrow_schema(schema, timezone="UTC")
-    thread = shared_client(options.namesrv)
+    thread = shared_client(options.namesrv, options.access)
     witnesses = getattr(partition, "witnesses", {})
     yield from read_ranges(thread, options, ranges, arrow_schema, witnesses)
 

@@ -4,7 +4,8 @@ It speaks as tests/interop/java does: it reads lines `NUMBER COMMAND QUERY`, run
 and ends with its input. Each answer is a line of JSON with the number of its command; the last line
 for a number has the event `done` or `error`.
 
-Usage: python driver.py NAMESRV, with the package on the path and HOME where its logs may go.
+Usage: python driver.py NAMESRV, with the package on the path, HOME where its logs may go, and
+INTEROP_ACCESS_KEY and INTEROP_SECRET_KEY where it is to sign.
 """
 
 from __future__ import annotations
@@ -60,6 +61,13 @@ def _message(params: Params, i: int) -> Message:
     return message
 
 
+def _prove(client: Producer | PushConsumer | PullConsumer) -> None:
+    """Have a client sign, where there is a user."""
+    user = os.environ.get("INTEROP_ACCESS_KEY")
+    if user:
+        client.set_session_credentials(user, os.environ["INTEROP_SECRET_KEY"], "ALIYUN")
+
+
 class Driver:
     """The clients of this process and what the tests may ask of them."""
 
@@ -68,6 +76,7 @@ class Driver:
         self._namesrv = namesrv
         self._producer = Producer("PG-cpp")
         self._producer.set_namesrv_addr(namesrv)
+        _prove(self._producer)
         self._producer.start()
         self._consumers: dict[int, PushConsumer] = {}
 
@@ -122,6 +131,7 @@ class Driver:
         model = MessageModel.BROADCASTING if is_broadcasting else MessageModel.CLUSTERING
         consumer = PushConsumer(group, orderly="orderly" in params, message_model=model)
         consumer.set_namesrv_addr(self._namesrv)
+        _prove(consumer)
         consumer.set_instance_name(f"driver-{number}")
         consumer.set_thread_count(4)
         consumer.set_message_batch_max_size(1)
@@ -143,6 +153,7 @@ class Driver:
         """Pull all that a topic has from its beginning."""
         consumer = PullConsumer(params["group"])
         consumer.set_namesrv_addr(self._namesrv)
+        _prove(consumer)
         consumer.start()
         for message in consumer.pull(params["topic"], params.get("expression", "*")):
             self._show(number, message)

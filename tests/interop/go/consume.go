@@ -86,6 +86,7 @@ func (d *driver) push(p params, r reply) error {
 	}
 	options := []consumer.Option{
 		consumer.WithNsResolver(d.resolver()),
+		consumer.WithCredentials(credentials()),
 		consumer.WithGroupName(p.Get("group")),
 		consumer.WithInstance(p.text("instance", fmt.Sprintf("push-%d", r.id))),
 		consumer.WithConsumerModel(model),

@@ -1,9 +1,10 @@
 // Command driver is a stock RocketMQ client for Go that is driven by text, so that one process
 // serves many tests. It speaks as tests/interop/java does.
 //
-// Usage: driver NAMESRV. It reads lines "NUMBER COMMAND QUERY" from its input, runs them side by
-// side, and ends when the input does. QUERY is a URL query string. Each answer is a JSON line with
-// the number of its command; the last line for a number has the event "done" or "error".
+// Usage: driver NAMESRV, with INTEROP_ACCESS_KEY and INTEROP_SECRET_KEY where it is to sign. It reads
+// lines "NUMBER COMMAND QUERY" from its input, runs them side by side, and ends when the input does.
+// QUERY is a URL query string. Each answer is a JSON line with the number of its command; the last
+// line for a number has the event "done" or "error".
 package main
 
 import (
@@ -102,6 +103,13 @@ type driver struct {
 
 func (d *driver) resolver() primitive.NsResolver {
 	return primitive.NewPassthroughResolver(d.namesrv)
+}
+
+// credentials are empty where nothing is to be signed.
+func credentials() primitive.Credentials {
+	return primitive.Credentials{
+		AccessKey: os.Getenv("INTEROP_ACCESS_KEY"), SecretKey: os.Getenv("INTEROP_SECRET_KEY"),
+	}
 }
 
 func (d *driver) keep(id int64, stop func() error) {

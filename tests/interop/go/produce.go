@@ -22,7 +22,8 @@ const sendTimeout = 10 * time.Second
 type sender = rocketmq.Producer
 
 func (d *driver) createTopic(p params, _ reply) error {
-	client, err := admin.NewAdmin(admin.WithResolver(d.resolver()))
+	client, err := admin.NewAdmin(
+		admin.WithResolver(d.resolver()), admin.WithCredentials(credentials()))
 	if err != nil {
 		return err
 	}
@@ -42,6 +43,7 @@ func (d *driver) producer(group string) (sender, error) {
 	}
 	created, err := rocketmq.NewProducer(
 		producer.WithNsResolver(d.resolver()),
+		producer.WithCredentials(credentials()),
 		producer.WithGroupName(group),
 		producer.WithInstanceName("send-"+group),
 		producer.WithSendMsgTimeout(sendTimeout),
@@ -219,6 +221,7 @@ func (d *driver) transaction(p params, r reply) error {
 	}
 	group, err := rocketmq.NewTransactionProducer(listener,
 		producer.WithNsResolver(d.resolver()),
+		producer.WithCredentials(credentials()),
 		producer.WithGroupName(p.Get("group")),
 		producer.WithInstanceName(fmt.Sprintf("transaction-%d", r.id)),
 		producer.WithSendMsgTimeout(sendTimeout),

@@ -4,7 +4,7 @@
 // side and ends with its input. Each answer is a line of JSON with the number of its command; the
 // last line for a number has the event "done" or "error".
 //
-// Usage: node driver.js NAMESRV HOME
+// Usage: node driver.js NAMESRV HOME, with INTEROP_ACCESS_KEY and INTEROP_SECRET_KEY where it is to sign.
 'use strict';
 
 const readline = require('readline');
@@ -18,7 +18,8 @@ const logger = Object.fromEntries(
   ['debug', 'info', 'warn', 'error'].map(name => [name, (...words) => console.error(name, ...words)])
 );
 const common = {
-  httpclient: {}, nameSrv: namesrv, clientIP: '127.0.0.1', accessKeyId: '', accessKeySecret: '', logger,
+  httpclient: {}, nameSrv: namesrv, clientIP: '127.0.0.1', logger,
+  accessKeyId: process.env.INTEROP_ACCESS_KEY || '', accessKeySecret: process.env.INTEROP_SECRET_KEY || '',
   pollNameServerInteval: 500, heartbeatBrokerInterval: 500, rebalanceInterval: 500,
   persistConsumerOffsetInterval: 500,
 };

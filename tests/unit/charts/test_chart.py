@@ -9,6 +9,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from cel_expr_python import cel
 from helm_python import Chart, HelmError, lint
 
 from mailboat_operator import rbac
@@ -42,6 +43,7 @@ VALUES: dict[str, dict[str, Any]] = {
     },
     "other names": {"nameOverride": "boat", "sparkJobs": [JOB]},
     "full name": {"fullnameOverride": "boat"},
+    "secrets of some namespaces": {"operator": {"rbac": {"secretNamespaces": ["a", "b"]}}},
     "no kubelets": {"operator": {"rbac": {"kubeletStats": False}}},
     "own kubelets": {
         "operator": {"kubelet": {"caConfigMap": "kubelet-ca", "insecureSkipTLSVerify": True}}
@@ -70,6 +72,16 @@ VALUES: dict[str, dict[str, Any]] = {
     "cron job": {"sparkJobs": [{**JOB, "schedule": "0 * * * *", "suspend": True}]},
     "job on pods": {
         "sparkJobs": [{**JOB, "mode": "kubernetes", "sparkConf": {"spark.ui.port": "1"}}]
+    },
+    "signed job by TLS": {
+        "sparkJobs": [
+            {
+                **JOB,
+                "mode": "kubernetes",
+                "userSecretName": "billing-mailboat-user",
+                "tls": {"enabled": True, "caSecretName": "orders-tls"},
+            }
+        ]
     },
     "awkward texts": {
         "sparkJobs": [
@@ -227,6 +239,10 @@ def test_wrong_values_are_refused(values: dict[str, Any]) -> None:
     [
         ({"operator": {"watch": {"namespaces": ["a"]}}}, "set operator.watch.scope=namespaces"),
         ({"operator": {"serviceAccount": {"create": False}}}, "must name an account"),
+        (
+            {"security": {"locked": True}, "networkPolicy": {"enabled": False}},
+            "security.locked needs networkPolicy.enabled",
+        ),
         ({"sparkJobs": [JOB, {**JOB, "group": "h"}]}, "two jobs of the name orders"),
         (
             {
@@ -259,10 +275,11 @@ def test_values_of_an_earlier_chart_are_enough() -> None:
         "commonLabels": None,
         "operator": {
             "logFormat": None,
-            "rbac": {"kubeletStats": None, "aggregate": None},
+            "rbac": {"kubeletStats": None, "aggregate": None, "secretNamespaces": None},
             "kubelet": None,
         },
         "networkPolicy": None,
+        "security": None,
         "sample": {"enabled": True, "nameServerSpec": None},
     }
     assert render(later) == render({"sample": {"enabled": True}})
@@ -293,10 +310,14 @@ def test_without_the_kubelets_count_there_is_no_right_on_nodes() -> None:
 
 
 def test_no_right_of_the_operator_reaches_into_containers() -> None:
-    """Neither the whole of a kubelet nor the subresources of pods that run or read something."""
+    """Neither the whole of a kubelet nor the subresources of pods that run or read something; a
+    Secret is read by its name alone."""
     risky = {"nodes/proxy", "pods/exec", "pods/attach", "pods/portforward", "secrets", "*"}
     for rule in one(render({}), "ClusterRole", f"{NAMESPACE}-r-mailboat")["rules"]:
-        assert not risky & set(rule["resources"])
+        assert not risky & set(rule["resources"]) or (rule["resources"], rule["verbs"]) == (
+            ["secrets"],
+            ["get", "create", "patch"],
+        )
 
 
 def test_the_operator_trusts_the_kubelets_that_it_is_told_to() -> None:
@@ -361,6 +382,100 @@ def test_the_rights_are_those_that_the_operator_uses() -> None:
     assert set(roles) == {NAMESPACE, "a", "b"}
     for namespace in "ab":
         assert roles[namespace]["rules"] == _table(rbac.NAMESPACED_RULES)
+
+
+def test_secrets_can_be_those_of_some_namespaces_alone() -> None:
+    """Elsewhere one can be made, for replicas, and none be read; nowhere are they listed."""
+    objects = render(VALUES["secrets of some namespaces"])
+    rules = one(objects, "ClusterRole", f"{NAMESPACE}-r-mailboat")["rules"]
+    (everywhere,) = [rule for rule in rules if rule["resources"] == ["secrets"]]
+    assert everywhere["verbs"] == ["create"]
+    assert len(rules) == len(rbac.NAMESPACED_RULES + rbac.CLUSTER_RULES)
+    roles = [
+        item
+        for item in objects
+        if item["kind"] == "Role" and item["metadata"]["name"].endswith("-secrets")
+    ]
+    assert [item["metadata"]["namespace"] for item in roles] == ["a", "b"]
+    (wanted,) = [item for item in _table(rbac.NAMESPACED_RULES) if item["resources"] == ["secrets"]]
+    assert all(item["rules"] == [wanted] for item in roles)
+    bindings = [item for item in objects if item["kind"] == "RoleBinding"]
+    assert {item["roleRef"]["name"] for item in bindings} >= {roles[0]["metadata"]["name"]}
+
+
+LOCKED = {"security": {"locked": True}, "sample": {"enabled": True}}
+
+
+def _verdicts(objects: list[dict[str, Any]], manifest: dict[str, Any]) -> list[str]:
+    """Return what the chart's admission policy says against an object."""
+    policy = one(objects, "ValidatingAdmissionPolicy")["spec"]
+    environment = cel.NewEnv(variables={"object": cel.Type.DYN})
+    data = {"object": manifest}
+    conditions = [item["expression"] for item in policy["matchConditions"]]
+    if not all(environment.compile(text).eval(data=data).value() for text in conditions):
+        return []
+    return [
+        item["message"]
+        for item in policy["validations"]
+        if not environment.compile(item["expression"]).eval(data=data).value()
+    ]
+
+
+def test_a_locked_installation_takes_what_is_locked_and_nothing_else() -> None:
+    """The sample and the example pass; each part that is missing is named."""
+    objects = render(LOCKED)
+    for kind in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding"):
+        kubernetes_validate.validate(one(objects, kind), NEWEST, strict=True)
+    text = (CHART.parents[1] / "examples" / "broker-locked.yaml").read_text(encoding="utf-8")
+    good = [*objects, *yaml.safe_load_all(text)]
+    good = [item for item in good if item["kind"] in ("Broker", "NameServer")]
+    assert len(good) == 4
+    for manifest in good:
+        assert _verdicts(objects, manifest) == []
+        listener = {"name": "outside", "port": 10920, "tls": "Enforcing"}
+        further = {**manifest["spec"], "listeners": [listener]}
+        assert _verdicts(objects, {**manifest, "spec": further}) == []
+        for part in ("tls", "authentication", "authorization", "http"):
+            spec = {key: value for key, value in manifest["spec"].items() if key != part}
+            (said,) = _verdicts(objects, {**manifest, "spec": spec})
+            assert f"spec.{part}" in said
+        for part, value in (
+            ("tls", {"mode": "Permissive"}),
+            ("authentication", {"enabled": False}),
+            ("authorization", {"enabled": False}),
+            ("http", {"metrics": "Open"}),
+            ("networkPolicy", {"enabled": False}),
+            # Those of the API server's default, and of one that has none.
+            ("listeners", [{"name": "outside", "port": 10920, "tls": "Disabled"}]),
+            ("listeners", [{"name": "outside", "port": 10920}]),
+            ("listeners", [listener, {**listener, "name": "b", "tls": "Permissive"}]),
+        ):
+            wrong = {**manifest, "spec": {**manifest["spec"], part: value}}
+            assert len(_verdicts(objects, wrong)) == 1
+            wrong["metadata"] = {
+                **manifest["metadata"],
+                "deletionTimestamp": "2026-01-01T00:00:00Z",
+            }
+            assert _verdicts(objects, wrong) == []
+
+
+def test_the_locked_sample_names_its_secrets() -> None:
+    """By its own name, so that they can be made before."""
+    for kind in ("Broker", "NameServer"):
+        spec = one(render({**LOCKED, "sample": {"enabled": True, "name": "a"}}), kind)["spec"]
+        assert spec["tls"] == {"mode": "Enforcing", "secretRef": {"name": "a-tls"}}
+        assert spec["authentication"]["superUserSecretRef"] == {"name": "a-admin"}
+        assert spec["http"] == {"tokenSecretRef": {"name": "a-http"}}
+
+
+def test_a_lock_on_some_namespaces_leaves_the_others() -> None:
+    """Only where the operator looks is anything refused; without the switch nothing is."""
+    watch = {"scope": "namespaces", "namespaces": ["a", "b"]}
+    objects = render({"security": {"locked": True}, "operator": {"watch": watch}})
+    binding = one(objects, "ValidatingAdmissionPolicyBinding")["spec"]
+    (expression,) = binding["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert expression["values"] == ["a", "b"]
+    assert not [item for item in render({}) if "Admission" in item["kind"]]
 
 
 def test_people_with_kubernetes_roles_may_use_the_resources() -> None:
@@ -446,6 +561,34 @@ def test_a_jobs_texts_arrive_as_they_are() -> None:
         "spark.a": "y: z",
         "spark.driver.extraJavaOptions": "-Da=b #c",
     }
+
+
+def test_a_job_shows_who_it_is_from_secrets_alone() -> None:
+    """Driver and executors read the same files; nobody reads the secret key in an object."""
+    objects = render({"operator": {"enabled": False}, **VALUES["signed job by TLS"]})
+    driver = one(objects, "Deployment")["spec"]["template"]["spec"]
+    executor = yaml.safe_load(one(objects, "ConfigMap")["data"]["executor.yaml"])["spec"]
+    arguments = driver["containers"][0]["args"][1:]
+    options = read_options([text.replace("$(POD_IP)", "10.0.0.1") for text in arguments])
+    assert options.access_key == "$(ACCESS_KEY)"
+    assert options.tls is options.tls_check is True
+    for pod in (driver, executor):
+        secrets = {item["name"]: item["secret"] for item in pod["volumes"] if "secret" in item}
+        mounts = {item["name"]: item for item in pod["containers"][0]["volumeMounts"]}
+        paths = {
+            f"{mounts[name]['mountPath']}/{item['path']}": (secret["secretName"], item["key"])
+            for name, secret in secrets.items()
+            for item in secret["items"]
+        }
+        assert paths == {
+            options.secret_key_file: ("billing-mailboat-user", "secretKey"),
+            options.tls_trust: ("orders-tls", "ca.crt"),
+        }
+        assert all(mounts[name]["readOnly"] for name in secrets)
+    plain = render({"operator": {"enabled": False}, **VALUES["job on pods"]})
+    pod = one(plain, "Deployment")["spec"]["template"]["spec"]
+    assert not [item for item in pod["volumes"] if "secret" in item]
+    assert not [text for text in pod["containers"][0]["args"] if "tls" in text or "key" in text]
 
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES.keys())

@@ -28,6 +28,8 @@ RESOURCES = {
         "services": "Service",
         "configmaps": "ConfigMap",
         "serviceaccounts": "ServiceAccount",
+        "endpoints": "Endpoints",
+        "secrets": "Secret",
         "namespaces": "Namespace",
         "events": "Event",
     },
@@ -36,12 +38,15 @@ RESOURCES = {
     ("policy", "v1"): {"poddisruptionbudgets": "PodDisruptionBudget"},
     ("storage.k8s.io", "v1"): {"storageclasses": "StorageClass"},
     ("coordination.k8s.io", "v1"): {"leases": "Lease"},
+    ("discovery.k8s.io", "v1"): {"endpointslices": "EndpointSlice"},
+    ("rbac.authorization.k8s.io", "v1"): {"roles": "Role", "rolebindings": "RoleBinding"},
     ("events.k8s.io", "v1"): {"events": "Event"},
     ("apiextensions.k8s.io", "v1"): {"customresourcedefinitions": "CustomResourceDefinition"},
     ("mailboat.dev", "v1alpha1"): {
         "brokers": "Broker",
         "nameservers": "NameServer",
         "topics": "Topic",
+        "users": "User",
     },
 }
 _CLUSTER_WIDE = {"namespaces", "storageclasses", "customresourcedefinitions"}

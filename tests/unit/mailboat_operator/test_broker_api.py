@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from mailboat_operator.broker_api import (
     StrangerError,
     http_url,
 )
+from mailboat_operator.broker_token import BrokerToken
 from mailboat_operator.identity import Expected
 from mailboat_operator.metrics import OperatorMetrics
 from mailboat_operator.planner.pods import is_ready
@@ -28,11 +30,13 @@ class _Broker:
         self.hangs = False
         self.url = ""
         self.if_match: str | None = None
+        self.authorization: str | None = None
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         text = await request.text()
         self.received.append((request.method, request.raw_path, text))
         self.if_match = request.headers.get("If-Match")
+        self.authorization = request.headers.get("Authorization")
         if self.hangs:
             await asyncio.Event().wait()
         if isinstance(self.answer, bytes):
@@ -238,3 +242,65 @@ def test_readiness_of_a_pod() -> None:
     assert not is_ready({"metadata": {"deletionTimestamp": "x"}, "status": ready})
     assert not is_ready({"metadata": {}, "status": {"conditions": [{"type": "Ready"}]}})
     assert not is_ready({"metadata": {}})
+
+
+async def test_the_token_of_a_file_is_shown(
+    broker: _Broker, metrics: OperatorMetrics, tmp_path: Path
+) -> None:
+    """The first one, with every call and beside other headers; without a file there is none."""
+    file = tmp_path / "tokens"
+    file.write_text(f"\n{'1' * 16}\n{'2' * 16}\n")
+    broker.answer = {"values": {}}
+    api = BrokerApi(metrics, token_file=str(file))
+    await api.config(broker.url)
+    assert broker.authorization == f"Bearer {'1' * 16}"
+    await api.delete_topic(broker.url, "t", incarnation="i")
+    assert (broker.authorization, broker.if_match) == (f"Bearer {'1' * 16}", '"i"')
+    await api.close()
+    without = BrokerApi(metrics)
+    await without.config(broker.url)
+    assert broker.authorization is None
+    await without.close()
+
+
+async def test_a_token_that_is_not_known_yet_may_be_later(broker: _Broker, api: BrokerApi) -> None:
+    """401 is a trouble that passes, what the broker says is told; 403 is a refusal."""
+    broker.status, broker.answer = 401, {"error": "this needs a valid bearer token"}
+    with pytest.raises(BrokerApiError, match="this needs a valid bearer token"):
+        await api.config(broker.url)
+    broker.status = 403
+    with pytest.raises(BrokerRefusedError):
+        await api.config(broker.url)
+
+
+async def test_a_broken_token_file_is_told_and_no_token_is_made_up(
+    broker: _Broker, metrics: OperatorMetrics, tmp_path: Path
+) -> None:
+    """Nothing is asked without a token; the text says nothing of what the file holds."""
+    file = tmp_path / "tokens"
+    api = BrokerApi(metrics, token_file=str(file))
+    for content, reason in (
+        (None, "No such file"),
+        ("", "the first token is missing"),
+        ("short-secret", "must be 16 to"),
+    ):
+        if content is not None:
+            file.write_text(content)
+        with pytest.raises(BrokerApiError, match=reason) as raised:
+            await api.config(broker.url)
+        assert "short-secret" not in str(raised.value)
+    assert broker.received == []
+    await api.close()
+
+
+async def test_a_token_file_is_read_again(tmp_path: Path) -> None:
+    """Every five seconds, as a mounted Secret changes without a word."""
+    file, now_s = tmp_path / "tokens", [0.0]
+    file.write_text("1" * 16)
+    token = BrokerToken(str(file), clock=lambda: now_s[0])
+    assert await token.headers() == {"Authorization": f"Bearer {'1' * 16}"}
+    file.write_text("2" * 16)
+    now_s[0] = 4.9
+    assert await token.headers() == {"Authorization": f"Bearer {'1' * 16}"}
+    now_s[0] = 5.0
+    assert await token.headers() == {"Authorization": f"Bearer {'2' * 16}"}

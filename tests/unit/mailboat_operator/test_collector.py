@@ -35,6 +35,9 @@ class Rig:
         self.name, self.address = "orders-g0", "10.96.0.1:10911"
         self.start: dict[str, Any] | None = None
         self.name_servers: Any = []
+        self.replica: Any = None
+        self.ports: list[dict[str, Any]] = []
+        self.paths: list[str] = []
         self.now_s = 0.0
         self.marked: list[str] = []
         self.asked = asyncio.Event()
@@ -63,8 +66,11 @@ class Rig:
             return web.Response(status=503)
         self.uptime += 1
         part = request.path.rpartition("/")[2]
+        self.paths.append(part)
         if part == "retention":
             self.asked.set()
+        if part == "replica" and self.replica is None:
+            return web.Response(status=404)
         return web.json_response(
             {
                 "broker": {
@@ -86,6 +92,7 @@ class Rig:
                     "pressure_percent": self.percent,
                     "max_physical_offset": self.written,
                 },
+                "replica": self.replica,
             }[part]
         )
 
@@ -102,7 +109,7 @@ class Rig:
 
     def pod(self, uid: str = "u1", version: str = "1") -> Manifest:
         """The broker's pod."""
-        ports = [{"name": "http", "containerPort": self.port}]
+        ports = [{"name": "http", "containerPort": self.port}, *self.ports]
         return {
             "kind": "Pod",
             "metadata": {
@@ -439,3 +446,52 @@ async def test_a_start_that_gets_on_is_known(rig: Rig) -> None:
     rig.is_down = False
     assert (await rig.rounds(2)).start_moved_monotonic_s is None
     assert rig.known().silent_since_monotonic_s is None
+
+
+_REPLICA = {"ordinal": 0, "role": "slave", "end": 4711, "epoch": 3, "store_id": "a1", "alarm": ""}
+_HA = [{"name": "ha", "containerPort": 10_912}]
+
+
+async def test_only_a_replica_is_asked_for_its_group(rig: Rig) -> None:
+    """Others know nothing of it; one of a version that does not say so answers all the same."""
+    rig.show()
+    assert (await rig.rounds(2)).replica is None
+    assert "replica" not in rig.paths
+    rig.ports = _HA
+    rig.show("u2", "2")
+    found = await rig.rounds(3)
+    assert (found.error, found.replica) == (None, None)
+    peers = [{"ordinal": 1, "lag_bytes": 5, "trouble": "x"}]
+    rig.replica = _REPLICA | {"peers": peers, "refusal": "what nobody looks at"}
+    found = await rig.rounds(2)
+    assert found.replica is not None
+    assert found.replica["store_id"] == "a1"
+    assert found.replica["peers"] == [{"ordinal": 1, "lag_bytes": 5}]
+    assert "refusal" not in found.replica
+
+
+async def test_what_a_replica_says_is_worth_a_new_plan(rig: Rig) -> None:
+    """Another role, epoch or alarm; not how far its log goes."""
+    rig.ports, rig.replica = _HA, _REPLICA
+    rig.show()
+    await rig.rounds(3)
+    rig.marked.clear()
+    rig.replica = _REPLICA | {"end": 4712}
+    await rig.rounds(3)
+    assert rig.marked == []
+    rig.replica = _REPLICA | {"diverged_bytes": 4096}
+    await rig.rounds(3)
+    assert rig.marked != []
+    rig.marked.clear()
+    rig.replica = _REPLICA | {"alarm": "all may have lost something"}
+    await rig.rounds(3)
+    assert rig.marked == ["Broker/shop/orders"]
+
+
+@pytest.mark.parametrize("rig", [(600.0,)], indirect=True)
+async def test_a_group_without_a_leader_is_asked_often(rig: Rig) -> None:
+    """Its first Lease waits for what its replicas have; one that follows is asked in its turn."""
+    rig.ports, rig.replica, rig.phase = _HA, _REPLICA | {"role": "joining"}, "serving"
+    rig.show()
+    await rig.rounds(2)
+    assert rig.paths.count("replica") == 2

@@ -1,7 +1,12 @@
 """Tests of the table of rights."""
 
+from itertools import product
+
+from operator_samples import sample_broker
+
 from mailboat_operator.kinds import CHILD_KINDS, CUSTOM_KINDS, watched_kinds
 from mailboat_operator.rbac import CLUSTER_RULES, LEASE_RULES, NAMESPACED_RULES
+from mailboat_operator.resources.replication import replicas_role
 
 _ALL = (*NAMESPACED_RULES, *LEASE_RULES, *CLUSTER_RULES)
 
@@ -25,13 +30,31 @@ def test_everything_that_is_watched_may_be_watched() -> None:
 
 
 def test_status_is_patched_and_nothing_is_taken_in_whole() -> None:
-    """Each custom resource's status may be patched; no wildcard, no secret, no rights on rights."""
+    """Each custom resource's status may be patched; no wildcard, Secrets are known by name only and
+    never listed, and Roles give no more than the operator itself may: Kubernetes sees to that
+    without these verbs."""
     for kind in CUSTOM_KINDS:
         assert _verbs(kind.group, f"{kind.plural}/status") == {"patch"}
     for rule in _ALL:
         assert "*" not in (rule.group, rule.resource, *rule.verbs)
-        assert rule.resource not in ("secrets", "roles", "rolebindings", "clusterroles")
+        assert rule.resource not in ("clusterroles", "clusterrolebindings")
+        assert not {"bind", "escalate", "impersonate"} & set(rule.verbs)
+        assert rule.resource != "secrets" or rule.verbs == ("get", "create", "patch")
         assert rule.purpose
+
+
+def test_the_operator_may_do_what_it_lets_the_replicas_do() -> None:
+    """Kubernetes lets nobody make a Role of more than he may do himself."""
+    role = replicas_role(sample_broker(replicas=3), ["orders-g0"])
+    for rule in role["rules"]:
+        assert rule["resourceNames"]
+        for group, resource in product(rule["apiGroups"], rule["resources"]):
+            assert set(rule["verbs"]) <= {
+                verb
+                for own in NAMESPACED_RULES
+                if (own.group, own.resource) == (group, resource)
+                for verb in own.verbs
+            }
 
 
 def test_data_is_never_deleted() -> None:

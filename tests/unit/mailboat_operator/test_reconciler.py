@@ -72,7 +72,12 @@ class Rig:
             Applier(api, self.cache, self.brokers, events, metrics),
             self.brokers,
             _NoNumbers(),
-            Planners(broker=self.planner, name_server=self.planner, topic=self.planner),
+            Planners(
+                broker=self.planner,
+                name_server=self.planner,
+                topic=self.planner,
+                user=self.planner,
+            ),
             metrics,
             self.sight,
             default_image="mailboat:1",

@@ -52,3 +52,17 @@ async def test_the_right_on_kubelets_is_needed_only_if_they_are_asked(
     assert len(await _found(kube_api)) == 1
     assert await _found(kube_api, kubelet_stats=False) == []
     assert await _found(kube_api, namespaces=("shop",)) == []
+
+
+async def test_secrets_are_needed_only_where_they_may_be_read(
+    kube_api: KubeApi, kubernetes: FakeKubernetes, refusing: set[str]
+) -> None:
+    """Elsewhere the right to make one is enough, and nobody asks for more."""
+    assert await _found(kube_api, secret_namespaces=("shop",)) == []
+    asked = [
+        (attributes["namespace"], attributes["verb"])
+        for call in kubernetes.calls
+        if (attributes := (call.body or {}).get("spec", {}).get("resourceAttributes"))
+        and attributes["resource"] == "secrets"
+    ]
+    assert sorted(asked) == [("", "create"), ("shop", "create"), ("shop", "get"), ("shop", "patch")]

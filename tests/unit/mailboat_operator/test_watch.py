@@ -98,6 +98,36 @@ def test_children_mark_their_owner(marked: _Marked) -> None:
     assert marked.see("Service", "foreign") == []
 
 
+def test_the_renewal_of_a_lease_marks_nobody(marked: _Marked) -> None:
+    """Every leader writes its Lease every few seconds; another leader, set or minimum counts."""
+    labels = {"mailboat.dev/broker": "orders"}
+    topic = marked.object("Topic", "t", spec={"brokerRef": "orders"})
+    marked.hub.seen(topic)
+
+    def renewed(holder: str, **annotations: str) -> list[str]:
+        manifest = marked.object("Lease", "orders-g0", labels=labels)
+        manifest["spec"] = {"holderIdentity": holder}
+        manifest["metadata"]["annotations"] = {
+            f"mailboat.dev/{key}": text for key, text in annotations.items()
+        }
+        marked.keys.clear()
+        marked.hub.seen(manifest)
+        return sorted(marked.keys)
+
+    assert renewed("a/1/x", epoch="1", renewals="1") == ["Broker/shop/orders"]
+    assert renewed("a/1/x", epoch="1", renewals="2") == []
+    both = ["Broker/shop/orders", "Topic/shop/t"]
+    assert renewed("b/1/x", epoch="2", renewals="3") == both
+    assert renewed("b/1/x", epoch="2", renewals="4", **{"in-sync": "0:a,1:b"}) == both
+    assert renewed("b/1/x", epoch="2", renewals="5", **{"in-sync": "0:a,1:b"}) == []
+    assert (
+        marked.cache.get("Lease", "shop", "orders-g0")["metadata"]["annotations"][
+            "mailboat.dev/renewals"
+        ]
+        == "5"
+    )
+
+
 def test_who_loses_a_child_is_marked(marked: _Marked) -> None:
     """A label that is taken off or changed concerns the resource that it named before.
 
@@ -137,19 +167,27 @@ def test_nothing_is_marked_twice_for_one_state(marked: _Marked) -> None:
 
 
 def test_dependents_are_marked(marked: _Marked) -> None:
-    """A NameServer marks the Brokers that name it; a Broker marks its Topics; others stay."""
+    """A NameServer marks the Brokers that name it and their Users, who are in a Secret of it; a
+    Broker marks its Topics and Users; others stay."""
     marked.see("Broker", "orders", spec={"nameServers": {"ref": "ns"}})
     marked.see("Broker", "bills", spec={"nameServers": {"addresses": ["x:1"]}})
+    marked.see("User", "u1", spec={"brokerRef": "orders"})
+    marked.see("User", "u2", spec={"brokerRef": "bills"})
     marked.see("Topic", "t1", spec={"brokerRef": "orders"})
     marked.see("Topic", "t2", spec={"brokerRef": "bills"})
     # A status is nothing that others look at: written often, it must not wake a thousand topics.
     assert marked.see(
         "Broker", "bills", spec={"nameServers": {"addresses": ["x:1"]}}, status={}
     ) == ["Broker/shop/bills"]
-    assert marked.see("NameServer", "ns", spec={}) == ["Broker/shop/orders", "NameServer/shop/ns"]
+    assert marked.see("NameServer", "ns", spec={}) == [
+        "Broker/shop/orders",
+        "NameServer/shop/ns",
+        "User/shop/u1",
+    ]
     assert marked.see("Broker", "orders", spec={"nameServers": {"ref": "ns"}, "groups": 2}) == [
         "Broker/shop/orders",
         "Topic/shop/t1",
+        "User/shop/u1",
     ]
 
 

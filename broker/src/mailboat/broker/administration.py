@@ -145,6 +145,7 @@ async def delete_offsets(broker: BrokerContext, group: str, topic: str) -> bool:
         )
     deleted = broker.offsets.remove(group, topic)
     await _save(broker.offsets.persist(), f"what group {group} has read of topic {topic}")
+    await broker.known_to_replicas()
     return deleted
 
 

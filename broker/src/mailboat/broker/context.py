@@ -12,6 +12,7 @@ from mailboat.broker.groups import SubscriptionGroupManager
 from mailboat.broker.membership import ConsumerManager, ProducerManager
 from mailboat.broker.offsets import ConsumerOffsetManager
 from mailboat.broker.queue_locks import QueueLockManager
+from mailboat.broker.quotas.service import UserQuotas
 from mailboat.broker.registration import NamesrvRegistration
 from mailboat.broker.replicas.service import ReplicaService
 from mailboat.broker.retry import RetryService
@@ -21,6 +22,7 @@ from mailboat.broker.stats import BrokerStats
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.broker.transactions import TransactionalMessageService
 from mailboat.config import Settings
+from mailboat.security.directory import Directory
 from mailboat.store.message_store import MessageStore
 
 
@@ -44,6 +46,11 @@ class BrokerContext(Protocol):
     schedule: ScheduleMessageService
     transactions: TransactionalMessageService
     replicas: ReplicaService | None
+    directory: Directory | None
+    """All users, where requests are authenticated."""
+
+    quotas: UserQuotas | None
+    """What users may use, where requests are authenticated."""
 
     @property
     def address(self) -> str:

@@ -6,7 +6,7 @@ Source: apache/rocketmq broker/BrokerController.java @ rocketmq-all-5.3.3.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
@@ -14,10 +14,12 @@ from mailboat import core
 from mailboat.broker import live_config
 from mailboat.broker.addresses import advertised_ip
 from mailboat.broker.blocking_calls import StoreThreads
-from mailboat.broker.dispatcher import BrokerDispatcher
+from mailboat.broker.dispatcher import Asker, BrokerDispatcher
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.groups import SubscriptionGroupManager
+from mailboat.broker.guarded_dispatcher import GuardedBrokerDispatcher
 from mailboat.broker.identity import check_identity, write_identity
+from mailboat.broker.listener_addresses import ListenerAddresses
 from mailboat.broker.membership import ConsumerManager, ProducerManager
 from mailboat.broker.membership_limits import MembershipLimits
 from mailboat.broker.offsets import ConsumerOffsetManager
@@ -25,6 +27,7 @@ from mailboat.broker.pressure_watch import PressureWatch
 from mailboat.broker.processors import (
     absent_features,
     admin,
+    auth_admin,
     client_admin,
     cold_data,
     config_admin,
@@ -49,25 +52,44 @@ from mailboat.broker.processors.pull import PullMessageProcessor
 from mailboat.broker.processors.send import SendMessageProcessor
 from mailboat.broker.pull_request_hold import PullRequestHoldService
 from mailboat.broker.queue_locks import QueueLockManager
+from mailboat.broker.quotas.made_names import Kind, MadeNames
+from mailboat.broker.quotas.service import UserQuotas
 from mailboat.broker.reading_progress import ReadingProgress
 from mailboat.broker.registration import NamesrvRegistration
-from mailboat.broker.replicas.service import ReplicaService, is_replica
+from mailboat.broker.replicas.replica_file import check_no_replica
+from mailboat.broker.replicas.service import ReplicaService
 from mailboat.broker.retry import RetryService
 from mailboat.broker.schedule import ScheduleMessageService
 from mailboat.broker.sql_filters import SqlFilters
 from mailboat.broker.stats import SAMPLE_PERIOD_S, BrokerStats
+from mailboat.broker.stored_topics import topics_at
 from mailboat.broker.supervisor import Supervisor, TaskProgress
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.broker.transactions import TransactionalMessageService
-from mailboat.config import Settings
+from mailboat.config import BrokerConfig, Settings
+from mailboat.config.listeners import parse_listeners
 from mailboat.disk import Disk
 from mailboat.disk.real import RealDisk
 from mailboat.errors import BrokerError
 from mailboat.model.hosts import encode_host, format_host
 from mailboat.protocol.codes import ResponseCode
+from mailboat.protocol.send_header import PullRequest, SendRequest
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.server import RemotingServer
 from mailboat.remoting.turns import in_turns
+from mailboat.security.client_security import ClientSecurity
+from mailboat.security.configured_users import inner_credentials
+from mailboat.security.directory import Directory
+from mailboat.security.guard import Guard, make_guard
+from mailboat.security.needs import broker_rows, pull_needs
+from mailboat.security.tls import (
+    CHECK_INTERVAL_S,
+    ClientContexts,
+    ServerTls,
+    own_client_tls,
+    tls_to_itself,
+)
+from mailboat.security.users import UserDirectory
 from mailboat.store.message_store import MessageStore
 
 _log = logging.getLogger(__name__)
@@ -82,6 +104,9 @@ _IDLE_SLICE_S: Final = 0.25
 _DRAIN_REQUESTS_S: Final = 3.0
 _DRAIN_WRITES_S: Final = 1.0
 _DRAIN_FLUSH_S: Final = 2.0
+# So long the nodes of a cluster may go on leading clients of the group here, and not to whoever
+# leads now. Behind it is nobody who would refuse them.
+_HOLD_UP_S: Final = 3.0
 _FAST_PORT_DISTANCE: Final = 2
 _PROGRESS_CHECK_S: Final = 1.0
 _PROGRESS_SLICE_S: Final = 0.003
@@ -101,13 +126,34 @@ class BrokerController:
     `wait_failed` returns when the broker can no longer do its work; `supervisor.failure` says why.
     """
 
-    def __init__(self, settings: Settings, *, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        disk: Disk | None = None,
+        own_name_server: str = "",
+        users: UserDirectory | None = None,
+    ) -> None:
         """Put the parts together; nothing is opened before `start`.
+
+        Args:
+            settings: of the broker.
+            disk: where it stores, the real one by default.
+            own_name_server: address of the name server in this process, if there is one.
+            users: who there is, where requests are authenticated.
 
         Raises:
             OSError: `brokerIP1` or the bind address is a name that does not resolve.
+            ConfigError: a file of TLS cannot be used, or requests are to be authenticated and
+                nobody says who there is.
         """
         config = settings.broker
+        self.tls = ServerTls.of(settings.tls, parse_listeners(config.listeners))
+        """What its ports show by TLS, None where none speaks it."""
+
+        self._own_security = ClientSecurity(
+            inner_credentials(settings.security), own_client_tls(settings.tls)
+        )
         self._disk = disk or RealDisk()
         self.settings = settings
         self.phase: Phase = "new"
@@ -122,6 +168,36 @@ class BrokerController:
             store_host=encode_host(self._ip, config.listen_port),
             runners=self.store_threads.runners,
         )
+        self._make_tables(config, own_name_server)
+        self.retry = RetryService(self.groups, self.topics, self.queue_locks.has_live_locks)
+        self._make_reading_progress()
+        self._make_flush_service()
+        self._store_written = asyncio.Event()
+        self.store.on_write = self._store_written.set
+        self.replicas = self._make_replicas() if settings.store.is_replica else None
+        self.deposed = asyncio.Event()
+        """Set once another replica leads in place of this one, which must start anew."""
+
+        self.schedule = ScheduleMessageService(
+            self.store, settings.store, self._disk, self.stats, self.flush.wait
+        )
+        self.reading.also_unread.append(self.schedule.unread_position)
+        self.transactions = TransactionalMessageService(self, self.flush, self._disk)
+        self.pull_holds = PullRequestHoldService()
+        self.store.dispatch.on_arrival = self.pull_holds.on_arrival
+        self.guard = self._make_guard(users)
+        self.directory = users if isinstance(users, Directory) else None
+        self.quotas = None if self.guard is None else self._make_quotas(self.guard)
+        self.dispatcher = _dispatcher(self.guard, self.quotas)
+        self._user_listeners: list[Callable[[], None]] = []
+        self._register_processors()
+        limits_of_peers = RemotingLimits.from_config(settings.remoting)
+        self._server = RemotingServer(self.dispatcher, limits_of_peers, name="broker", tls=self.tls)
+        self._opening: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
+
+    def _make_tables(self, config: BrokerConfig, own_name_server: str) -> None:
+        """Make what is known of topics, groups and members, and who is told of it."""
         config_dir = self.store.paths.config
         self.topics = TopicConfigManager(config, self._disk, config_dir)
         self.groups = SubscriptionGroupManager(
@@ -134,8 +210,19 @@ class BrokerController:
         )
         self.producers = ProducerManager(limits)
         self.queue_locks = QueueLockManager(self._disk, self.store.paths.own)
-        self.registration = NamesrvRegistration(config, self.topics)
-        self.retry = RetryService(self.groups, self.topics, self.queue_locks.has_live_locks)
+        self.registration = NamesrvRegistration(
+            config,
+            self.topics,
+            self._own_security,
+            own_server=own_name_server,
+            own_server_tls=tls_to_itself(self.settings.tls),
+        )
+        self.listener_addresses = ListenerAddresses(config, self._ip)
+        self.listener_addresses.on_change = self.registration.request
+        self.registration.listeners = self.listener_addresses.addresses
+
+    def _make_reading_progress(self) -> None:
+        """Make what knows how far groups have read, and have the cleaner ask it."""
         self.reading = ReadingProgress(
             self.offsets,
             self.store,
@@ -148,42 +235,38 @@ class BrokerController:
         self.pressure_watch = PressureWatch(self.store.retention)
         self._readers_wanted = asyncio.Event()
         self.store.cleaner.on_unread = self._ask_how_far_readers_are
-        self.flush = self._make_flush_service()
-        self.store.on_flush_wanted = self.flush.begin_soon
-        self.offsets.save_behind(self.flush.flushed)
-        self._store_written = asyncio.Event()
-        self.store.on_write = self._store_written.set
-        self.replicas = self._make_replicas() if is_replica(settings) else None
-        self.deposed = asyncio.Event()
-        """Set once another replica leads in place of this one, which must start anew."""
 
-        self.schedule = ScheduleMessageService(
-            self.store, settings.store, self._disk, self.stats, self.flush.wait
-        )
-        self.reading.also_unread.append(self.schedule.unread_position)
-        self.transactions = TransactionalMessageService(self, self.flush, self._disk)
-        self.pull_holds = PullRequestHoldService()
-        self.store.on_arrival = self.pull_holds.on_arrival
-        self.dispatcher = BrokerDispatcher()
-        self._register_processors()
-        self._server = RemotingServer(
-            self.dispatcher, RemotingLimits.from_config(settings.remoting), name="broker"
-        )
-        self._opening: asyncio.Task[None] | None = None
-        self._ending: asyncio.Task[None] | None = None
-
-    def _make_flush_service(self) -> FlushService:
+    def _make_flush_service(self) -> None:
+        """Make what makes written messages durable, and have those who wait for it ask it."""
         config = self.settings.store
-        return FlushService(
+        self.flush = FlushService(
             self.store,
             interval_s=config.flush_interval_commit_log / 1000,
             timeout_s=config.sync_flush_timeout / 1000,
             replicas_timeout_s=config.slave_timeout / 1000,
         )
+        self.store.on_flush_wanted = self.flush.begin_soon
+        self.offsets.save_behind(self.flush.flushed)
+
+    def _make_guard(self, users: UserDirectory | None) -> Guard | None:
+        """Make what judges each request; None where nobody is asked who it is."""
+        rows = broker_rows(self.settings.broker.broker_cluster_name, topics_at(self.store))
+        return make_guard(self.settings.security, users, rows)
+
+    def _make_quotas(self, guard: Guard) -> UserQuotas:
+        """Make what keeps users within their quotas."""
+
+        def exists(kind: Kind, name: str) -> bool:
+            return name in (self.topics if kind is Kind.TOPIC else self.groups).table
+
+        made = MadeNames(self._disk, self.store.paths.own, exists)
+        return UserQuotas(guard.users, guard.audit, made)
 
     def _make_replicas(self) -> ReplicaService:
         runners = self.store_threads.runners
-        replicas = ReplicaService(self.settings, self.store, self._disk, runners, self)
+        replicas = ReplicaService(
+            self.settings, self.store, self._disk, runners, self, self.tls, self._own_security
+        )
         self.topics.known_to_replicas = replicas.tables.known
         group = replicas.group
         group.on_confirmed = self._replicas_confirmed
@@ -194,11 +277,13 @@ class BrokerController:
         self.store.commit_log.is_followed = True
         self.store.on_write = self._replica_wrote
         self.registration.broker_id = replicas.registered_id
+        self.registration.address = lambda: replicas.registered_address
         self.registration.ha_address = lambda: replicas.address
         self.store.refuses = group.refusal
         self.store.replica.needed_from = group.needed_from
         self.flush.on_flushed = self._replica_flushed
         self.registration.on_master = replicas.note_master
+        self.registration.may_be_of_own_group = replicas.may_be_replica
         return replicas
 
     @property
@@ -269,11 +354,26 @@ class BrokerController:
         """How many clients are connected."""
         return self._server.connection_count
 
+    async def take_send(self, asker: Asker, request: SendRequest, body: bytes) -> None:
+        """Store a message that came by no connection of ours; its answer is written to `asker`.
+
+        It is held up where those of connections are.
+
+        Raises:
+            BrokerError: SERVICE_NOT_AVAILABLE, the broker ends; nothing is stored.
+        """
+        await self._server.wait_not_holding_up()
+        if self.phase not in ("serving", "draining"):
+            text = f"service not available now: the broker is {self.phase}"
+            raise BrokerError(ResponseCode.SERVICE_NOT_AVAILABLE, text)
+        self.dispatcher.take_send(asker, request, body)
+
     async def start(self) -> None:
         """Open the store, listen, and register; on return clients are served.
 
         Raises:
             StoreError: the store or one of the tables cannot be opened.
+            ConfigError: a file of TLS for own connections cannot be used.
             OSError: the address cannot be listened on, or the file system refuses.
         """
         try:
@@ -327,16 +427,28 @@ class BrokerController:
 
     async def _end(self) -> None:
         self.phase = "stopping"
-        await self._server.stop_accepting()
+        if self.replicas is not None:
+            await self.replicas.leave()
+        was_replaced = self.replicas is not None and self.replicas.was_replaced
+        held_up_until_s = self._disk.monotonic() + _HOLD_UP_S
+        if was_replaced:
+            self._server.hold_up()
+        else:
+            await self._server.stop_accepting()
         await self.registration.unregister()
         await self.pull_holds.close()
         await self.dispatcher.drain(_DRAIN_REQUESTS_S)
         await self.topics.settle(_DRAIN_REQUESTS_S)
         await self._drain_flush()
-        await self._server.close(_DRAIN_WRITES_S)
+        if self.quotas is not None:
+            self.quotas.release_answers()
+        await self._server.close_connections(_DRAIN_WRITES_S)
         # What came in until now may have left something behind again.
         await self.pull_holds.close()
         self.consumers.close()
+        if self.replicas is not None:
+            await self._drain_flush()
+            await self.replicas.release()
         await self.supervisor.stop()
         await self.registration.close()
         if self.replicas is not None:
@@ -351,6 +463,13 @@ class BrokerController:
         finally:
             self.flush.close()
             self.store_threads.close()
+            if self.guard is not None:
+                for listener in self._user_listeners:
+                    self.guard.users.on_changed.remove(listener)
+                await asyncio.to_thread(self.guard.close)
+            if was_replaced:
+                await asyncio.sleep(max(held_up_until_s - self._disk.monotonic(), 0))
+            await self._server.stop_accepting()
             self.phase = "stopped"
 
     async def _start(self) -> None:
@@ -358,8 +477,15 @@ class BrokerController:
         self.phase = "recovering"
         identity_path = self.store.paths.identity
         check_identity(self._disk, identity_path, config)
+        if self._own_security.tls is not None:
+            # What is wrong with the files is said now, and not when they are needed.
+            await asyncio.to_thread(ClientContexts, self._own_security.tls)
+        if self.replicas is None:
+            check_no_replica(self._disk, self.store.paths.replica)
         for table in (self.topics, self.groups, self.offsets, self.queue_locks, self.schedule):
             await asyncio.to_thread(table.load)
+        if self.quotas is not None:
+            await asyncio.to_thread(self.quotas.made.load)
         if self.replicas is not None:
             await asyncio.to_thread(self.replicas.load)
         # Recovery reads what may be gigabytes; HTTP shows its progress meanwhile.
@@ -375,9 +501,19 @@ class BrokerController:
         await self._server.start(config.bind_address, config.listen_port)
         self.store.commit_log.move_to(encode_host(self._ip, self.port))
         await self._listen_on_fast_port()
+        for listener in self.listener_addresses.listeners:
+            port = await self._server.start_listener(config.bind_address, listener)
+            self.listener_addresses.ports[listener.name] = port
+        if self.listener_addresses.changes:
+            await self.listener_addresses.look()
         if self.replicas is not None:
+            # What is refused meanwhile is tried three times within milliseconds, and given up.
+            self.replicas.group.on_handing_over = self._server.hold_up
+            self.replicas.group.on_leading_on = self._server.go_on
             host = config.bind_address
-            await self.replicas.start(host, self._ip, self.port, self.supervisor)
+            await self.replicas.start(
+                host, self._ip, self.port, self.supervisor, self._listen_as_leader
+            )
         self._start_tasks()
         self.registration.start(self.address, self.supervisor, identity=identity)
         await self.registration.register_now()
@@ -409,11 +545,13 @@ class BrokerController:
 
     def _begin_to_lead(self, epoch: int) -> None:
         assert self.replicas is not None
-        self.store.commit_log.is_followed = False
+        has_followed, self.store.commit_log.is_followed = self.store.commit_log.is_followed, False
         self.offsets.set_back(self.store.queues.next_offset)
         self.replicas.tables.lead(epoch)
         self._pull_processor.is_slave = False
-        self._start_leaders_tasks()
+        self.replicas.note_lead()
+        if has_followed:
+            self._start_leaders_tasks()
         self.registration.request()
 
     def _deposed(self, reason: str) -> None:
@@ -440,6 +578,15 @@ class BrokerController:
                 error,
             )
 
+    async def _listen_as_leader(self) -> int:
+        """Listen where the group's Service is to lead; return the port.
+
+        Raises:
+            OSError: the port is not available.
+        """
+        port = self.settings.store.leader_listen_port
+        return await self._server.start(self.settings.broker.bind_address, port)
+
     def _start_tasks(self) -> None:
         supervisor, config = self.supervisor, self.settings.broker
         supervisor.start("store background", self._run_store)
@@ -452,6 +599,19 @@ class BrokerController:
         )
         supervisor.start_periodic("search for silent clients", _EXPIRY_SCAN_S, self._expire)
         supervisor.start_periodic("statistics", SAMPLE_PERIOD_S, self.stats.sample)
+        if self.listener_addresses.changes:
+            supervisor.start_periodic(
+                "addresses of listeners",
+                CHECK_INTERVAL_S,
+                self.listener_addresses.look,
+                may_take_s=_SAVE_MAY_TAKE_S,
+            )
+        if self.tls is not None:
+            look = partial(asyncio.to_thread, self.tls.look)
+            # A folder that hangs is no reason to restart, as a disk that does.
+            supervisor.start_periodic(
+                "files of TLS", CHECK_INTERVAL_S, look, may_take_s=_SAVE_MAY_TAKE_S
+            )
 
     def _start_leaders_tasks(self) -> None:
         """Start what stores messages by itself."""
@@ -462,6 +622,7 @@ class BrokerController:
         for processors in (
             absent_features,
             admin,
+            auth_admin,
             client_admin,
             cold_data,
             config_admin,
@@ -484,10 +645,16 @@ class BrokerController:
             processors.register(self.dispatcher, self)
         self._send_processor = SendMessageProcessor(self, self.flush)
         self._pull_processor = PullMessageProcessor(self, self.pull_holds)
+        if self.guard is not None and self.quotas is not None:
+            self._pull_processor.recheck = partial(_recheck, self.guard)
+            self._user_listeners = [self.pull_holds.check_all, self.quotas.users_changed]
+            if self._send_processor.rounds is not None:
+                self._user_listeners.append(self._send_processor.rounds.withdraw_all)
+            self.guard.users.on_changed += self._user_listeners
         if self.replicas is not None:
             self._pull_processor.is_slave = True
-            group = self.replicas.group
-            self._pull_processor.hears_master = lambda: group.is_following
+            replicas = self.replicas
+            self._pull_processor.hears_master = lambda: replicas.hears_master
         self.dispatcher.use(
             self._send_processor,
             self._pull_processor,
@@ -564,9 +731,12 @@ class BrokerController:
     async def _save_tables(self) -> None:
         """Save what changed; a full disk is no reason to stop, the next round tries again."""
         tables = (self.offsets, self.topics, self.groups, self.queue_locks, self.schedule)
-        for table in tables:
+        saves = [table.persist for table in tables]
+        if self.quotas is not None:
+            saves.append(self.quotas.made.persist)
+        for save in saves:
             try:
-                await table.persist()
+                await save()
             except OSError as error:
                 _log.warning("a table is not saved, to be tried again: %s", error)
 
@@ -598,7 +768,21 @@ class BrokerController:
             steps.callback(self.store.close)
             for table in (self.groups, self.topics, self.queue_locks):
                 steps.callback(table.persist_blocking)
+            if self.quotas is not None:
+                steps.callback(self.quotas.made.persist_blocking)
 
     def _save_offsets_of_durable_log(self) -> None:
         if self.store.flushed_offset >= self.store.commit_log.end:
             self.offsets.persist_blocking()
+
+
+def _dispatcher(guard: Guard | None, quotas: UserQuotas | None) -> BrokerDispatcher:
+    if guard is None or quotas is None:
+        return BrokerDispatcher()
+    return GuardedBrokerDispatcher(guard, quotas)
+
+
+def _recheck(guard: Guard, request: PullRequest, address: str) -> None:
+    """Judge a pull again that has waited."""
+    needs = pull_needs(request.fields.topic, request.fields.consumer_group)
+    guard.allow(request.asked_by, needs, request.code, address)

@@ -93,6 +93,7 @@ class DelayProgress:
         self._captured_moves = 0
         self._durable = DelayOffsets()
         self._unsettled: _Capture | None = None
+        self._followed: DelayOffsets | None = None
         self.data_version = DataVersion(timestamp=disk.wall_ms())
 
     def load(self) -> None:
@@ -116,9 +117,31 @@ class DelayProgress:
 
     def follow(self, state: DelayOffsets) -> None:
         """Keep what another replica that delivers has delivered; `take_up` goes on from there."""
-        self._loaded = self._durable = state
+        self._loaded = self._durable = self._followed = state
         self.data_version = state.data_version
         self._saver.mark_changed()
+
+    def follow_further(self, theirs: DelayOffsets) -> int:
+        """Keep what another broker has delivered where that is further; `take_up` goes on there.
+
+        Returns the number of levels in which it was.
+        """
+        mine = self._loaded
+        further = [
+            level
+            for level, queue_offset in theirs.offset_table.items()
+            if queue_offset > mine.offset_table.get(level, -1)
+        ]
+        if further:
+            offsets, ranges = dict(mine.offset_table), dict(mine.mailboat_ranges)
+            for level in further:
+                offsets[level] = theirs.offset_table[level]
+                ranges.pop(level, None)
+                if level in theirs.mailboat_ranges:
+                    ranges[level] = theirs.mailboat_ranges[level]
+            text = theirs.mailboat_delay_level or mine.mailboat_delay_level
+            self.follow(DelayOffsets(offsets, theirs.data_version, text, ranges))
+        return len(further)
 
     def snapshot(self) -> DelayOffsets:
         """Return how far everything is delivered."""
@@ -126,6 +149,7 @@ class DelayProgress:
 
     def take_up(self, queues: Iterable[QueueBounds]) -> None:
         """Go on behind what was loaded or followed."""
+        self._followed = None
         self._ranges.clear()
         for bounds in queues:
             level = level_of(bounds.queue_id)
@@ -217,10 +241,11 @@ class DelayProgress:
             self._unsettled = None
             self._take(waiting.state, waiting.moves)
 
-    def needed(self) -> Iterator[ParkedRange]:
-        """Return what is parked, or delivered by a copy that a power cut could still take."""
+    def needed(self, levels: Iterable[int]) -> Iterator[ParkedRange]:
+        """Return what is parked in levels, or delivered by a copy that a power cut could still
+        take; a slave has ranges of none."""
         durable = self._durable
-        for level in self._ranges:
+        for level in levels:
             # What came since the ranges were captured begins at the start of its queue.
             growing = (durable.offset_table.get(level, 0), None)
             for begin, end in durable.mailboat_ranges.get(level) or [growing]:
@@ -243,7 +268,7 @@ class DelayProgress:
 
     def encode(self) -> bytes:
         """Return the whole table as the body of GET_ALL_DELAY_OFFSET."""
-        return encode_delay_offsets(self._snapshot())
+        return encode_delay_offsets(self._followed or self._snapshot())
 
     async def persist(self, log_end: int, wait_flushed: FlushWait) -> None:
         """Save once everything below `log_end`, the log's present end, is durable.

@@ -9,7 +9,7 @@ whatever they are, have `ROUND_S` together; the rest goes on in the loop's next 
 import asyncio
 import struct
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -30,20 +30,21 @@ from mailboat.protocol.send_header import (
 )
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import ROUND_S, Dispatcher, answer_error, encode_answer
+from mailboat.security.users import User
 
-_SEND: Final = 1
-_PULL: Final = 2
+SEND: Final = 1
+PULL: Final = 2
 _OTHER: Final = 0
-_KINDS: Final = {
-    RequestCode.SEND_MESSAGE: _SEND,
-    RequestCode.SEND_MESSAGE_V2: _SEND,
-    RequestCode.SEND_BATCH_MESSAGE: _SEND,
-    RequestCode.PULL_MESSAGE: _PULL,
-    RequestCode.LITE_PULL_MESSAGE: _PULL,
+KINDS: Final = {
+    RequestCode.SEND_MESSAGE: SEND,
+    RequestCode.SEND_MESSAGE_V2: SEND,
+    RequestCode.SEND_BATCH_MESSAGE: SEND,
+    RequestCode.PULL_MESSAGE: PULL,
+    RequestCode.LITE_PULL_MESSAGE: PULL,
 }
 # How the JSON headers of the hot requests start.
 _KIND_BY_START: Final = {
-    start: _KINDS[code] for start, code in CODE_BY_START.items() if code in _KINDS
+    start: KINDS[code] for start, code in CODE_BY_START.items() if code in KINDS
 }
 # Where these starts lie in a frame.
 _HEADER_AT: Final = 8
@@ -51,7 +52,7 @@ _START_END: Final = _HEADER_AT + START_BYTES
 # A binary header starts with its code; the byte of the frame that says so stands before its length.
 _CODE_END: Final = _HEADER_AT + 2
 _BINARY_SEND_STARTS: Final = frozenset(
-    code.to_bytes(2, "big") for code, kind in _KINDS.items() if kind == _SEND
+    code.to_bytes(2, "big") for code, kind in KINDS.items() if kind == SEND
 )
 _FORM_AT: Final = 4
 _FORM_END: Final = 5
@@ -120,6 +121,14 @@ class SendRounds(Protocol):
         """Take note of topics and queue ids that messages were stored to in another way."""
         ...
 
+    def allow(self, user: User, peer_host: bytes, topic: str) -> None:
+        """Take sends that a user has signed to a topic, from the address of a peer."""
+        ...
+
+    def withdraw(self, access_key: str, peer_host: bytes) -> None:
+        """Take no more sends of a user from the address of a peer, until they are allowed again."""
+        ...
+
 
 class PullProcessor(Protocol):
     """Answers pulls."""
@@ -173,6 +182,26 @@ class BrokerDispatcher(Dispatcher):
             rounds.begin(self._store_gathered, pull.arrivals)
         self._require_own_name = require_own_name
 
+    @property
+    def codes(self) -> Set[int]:
+        """The codes of the requests that are answered."""
+        return super().codes | KINDS.keys()
+
+    def take_send(self, asker: Asker, request: SendRequest, body: bytes) -> None:
+        """Store a message that came by no connection of ours, with the others of this round.
+
+        Whoever calls has made sure that it may be sent.
+        """
+        if not self._gathered:
+            assert self._loop is not None
+            self._loop.call_soon(self._store_gathered)
+        self._gathered.append((asker, request, body))
+        self._gathered_bytes += len(body)
+        if request.code == _BATCH_CODE or request.fields.batch:
+            self._gathered_work += count_messages(body)
+        if self._gathered_work >= _MAX_GATHERED_WORK or self._gathered_bytes >= _MAX_GATHERED_BYTES:
+            self._store_gathered()
+
     def process(self, connection: Connection, command: RemotingCommand) -> bytes | None:
         """Do as `Dispatcher.process`, but refuse what is meant for a broker of another name.
 
@@ -197,9 +226,9 @@ class BrokerDispatcher(Dispatcher):
         if connection.is_write_paused:
             return False  # A peer that does not read its answers waits.
         kind = _KIND_BY_START.get(data[_HEADER_AT:_START_END])
-        if kind == _PULL:
+        if kind == PULL:
             return self._take_pull(connection, data)
-        if rounds is None or (kind != _SEND and not _is_binary_send(data)):
+        if rounds is None or (kind != SEND and not _is_binary_send(data)):
             return False
         if not rounds.reads:
             assert self._loop is not None
@@ -286,7 +315,7 @@ class BrokerDispatcher(Dispatcher):
         kind = _OTHER
         try:
             for index, frame in enumerate(frames):
-                next_kind = _KINDS.get(peek_code(frame), _OTHER)
+                next_kind = KINDS.get(peek_code(frame), _OTHER)
                 if next_kind != kind:
                     run = frames[start:index]
                     if run and not self._run(connection, run, kind, end_s):
@@ -315,27 +344,43 @@ class BrokerDispatcher(Dispatcher):
 
         What `end_s` leaves no time for is deferred, but for the first one.
         """
-        if kind == _SEND:
+        if kind == SEND:
             return self._run_sends(connection, frames, end_s)
         if self._gathered:
             self._store_gathered()
-        if kind == _PULL:
+        if kind == PULL:
             return self._run_pulls(connection, frames, end_s)
         self._handle(connection, frames, end_s)
         return not connection.is_closed
 
+    def _send_reader(self, connection: Connection) -> Callable[[Frame], tuple[Asker, SendRequest]]:
+        """Return what reads the headers of sends of a connection, and says who is answered."""
+
+        def read(frame: Frame) -> tuple[Asker, SendRequest]:
+            return connection, decode_send_header(frame)
+
+        return read
+
+    def _pull_decoder(self, _connection: Connection) -> Callable[[Frame], PullRequest]:
+        """Return what reads the headers of pulls of a connection."""
+        return decode_pull_header
+
     def _run_sends(self, connection: Connection, frames: list[Frame], end_s: float) -> bool:
         gathered = self._gathered
+        read = self._send_reader(connection)
         if not gathered:
             assert self._loop is not None
             self._loop.call_soon(self._store_gathered)
         for index, frame in enumerate(frames):
             try:
-                request = decode_send_header(frame)
+                asker, request = read(frame)
             except MalformedRequestError as error:
                 answer = encode_answer(error.command, answer_error(error.command, error))
                 if answer is not None:
                     connection.write(answer)
+                if time.monotonic() > end_s and index + 1 < len(frames):
+                    connection.defer(frames[index + 1 :])
+                    return not connection.is_closed
                 continue
             except RemoteProtocolError as error:
                 self._store_gathered()
@@ -345,7 +390,7 @@ class BrokerDispatcher(Dispatcher):
                 self._handle(connection, [frame], end_s)
                 continue
             _, header, body = frame
-            gathered.append((connection, request, body))
+            gathered.append((asker, request, body))
             self._gathered_bytes += len(body)
             if request.code == _BATCH_CODE or request.fields.batch:
                 self._gathered_work += count_messages(body)
@@ -387,9 +432,10 @@ class BrokerDispatcher(Dispatcher):
     def _run_pulls(self, connection: Connection, frames: list[Frame], end_s: float) -> bool:
         answers: list[bytes] = []
         unwritten_bytes = 0
+        decode = self._pull_decoder(connection)
         for index, frame in enumerate(frames):
             try:
-                request = decode_pull_header(frame)
+                request = decode(frame)
             except MalformedRequestError as error:
                 answer = _pieces(encode_answer(error.command, answer_error(error.command, error)))
             except RemoteProtocolError as error:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from mailboat.broker.journal import Journal
-from mailboat.broker.state_saver import StateSaver
+from mailboat.broker.state_saver import SavedTable, StateSaver
 from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile
 from mailboat.errors import BrokerError, IllegalMessageError
@@ -35,7 +35,7 @@ MAX_GROUPS: Final = 100_000
 """
 
 
-class SubscriptionGroupManager:
+class SubscriptionGroupManager(SavedTable):
     """The table of consumer groups."""
 
     def __init__(self, disk: Disk, config_dir: str, *, auto_create: bool) -> None:
@@ -164,22 +164,6 @@ class SubscriptionGroupManager:
     def encode(self) -> Iterator[bytes]:
         """Return the whole table as the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG, in slices."""
         return compact_slices(self._members())
-
-    async def persist(self) -> None:
-        """Make the table durable; does nothing while it is unchanged.
-
-        Raises:
-            OSError: the disk refused; the next call tries again.
-        """
-        await self._saver.save()
-
-    def persist_blocking(self) -> None:
-        """Make the table durable on this thread.
-
-        Raises:
-            OSError: the disk refused.
-        """
-        self._saver.save_blocking()
 
     def _put(self, config: SubscriptionGroupConfig) -> None:
         is_new = config.group_name not in self.table

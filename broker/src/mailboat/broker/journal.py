@@ -13,9 +13,9 @@ class Journal:
         self._keys: dict[str, None] = {}
         self._wake = wake
 
-    def __bool__(self) -> bool:
-        """Whether something has changed."""
-        return bool(self._keys)
+    def __len__(self) -> int:
+        """How much has changed."""
+        return len(self._keys)
 
     def note(self, key: str) -> None:
         """Note that an entry was made, changed or removed."""
@@ -23,12 +23,18 @@ class Journal:
             self._wake()
         self._keys[key] = None
 
-    def take(self, most: int) -> list[str]:
-        """Return some keys, the oldest first; they do not wait any more."""
-        if len(self._keys) <= most:
-            keys, self._keys = list(self._keys), {}
-            return keys
-        keys = [key for key, _ in zip(self._keys, range(most), strict=False)]
+    def take(self, most: int, weigh: Callable[[str], int]) -> list[str]:
+        """Return some keys, the oldest first; they do not wait any more.
+
+        What they weigh together is `most` or little more.
+        """
+        keys: list[str] = []
+        weight = 0
+        for key in self._keys:
+            keys.append(key)
+            weight += weigh(key)
+            if weight >= most:
+                break
         for key in keys:
             del self._keys[key]
         return keys

@@ -45,6 +45,8 @@ def change_live(
     if after.store != before.store:
         broker.store.configure(after.store)
         send_processor.configure(after.store)
+        if broker.replicas is not None:
+            broker.replicas.configure(after.store)
         flush.configure(
             interval_s=after.store.flush_interval_commit_log / 1000,
             timeout_s=after.store.sync_flush_timeout / 1000,

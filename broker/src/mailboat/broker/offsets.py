@@ -11,24 +11,27 @@ of members that do not know yet are ignored. Resets that wait are in the file to
 
 Other replicas are told what changes, soon and not at once. Clients commit at a slave while there is
 no master; the master takes that over when it is back, where it is further, unless an offset was set
-back meanwhile: each move back raises the *generation* of a group in a topic, `generationTable` in
-the file.
+back or forgotten meanwhile: a group in a topic begins with another *generation* each time, and each
+move back raises it, `generationTable` in the file. `takenOffsetTable` is what a slave has yet to
+tell. Slaves are told of a group in a topic once its beginning is in the file: after a crash the
+master would not know the generation for which they bring commits, as if all had been deleted.
 
 Source: apache/rocketmq broker/offset/ConsumerOffsetManager.java @ rocketmq-all-5.3.3.
 """
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
 from mailboat.broker.journal import Journal
-from mailboat.broker.state_saver import StateSaver
+from mailboat.broker.state_saver import SavedTable, StateSaver
 from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile
 from mailboat.model.data_version import DataVersion
+from mailboat.model.stored_numbers import INT64_MAX
 from mailboat.protocol.bodies import decode_body
 from mailboat.protocol.json_slices import Member, compact_slices, pretty_slices, table_parts
 from mailboat.protocol.stats_bodies import (
@@ -54,8 +57,10 @@ class _ResetTable(msgspec.Struct, rename="camel"):
 
     reset_offset_table: dict[str, dict[int, int]] = {}
     generation_table: dict[str, int] = {}
+    taken_offset_table: dict[str, dict[int, int]] = {}
 
 
+_OWN_TABLES: Final = (b"resetOffsetTable", b"generationTable", b"takenOffsetTable")
 _resets: Final = msgspec.json.Decoder(_ResetTable, strict=False)
 
 
@@ -68,7 +73,7 @@ class SharedOffsets(NamedTuple):
     resets: dict[int, int]
 
 
-class ConsumerOffsetManager:
+class ConsumerOffsetManager(SavedTable):
     """The table of committed queue offsets."""
 
     def __init__(self, disk: Disk, config_dir: str) -> None:
@@ -81,6 +86,9 @@ class ConsumerOffsetManager:
         self._resets: dict[str, dict[int, int]] = {}
         self._generations: dict[str, int] = {}
         self._taken: dict[str, dict[int, int]] = {}
+        # The generations that are in no file yet, and that nobody was told of.
+        self._begun: dict[str, int] = {}
+        self._last_generation = 0
         self.journal: Journal | None = None
         """Takes note of what changes, where other replicas are to know it."""
 
@@ -114,6 +122,8 @@ class ConsumerOffsetManager:
             return
         table, more = loaded
         self._resets, self._generations = more.reset_offset_table, more.generation_table
+        if self.is_followed:
+            self._taken = more.taken_offset_table
         self.data_version = table.data_version
         for key, queues in table.offset_table.items():
             topic, separator, group = key.partition(_SEPARATOR)
@@ -213,7 +223,14 @@ class ConsumerOffsetManager:
             queue_offset: what the pull asks for.
             commit_offset: what it commits, None when it commits nothing.
         """
-        key = topic + _SEPARATOR + group
+        target = self._end_reset(topic + _SEPARATOR + group, queue_id)
+        if target is None:
+            return None
+        if queue_offset == target and commit_offset in (None, target):
+            return None
+        return target
+
+    def _end_reset(self, key: str, queue_id: int) -> int | None:
         queues = self._resets.get(key)
         if queues is None or queue_id not in queues:
             return None
@@ -221,8 +238,6 @@ class ConsumerOffsetManager:
         if not queues:
             del self._resets[key]
         self._changed(key)
-        if queue_offset == target and commit_offset in (None, target):
-            return None
         return target
 
     def clone(self, source_group: str, target_group: str, topic: str) -> None:
@@ -237,6 +252,10 @@ class ConsumerOffsetManager:
 
     def _set(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         key = topic + _SEPARATOR + group
+        if key not in self._table and self.journal is not None:
+            # Later than an earlier life, of which a slave may still have commits.
+            self._last_generation = max(self._disk.wall_ms(), self._last_generation + 1)
+            self._begun[key] = self._generations[key] = self._last_generation
         queues = self._queues(group, topic)
         known = queues.get(queue_id)
         if known == queue_offset:
@@ -289,7 +308,8 @@ class ConsumerOffsetManager:
             return False
         self._pulled.pop(key, None)
         self._resets.pop(key, None)
-        self._generations.pop(key, None)
+        self._last_generation = max(self._last_generation, self._generations.pop(key, 0))
+        self._begun.pop(key, None)
         self._taken.pop(key, None)
         for index, name, member in (
             (self._topics_of, group, topic),
@@ -304,7 +324,7 @@ class ConsumerOffsetManager:
 
     def _changed(self, key: str) -> None:
         self._saver.mark_changed()
-        if self.journal is not None:
+        if self.journal is not None and key not in self._begun:
             self.journal.note(key)
 
     def remove_topic(self, topic: str) -> None:
@@ -323,6 +343,31 @@ class ConsumerOffsetManager:
         """Return the keys of all groups in topics, "TOPIC@GROUP"."""
         return list(self._table)
 
+    def held(self, key: str) -> int:
+        """Return in how many queues a group in a topic has offsets, and resets that wait."""
+        return len(self._table.get(key, ())) + len(self._resets.get(key, ()))
+
+    def has_begun(self, key: str) -> bool:
+        """Tell whether replicas may be told of a group in a topic: its beginning is in the file."""
+        return key not in self._begun
+
+    @property
+    def has_unsaved_begins(self) -> bool:
+        """Whether replicas wait for the file to be saved."""
+        return bool(self._begun)
+
+    def tell_begins(self) -> None:
+        """Have replicas told of all: this one is about to save them, or to follow another one."""
+        self._tell(self._begun)
+
+    def _tell(self, begun: Mapping[str, int]) -> None:
+        """Have replicas told of groups in topics that have not begun anew since."""
+        for key, generation in [*begun.items()]:
+            if self._begun.get(key) == generation:
+                del self._begun[key]
+                if self.journal is not None:
+                    self.journal.note(key)
+
     def find_shared(self, key: str) -> SharedOffsets:
         """Return what other replicas are to know of a group in a topic; no queues: nothing."""
         generation = self._generations.get(key, 0)
@@ -332,12 +377,12 @@ class ConsumerOffsetManager:
         """Take over what the master has of a group in a topic.
 
         What was committed here and the master has not heard of stays, as long as nobody has set
-        the group back.
+        the group back. (A master that was killed may have forgotten that somebody did.)
         """
         key, generation, queues, resets = shared
         topic, _, group = key.partition(_SEPARATOR)
         taken = self._taken.get(key, {})
-        if taken and (generation != self._generations.get(key, 0) or not queues):
+        if taken and (generation > self._generations.get(key, 0) or not queues):
             taken = {}
         taken = {
             queue_id: queue_offset
@@ -347,8 +392,11 @@ class ConsumerOffsetManager:
         if not queues:
             self.remove(group, topic)
             return
-        self._queues(group, topic)
-        self._table[key] = {**queues, **taken}
+        before = self._queues(group, topic)
+        after = self._table[key] = {**queues, **taken}
+        self.commits += 1
+        if any(after[queue_id] < before.get(queue_id, INT64_MAX) for queue_id in after):
+            self.lowered += 1
         for table, value in ((self._taken, taken), (self._resets, resets)):
             if value:
                 table[key] = value
@@ -359,6 +407,46 @@ class ConsumerOffsetManager:
         else:
             self._generations.pop(key, None)
         self._saver.mark_changed()
+
+    def follow_untold(self, key: str, queues: Mapping[int, int], known: Mapping[int, int]) -> None:
+        """Take over what a master says that is not told what clients commit here.
+
+        The further one counts, unless the master has set its own back.
+
+        Args:
+            key: the group in a topic, "TOPIC@GROUP".
+            queues: the master's offsets.
+            known: what it said before, over the same connection.
+        """
+        topic, _, group = key.partition(_SEPARATOR)
+        mine = self._queues(group, topic)
+        for queue_id, queue_offset in queues.items():
+            is_set_back = queue_offset < known.get(queue_id, queue_offset)
+            if is_set_back or queue_offset > mine.get(queue_id, UNKNOWN_OFFSET):
+                mine[queue_id] = queue_offset
+                self._saver.mark_changed()
+
+    def follow_further(self, shared: SharedOffsets) -> bool:
+        """Take over what another broker has of a group in a topic where it is further than here.
+
+        A group that was set back more often there, is as it is there; one that was set back more
+        often here stays. Tells whether something has changed.
+        """
+        key, generation, queues, resets = shared
+        mine = self.find_shared(key)
+        if generation < mine.generation:
+            return False
+        if generation == mine.generation:
+            behind = mine.queues
+            further = {
+                queue_id: max(queues.get(queue_id, UNKNOWN_OFFSET), behind.get(queue_id, 0))
+                for queue_id in (*queues, *behind)
+            }
+            shared = SharedOffsets(key, generation, further, resets)
+        if shared == mine:
+            return False
+        self.follow(shared)
+        return True
 
     def _take(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
         """Keep what a client commits here, until the master has it too."""
@@ -377,7 +465,13 @@ class ConsumerOffsetManager:
 
     def forget_taken(self) -> None:
         """Regard what clients have committed here as known to the master, or as its own table."""
-        self._taken.clear()
+        if self._taken:
+            self._taken.clear()
+            self._saver.mark_changed()
+
+    def is_new(self, key: str) -> bool:
+        """Tell whether a group in a topic has committed here what no master has heard of yet."""
+        return key in self._taken and key not in self._generations
 
     def merge(self, shared: SharedOffsets, end_of: Callable[[str, int], int]) -> None:
         """Take over what clients have committed at a slave, where it is further than what is here.
@@ -388,10 +482,11 @@ class ConsumerOffsetManager:
         """
         key, generation, queues, _ = shared
         topic, separator, group = key.partition(_SEPARATOR)
-        if not (separator and topic and group) or generation != self._generations.get(key, 0):
+        if not (separator and topic and group) or generation < self._generations.get(key, 0):
             return
         for queue_id, queue_offset in queues.items():
             if self.query(group, topic, queue_id) < queue_offset <= end_of(topic, queue_id):
+                self._end_reset(key, queue_id)  # No commit counted before it was noticed.
                 self._set(group, topic, queue_id, queue_offset)
 
     def encode(self) -> Iterator[bytes]:
@@ -404,15 +499,9 @@ class ConsumerOffsetManager:
         Raises:
             OSError: the disk refused; the next call tries again.
         """
-        await self._saver.save()
-
-    def persist_blocking(self) -> None:
-        """Make the table durable on this thread.
-
-        Raises:
-            OSError: the disk refused.
-        """
-        self._saver.save_blocking()
+        begun = dict(self._begun)
+        await super().persist()
+        self._tell(begun)
 
     def _queues(self, group: str, topic: str) -> dict[int, int]:
         key = topic + _SEPARATOR + group
@@ -434,7 +523,9 @@ class ConsumerOffsetManager:
         if self._resets:
             members.append(("resetOffsetTable", table_parts(self._resets, weigh=len)))
         if self._generations:
-            members.append(("generationTable", msgspec.json.encode(self._generations)))
+            members.append(("generationTable", table_parts(self._generations)))
+        if self._taken:
+            members.append(("takenOffsetTable", table_parts(self._taken, weigh=len)))
         return pretty_slices(members)
 
 
@@ -447,6 +538,6 @@ def _decode_file(content: bytes) -> tuple[ConsumerOffsetTable, _ResetTable]:
     if _BARE_KEY.search(content):
         content = _BARE_KEY.sub(rb'\1"\2"', content)
     table = decode_consumer_offsets(content)
-    if b"resetOffsetTable" not in content and b"generationTable" not in content:
+    if not any(name in content for name in _OWN_TABLES):
         return table, _ResetTable()
     return table, decode_body(content, _resets)

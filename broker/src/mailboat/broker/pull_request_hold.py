@@ -20,7 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -55,6 +55,22 @@ _T = TypeVar("_T")
 _Pulls = TypeVar("_Pulls", bound="dict[HeldPull, None]")
 
 
+class PullCount(Protocol):
+    """Counts the pulls of a user that wait."""
+
+    def pull_held(self) -> None:
+        """Count one more.
+
+        Raises:
+            BrokerError: SYSTEM_BUSY, as many wait as may.
+        """
+        ...
+
+    def pull_ended(self) -> None:
+        """Count one less."""
+        ...
+
+
 class HeldPull(msgspec.Struct, gc=False, eq=False):
     """One pull that waits; a subclass says how it is tried again.
 
@@ -69,8 +85,11 @@ class HeldPull(msgspec.Struct, gc=False, eq=False):
     key: _Key | None = None
     """The queue whose messages it waits for, if it does."""
 
+    count: PullCount | None = None
+    """Counts the pulls of its user, where they are bounded."""
+
     slot: int = 0
-    """When its time is up, in units of `SLOT_S`, if it waits for a message."""
+    """When its time is up, in units of `SLOT_S`, 0 if it has none."""
 
     is_held: bool = False
     is_late: bool = False
@@ -80,6 +99,12 @@ class HeldPull(msgspec.Struct, gc=False, eq=False):
     after: "HeldPull | None" = None
     """Who waits since later in the same queue."""
 
+    def uncount(self) -> None:
+        """Count this pull no more among those of its user that wait."""
+        if self.count is not None:
+            self.count.pull_ended()
+            self.count = None
+
     def retry(self, is_late: bool) -> bool:
         """Try again, for the last time if its time is up; return whether it is done with."""
         raise NotImplementedError
@@ -87,6 +112,9 @@ class HeldPull(msgspec.Struct, gc=False, eq=False):
     def failed(self, error: Exception) -> None:
         """Say what a try has raised, instead of an answer."""
         raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise BrokerError where whoever asked may not have an answer any more."""
 
 
 class _Line:
@@ -157,6 +185,7 @@ class PullRequestHoldService:
         self._woken: OrderedDict[_Key, None] = OrderedDict()
         self._wake_up: asyncio.Handle | None = None
         self._closed: deque[Connection] = deque()
+        self._unchecked: deque[HeldPull] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_slot = 0
         self._next_try: asyncio.Handle | None = None
@@ -173,28 +202,34 @@ class PullRequestHoldService:
             BrokerError: SYSTEM_BUSY, too many wait already.
         """
         self._add(held)
-        deadline = self._loop.time() + min(max(suspend_s, 0.0), MAX_SUSPEND_S)
-        held.slot = slot = int(deadline / SLOT_S) + 1
+        self._set_time(held, suspend_s)
         held.key = key = (topic, queue_id)
         self._waiting += 1
         line = self._by_queue.get(key)
         if line is None:
             line = self._by_queue[key] = _Line()
         line.add(held)
+
+    def _set_time(self, held: HeldPull, suspend_s: float) -> None:
+        """Try a pull for the last time when so many seconds have passed."""
+        deadline = self._loop.time() + min(max(suspend_s, 0.0), MAX_SUSPEND_S)
+        held.slot = slot = int(deadline / SLOT_S) + 1
         _put(self._by_slot, slot, held)
         if self._timer is None or slot < self._timer_slot:
             self._arm(slot)
 
-    def keep(self, held: HeldPull) -> Callable[[], None]:
+    def keep(self, held: HeldPull, suspend_s: float | None = None) -> Callable[[], None]:
         """Keep a pull that waits for something else; return what to call when that is there.
 
-        It is then tried, once there is room for its answer.
+        It is then tried, once there is room for its answer, or when `suspend_s` have passed.
 
         Raises:
             BrokerError: SYSTEM_BUSY, too many wait already.
         """
         self._add(held)
-        return partial(self._ready, held)
+        if suspend_s is not None:
+            self._set_time(held, suspend_s)
+        return partial(self.try_again, held)
 
     def on_arrival(self, queues: Iterable[ConsumeQueue]) -> None:
         """Wake the pulls of these queues, soon."""
@@ -233,12 +268,34 @@ class PullRequestHoldService:
             if len(self._closed) == 1:
                 self._forget_closed()
 
+    def check_all(self) -> None:
+        """End the pulls that may not be answered any more, soon."""
+        is_under_way = bool(self._unchecked)
+        self._unchecked = deque(chain.from_iterable(self._by_connection.values()))
+        if self._unchecked and not is_under_way:
+            self._check_some()
+
+    def _check_some(self) -> None:
+        until_s = self._loop.time() + _SLICE_S
+        while self._unchecked:
+            held = self._unchecked.popleft()
+            if held.is_held:
+                try:
+                    held.check()
+                except Exception as error:
+                    # As `_retry` does.
+                    held.failed(error)
+                    self._forget(held)
+            if self._unchecked and self._loop.time() > until_s:
+                self._loop.call_soon(self._check_some)
+                return
+
     async def close(self) -> None:
-        """Answer all that wait for a message as if their time were up; forget who cannot read."""
+        """Answer all that have a time as if it were up; forget who cannot read."""
         until_s = self._loop.time() + _SLICE_S
         # Not who comes meanwhile: those who are answered ask again at once.
         for held in list(chain.from_iterable(self._by_connection.values())):
-            if held.is_held and held.key is not None:
+            if held.is_held and held.slot:
                 held.is_late = True
                 if not held.connection.is_write_paused:
                     self._retry(held)
@@ -274,6 +331,8 @@ class PullRequestHoldService:
                 f"[OVERLOAD]the pulls of this connection that wait have {connection.awaited_bytes} "
                 f"bytes of subscriptions, the limit is {MAX_BYTES_PER_CONNECTION}",
             )
+        if held.count is not None:
+            held.count.pull_held()
         self._by_connection.setdefault(connection, pulls)[held] = None
         self._by_address[address] = of_address + 1
         self._count += 1
@@ -281,7 +340,8 @@ class PullRequestHoldService:
         if held.size:
             connection.keep(held.size)
 
-    def _ready(self, held: HeldPull) -> None:
+    def try_again(self, held: HeldPull) -> None:
+        """Try a pull, once there is room for its answer; one that ended is not tried."""
         if held.is_held:
             self._try(held)
 
@@ -377,6 +437,7 @@ class PullRequestHoldService:
         if not held.is_held:
             return
         held.is_held = False
+        held.uncount()
         connection = held.connection
         self._count -= 1
         address = _address(connection)
@@ -397,6 +458,7 @@ class PullRequestHoldService:
             line.remove(held)
             if line.is_empty:
                 del self._by_queue[key]
+        if held.slot:
             _remove(self._by_slot, held.slot, held)
 
     def _arm(self, slot: int) -> None:

@@ -15,15 +15,16 @@ Source: apache/rocketmq broker/client/rebalance/RebalanceLockManager.java @ rock
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 
 from mailboat.broker.journal import Journal
-from mailboat.broker.state_saver import StateSaver
+from mailboat.broker.state_saver import SavedTable, StateSaver
 from mailboat.disk import Disk
-from mailboat.disk.json_file import JsonFile
+from mailboat.disk.json_file import JsonFile, refuse_newer
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.json_slices import pretty_slices, table_parts
 
@@ -45,6 +46,9 @@ class _Lock(msgspec.Struct, gc=False):
     is_known: bool = True
     """Whether the other replicas know it, without which its holder must not be told."""
 
+    owner: str = ""
+    """The user who locked it, where that is known."""
+
 
 class _Holder(msgspec.Struct, rename="camel", gc=False):
     topic: str
@@ -57,7 +61,7 @@ class _File(msgspec.Struct, rename="camel"):
     groups: dict[str, list[_Holder]] = {}
 
 
-class QueueLockManager:
+class QueueLockManager(SavedTable):
     """The locks of all groups; bounded by the queues that callers let be locked."""
 
     def __init__(
@@ -68,6 +72,7 @@ class QueueLockManager:
         self._saver = StateSaver(self._file, self._encode_file)
         self._clock = clock
         self._groups: dict[str, dict[_Place, _Lock]] = {}
+        self._owned: Counter[str] = Counter()
         self.journal: Journal | None = None
         """Takes note of the groups whose holders change, where other replicas are to know it."""
 
@@ -87,8 +92,12 @@ class QueueLockManager:
                 for holder in holders
             }
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue], owner: str = ""
+    ) -> set[MessageQueue]:
         """Lock queues for a member, or renew its locks; return those that it holds now.
+
+        They count for the user that the member is of, its `owner`, where there is one.
 
         A new holder must not be told before `persist` has returned.
         """
@@ -100,10 +109,17 @@ class QueueLockManager:
             lock = locks.get(place)
             if lock is None or (lock.client_id != client_id and lock.expires_s < now_s):
                 _log_holder(logging.INFO, "locked", group, queue, client_id, lock)
-                locks[place] = _Lock(client_id, now_s + LOCK_LIFE_S, self.journal is None)
+                if lock is not None:
+                    self._disown(lock)
+                lock = _Lock(client_id, now_s + LOCK_LIFE_S, self.journal is None)
+                locks[place] = lock
+                self._own(lock, owner)
                 self._changed(group)
             elif lock.client_id == client_id:
                 lock.expires_s = now_s + LOCK_LIFE_S
+                if lock.owner != owner:
+                    self._disown(lock)
+                    self._own(lock, owner)
             else:
                 _log_holder(logging.DEBUG, "lock refused", group, queue, client_id, lock)
                 continue
@@ -123,9 +139,38 @@ class QueueLockManager:
             if lock is not None and lock.client_id == client_id:
                 _log_holder(logging.INFO, "unlocked", group, queue, client_id, lock)
                 del locks[place]
+                self._disown(lock)
                 self._changed(group)
         if not locks:
             del self._groups[group]
+
+    def held_by(self, owner: str) -> int:
+        """Return how many queues the members of a user hold, as far as that is known."""
+        return self._owned[owner]
+
+    def would_count(self, group: str, client_id: str, queue: MessageQueue, owner: str) -> bool:
+        """Tell whether a queue that a member locks would count for its user from then on.
+
+        Whoever says that it is the member of another user gets that one's locks as its own.
+        """
+        lock = self._groups.get(group, {}).get((queue.topic, queue.queue_id))
+        if lock is None or lock.owner == owner:
+            return lock is None
+        if lock.expires_s < self._clock():
+            return True
+        # Whose locks these are that were held before a restart is not known.
+        return lock.client_id == client_id and bool(lock.owner)
+
+    def _own(self, lock: _Lock, owner: str) -> None:
+        lock.owner = owner
+        if owner:
+            self._owned[owner] += 1
+
+    def _disown(self, lock: _Lock) -> None:
+        if lock.owner:
+            self._owned[lock.owner] -= 1
+            if not self._owned[lock.owner]:
+                del self._owned[lock.owner]
 
     def _changed(self, group: str) -> None:
         self._saver.mark_changed()
@@ -138,6 +183,10 @@ class QueueLockManager:
         """Return the groups of which members hold queues."""
         return list(self._groups)
 
+    def held(self, group: str) -> int:
+        """Return how many queues members of a group hold."""
+        return len(self._groups.get(group, ()))
+
     def holders(self, group: str) -> list[tuple[str, int, str]]:
         """Return topic, queue and holder of what members of a group hold."""
         locks = self._groups.get(group, {})
@@ -149,6 +198,8 @@ class QueueLockManager:
         locks = {
             (topic, queue_id): _Lock(client_id, expires_s) for topic, queue_id, client_id in holders
         }
+        for lock in self._groups.get(group, {}).values():
+            self._disown(lock)
         if locks:
             self._groups[group] = locks
         else:
@@ -192,26 +243,10 @@ class QueueLockManager:
         now_s = self._clock()
         for group, locks in list(self._groups.items()):
             for place in [place for place, lock in locks.items() if lock.expires_s < now_s]:
-                del locks[place]
+                self._disown(locks.pop(place))
                 self._changed(group)
             if not locks:
                 del self._groups[group]
-
-    async def persist(self) -> None:
-        """Make the holders durable; does nothing while they are unchanged.
-
-        Raises:
-            OSError: the disk refused; the next call tries again.
-        """
-        await self._saver.save()
-
-    def persist_blocking(self) -> None:
-        """Make the holders durable on this thread.
-
-        Raises:
-            OSError: the disk refused.
-        """
-        self._saver.save_blocking()
 
     def _encode_file(self) -> Iterator[bytes]:
         groups = table_parts(self._groups, _encode_groups, weigh=len)
@@ -232,10 +267,7 @@ def _encode_groups(groups: dict[str, dict[_Place, _Lock]]) -> bytes:
 
 def _decode_file(content: bytes) -> _File:
     loaded = msgspec.json.decode(content, type=_File)
-    if loaded.format_version > _FORMAT_VERSION:
-        raise ValueError(
-            f"format {loaded.format_version} of a newer mailboat, this one knows {_FORMAT_VERSION}"
-        )
+    refuse_newer(loaded.format_version, _FORMAT_VERSION)
     return loaded
 
 

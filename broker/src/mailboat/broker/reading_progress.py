@@ -219,7 +219,7 @@ class ReadingProgress:
         queue_ids: dict[str, list[int]] = {}
         for topic, queue_id in self._queues.queue_keys():
             queue_ids.setdefault(topic, []).append(queue_id)
-        names = sorted({*self._offsets.groups(), *subscriptions})
+        names = self._offsets.groups().union(subscriptions)
         found: list[GroupProgress] = []
         for group in names:
             oldest: GroupProgress | None = None
@@ -235,7 +235,7 @@ class ReadingProgress:
             if oldest is not None:
                 found.append(oldest._replace(unread_messages=unread))
             yield
-        found.sort(key=lambda item: item.physical_offset)
+        found.sort(key=lambda item: (item.physical_offset, item.group))
         self.groups = found
         # The broker's own reading of half messages says nothing about everybody else's.
         readers = [name for name in names if name != TRANSACTIONS_GROUP]

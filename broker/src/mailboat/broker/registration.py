@@ -13,6 +13,7 @@ import random
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from mailboat.broker.supervisor import Supervisor, TaskProgress
@@ -21,6 +22,7 @@ from mailboat.config import BrokerConfig
 from mailboat.errors import BrokerError, MailboatError, PlaceTakenError
 from mailboat.model.data_version import DataVersion
 from mailboat.protocol.bodies import decode_kv_table
+from mailboat.protocol.broker_listeners import LISTENERS_FIELD, encode_listeners
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.register_broker import (
@@ -35,9 +37,13 @@ from mailboat.remoting.client import RemotingClient
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.remoting.turns import listed_in_turns
+from mailboat.security.client_security import OPEN, ClientSecurity, ClientTls
 
 _log = logging.getLogger(__name__)
 
+_WHO_SIGNS: Final = (
+    "innerClientAuthenticationCredentials says who this broker is, and has to be a Super user there"
+)
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 5.0
 # Some 5,000 topics: what the broker writes, and name servers read, within a few milliseconds.
@@ -58,14 +64,19 @@ class _NameServer:
         "held_by",
         "is_slow",
         "last_success_ms",
+        "registered_as",
         "round_done",
         "settled",
         "task",
         "wake",
+        "warned",
     )
 
     def __init__(self, address: str) -> None:
         self.address = address
+        self.registered_as: Mapping[str, str | int] = {}
+        """How the broker was registered last."""
+
         self.failures = 0
         """Attempts that failed since the last success."""
 
@@ -74,6 +85,9 @@ class _NameServer:
 
         self.error: str | None = None
         """Why the last attempt failed."""
+
+        self.warned = ""
+        """The last failure that was a warning since the last success."""
 
         self.held_by: str | None = None
         """Address of the other broker that has this one's name there, by the last attempt."""
@@ -111,8 +125,19 @@ class _Body(NamedTuple):
 class NamesrvRegistration:
     """Registers one broker at all its name servers."""
 
-    def __init__(self, config: BrokerConfig, topics: TopicConfigManager) -> None:
-        """Prepare; `start` begins."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicConfigManager,
+        security: ClientSecurity = OPEN,
+        *,
+        own_server: str = "",
+        own_server_tls: ClientTls | None = None,
+    ) -> None:
+        """Prepare; `start` begins.
+
+        The name server in this process, at `own_server`, is spoken to by `own_server_tls`.
+        """
         self._config = config
         self._topics = topics
         self._broker_address = ""
@@ -120,18 +145,31 @@ class NamesrvRegistration:
         self.broker_id: Callable[[], int] = lambda: config.broker_id
         """Says which number the broker has in its group now, -1 where nobody is to know it yet."""
 
+        self.address: Callable[[], str] = lambda: self._broker_address
+        """Says where clients are to connect now, "ip:port"."""
+
+        self.listeners: Callable[[], Mapping[str, str]] = dict
+        """Says where clients of each listener are to connect now, "host:port" by name."""
+
         self.ha_address: Callable[[], str] = str
         """Says where other replicas connect, empty where there are none."""
 
         self.on_master: Callable[[str, str], None] = lambda _ha_address, _address: None
         """Called with where the group's master listens for replicas, and where for clients."""
 
+        self.may_be_of_own_group: Callable[[str], bool] = lambda _address: False
+        """Tells whether another replica of this broker may serve clients at an address."""
+
         self._round = 0
         self._body: _Body | None = None
         self._body_turn = asyncio.Lock()
         dispatcher = Dispatcher()
         dispatcher.on_connection_closed.append(self._connection_closed)
-        self._client = RemotingClient(dispatcher, name="registration")
+        self._client = RemotingClient(dispatcher, name="registration", security=security)
+        self._own_server = own_server
+        self._own_client = RemotingClient(
+            dispatcher, name="registration", security=replace(security, tls=own_server_tls)
+        )
         self._servers = [_NameServer(address) for address in _addresses(config)]
         self._supervisor: Supervisor | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -266,10 +304,14 @@ class NamesrvRegistration:
         if self._leaving:
             await asyncio.wait(self._leaving)
         await self._client.close()
+        await self._own_client.close()
+
+    def _client_of(self, server: _NameServer) -> RemotingClient:
+        return self._own_client if server.address == self._own_server else self._client
 
     async def _leave(self, server: _NameServer) -> None:
         await self._unregister_at(server, {})
-        self._client.close_address(server.address)
+        self._client_of(server).close_address(server.address)
         _log.info("left name_server=%s", server.address)
 
     def _start_task(self, server: _NameServer, supervisor: Supervisor) -> None:
@@ -319,25 +361,32 @@ class NamesrvRegistration:
         if self.broker_id() < 0:
             return
         body = await self._current_body()
+        identity = self._identity()
         request = RemotingCommand.request(
             RequestCode.REGISTER_BROKER,
             {
-                **self._identity(),
+                **identity,
                 **self._route_kept(),
+                **self._own_listeners(),
                 **({IDENTITY_FIELD: self._store_identity} if self._store_identity else {}),
-                "haServerAddr": self.ha_address() or self._broker_address,
+                "haServerAddr": self.ha_address() or identity["brokerAddr"],
                 "compressed": body.is_compressed,
                 "bodyCrc32": body.crc32,
             },
             body.data,
         )
-        answer = await self._client.request(server.address, request, timeout_s)
+        answer = await self._client_of(server).request(server.address, request, timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             remark = answer.remark or "registration refused"
             held_by = answer.ext_fields.get(HELD_BY_FIELD)
             if held_by:
                 raise PlaceTakenError(answer.code, remark, held_by)
             raise BrokerError(answer.code, remark)
+        former, server.registered_as = server.registered_as, identity
+        if former and identity["brokerId"] == 0 and former["brokerAddr"] != identity["brokerAddr"]:
+            # It leads now, and clients find it where they find whoever leads. One that leads no
+            # more takes nothing back: the next leader may have registered there already.
+            await self._unregister_at(server, {}, former)
         ha_address = answer.ext_fields.get("haServerAddr")
         master_address = answer.ext_fields.get("masterAddr")
         if ha_address and master_address and self.broker_id() > 0:
@@ -345,21 +394,27 @@ class NamesrvRegistration:
         if answer.body:
             self._topics.mark_ordered(decode_kv_table(answer.body))
 
-    async def _unregister_at(self, server: _NameServer, kept: Mapping[str, int]) -> None:
+    async def _unregister_at(
+        self,
+        server: _NameServer,
+        kept: Mapping[str, int],
+        former: Mapping[str, str | int] | None = None,
+    ) -> None:
+        """Take back what the broker is registered as now, or what it was `former`ly."""
         if not server.round_done:
             return
-        request = RemotingCommand.request(
-            RequestCode.UNREGISTER_BROKER, {**self._identity(), **kept}
-        )
+        identity = former or self._identity()
+        request = RemotingCommand.request(RequestCode.UNREGISTER_BROKER, {**identity, **kept})
         try:
-            await self._client.request(server.address, request, _UNREGISTER_TIMEOUT_S)
+            client = self._client_of(server)
+            await client.request(server.address, request, _UNREGISTER_TIMEOUT_S)
         except MailboatError as error:
             _log.warning("not unregistered name_server=%s: %s", server.address, error)
 
     def _identity(self) -> dict[str, str | int]:
         return {
             "brokerName": self._config.broker_name,
-            "brokerAddr": self._broker_address,
+            "brokerAddr": self.address(),
             "clusterName": self._config.broker_cluster_name,
             "brokerId": self.broker_id(),
         }
@@ -368,6 +423,11 @@ class NamesrvRegistration:
         """Return the field that RocketMQ's name servers do not know, where it says something."""
         seconds = self._config.route_kept_seconds
         return {"routeKeptMillis": seconds * 1000} if seconds else {}
+
+    def _own_listeners(self) -> dict[str, str]:
+        """Return another such field."""
+        addresses = self.listeners()
+        return {LISTENERS_FIELD: encode_listeners(addresses)} if addresses else {}
 
     async def _current_body(self) -> _Body:
         async with self._body_turn:
@@ -400,9 +460,19 @@ class NamesrvRegistration:
             self.request()
 
     def _log_failure(self, server: _NameServer, error: MailboatError) -> None:
-        is_news = server.failures == 1 or server.error != str(error)
-        level = logging.WARNING if is_news else logging.DEBUG
-        _log.log(level, "not registered name_server=%s: %s", server.address, error)
+        text = str(error)
+        if isinstance(error, BrokerError) and error.code == ResponseCode.NO_PERMISSION:
+            text += f"; {_WHO_SIGNS}"
+        if server.failures == 1:
+            server.warned = ""
+        if isinstance(error, PlaceTakenError) and self.may_be_of_own_group(error.held_by):
+            # Another replica leads, or does no more, and is about to register as such.
+            level = logging.INFO if server.failures == 1 else logging.DEBUG
+            _log.log(level, "place still held name_server=%s by=%s", server.address, error.held_by)
+            return
+        level = logging.DEBUG if server.warned == text else logging.WARNING
+        server.warned = text
+        _log.log(level, "not registered name_server=%s: %s", server.address, text)
 
 
 def _addresses(config: BrokerConfig) -> list[str]:

@@ -497,7 +497,9 @@ class ScheduleMessageService:
         store = self._store
         self.progress.settle(store.commit_log.end, store.flushed_offset)
         positions = []
-        for level, begin, end in self.progress.needed():
+        queues = store.queues.of_topic(SCHEDULE_TOPIC)
+        levels = [level_of(queue.queue_id) for queue in queues]
+        for level, begin, end in self.progress.needed(levels):
             there = self._still_there(level, begin, end)
             if there:
                 try:

@@ -96,3 +96,25 @@ class StateSaver:
             if changes > self._saved:
                 self._file.save(b"".join(pieces))
                 self._saved = changes
+
+
+class SavedTable:
+    """A table that its saver makes durable; the owner of the table gives it one, `_saver`."""
+
+    _saver: StateSaver
+
+    async def persist(self) -> None:
+        """Make the table durable; does nothing while it is unchanged.
+
+        Raises:
+            OSError: the disk refused; the next call tries again.
+        """
+        await self._saver.save()
+
+    def persist_blocking(self) -> None:
+        """Make the table durable on this thread.
+
+        Raises:
+            OSError: the disk refused.
+        """
+        self._saver.save_blocking()

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from typing import Final
 
 from mailboat.broker.journal import Journal
-from mailboat.broker.state_saver import StateSaver
+from mailboat.broker.state_saver import SavedTable, StateSaver
 from mailboat.broker.topic_creation import TopicCreation
 from mailboat.config import BrokerConfig
 from mailboat.disk import Disk
@@ -65,7 +65,7 @@ _MADE_A_ROUND: Final = 100
 _FINISHED_A_ROUND: Final = 50
 
 
-class TopicConfigManager:
+class TopicConfigManager(SavedTable):
     """The table of topics."""
 
     def __init__(self, config: BrokerConfig, disk: Disk, config_dir: str) -> None:
@@ -376,22 +376,6 @@ class TopicConfigManager:
         while (creation := self._making.get(topic)) is not None:
             with contextlib.suppress(BrokerError):
                 await creation.wait()
-
-    async def persist(self) -> None:
-        """Make the table durable; does nothing while it is unchanged.
-
-        Raises:
-            OSError: the disk refused; the next call tries again.
-        """
-        await self._saver.save()
-
-    def persist_blocking(self) -> None:
-        """Make the table durable on this thread.
-
-        Raises:
-            OSError: the disk refused.
-        """
-        self._saver.save_blocking()
 
     async def settle(self, timeout_s: float) -> None:
         """Wait for the topics that are being made; after `timeout_s` they count as not made."""

@@ -1,8 +1,9 @@
-"""What the client commands share: options, questions, running a coroutine, reading a time."""
+"""What the client commands share: questions, running a coroutine, errors in words, times."""
 
 import asyncio
 import logging
 import signal
+import ssl
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -11,18 +12,20 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from mailboat.cli.main import DEBUG_KEY, EXIT_TERMINATED, debug_option
-from mailboat.client.addresses import DEFAULT_NAMESRV, parse_namesrv
+from mailboat.cli.main import DEBUG_KEY, EXIT_TERMINATED
+from mailboat.cli.servers import connects_plainly, signing_access_key
 from mailboat.client.queue_offsets import ConsumeFromWhere, StartPoint
+from mailboat.client.refusals import is_denied
 from mailboat.errors import (
     BrokerError,
-    ConfigError,
     ConnectError,
+    ConnectionLostError,
     MailboatError,
     PartlyDoneError,
 )
 from mailboat.model.printable import PrintableFormatter
 from mailboat.protocol.codes import response_code_name
+from mailboat.security.tls import is_other_name, is_out_of_time
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -30,33 +33,12 @@ S = TypeVar("S")
 
 REQUESTS_AT_A_TIME: Final = 16
 
+_CHECK_OWN: Final = "check --tls, --tls-cert and --tls-key against what that port asks for"
+_TLS_ONLY: Final = "a port that takes TLS only does that to a command without --tls"
+
 # Fewer digits are a year or a date without separators rather than milliseconds since 1970.
 _MS_DIGITS: Final = 12
 _TIME_FORM: Final = "a time such as 2026-01-31T08:00:00 or milliseconds since 1970"
-
-
-def _check_namesrv(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    try:
-        parse_namesrv(value)
-    except ConfigError as error:
-        raise click.BadParameter(error.reason) from error
-    return value
-
-
-def namesrv_option(command: _Command) -> _Command:
-    """Add `-n`/`--namesrv` and `--debug` to a command."""
-    option = click.option(
-        "-n",
-        "--namesrv",
-        metavar="HOST:PORT;...",
-        envvar="MAILBOAT_NAMESRV",
-        default=DEFAULT_NAMESRV,
-        show_default=True,
-        show_envvar=True,
-        callback=_check_namesrv,
-        help="Name servers.",
-    )
-    return option(debug_option(command))
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")
@@ -125,22 +107,55 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     logging.basicConfig(level=level, handlers=[handler])
     try:
         return asyncio.run(_until_terminated(work))
-    except (BrokerError, ConnectError, PartlyDoneError) as error:
+    except (BrokerError, ConnectError, ConnectionLostError, PartlyDoneError) as error:
         raise MailboatError(explain(error)) from error
 
 
 def explain(error: BaseException) -> str:
     """Return what an error says, refusals and missing servers in words for people."""
     if isinstance(error, BrokerError):
-        return f"refused with {response_code_name(error.code)} ({error.code}): {error.remark}"
+        name = response_code_name(error.code)
+        return f"refused with {name} ({error.code}): {error.remark}{_who_asked(error)}"
     if isinstance(error, PartlyDoneError):
         return f"{explain(error.cause)}; {error.done}"
     if isinstance(error, ConnectError):
-        return (
-            f"no connection to {error}; check that a server runs there, and the name servers "
-            "(--namesrv or MAILBOAT_NAMESRV)"
-        )
+        return f"no connection to {error}; {_what_may_help(error)}"
+    if isinstance(error, ConnectionLostError) and connects_plainly():
+        return f"{error}; {_TLS_ONLY}"
     return str(error)
+
+
+def _what_may_help(error: ConnectError) -> str:
+    """Return what to do where no connection came about."""
+    cause = error.__cause__
+    if isinstance(cause, ConnectionLostError):
+        return _TLS_ONLY if connects_plainly() else _CHECK_OWN
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        if is_other_name(cause):
+            return (
+                "a certificate has to have the name or IP address by which its server is reached: "
+                "that of --namesrv, and what a broker tells clients (brokerIP1); or all of them "
+                "have one that --tls-server-name says"
+            )
+        if is_out_of_time(cause):
+            return "renew it on the server, or set the clock of this machine"
+        return "--tls-trust names the file of the authority that signed it"
+    if isinstance(cause, ssl.SSLError):
+        return _CHECK_OWN
+    return "check that a server runs there, and the name servers (--namesrv or MAILBOAT_NAMESRV)"
+
+
+def _who_asked(error: BrokerError) -> str:
+    """Return what to do about a refusal that depends on who asks."""
+    if not is_denied(error):
+        return ""
+    access_key = signing_access_key()
+    if access_key is None:
+        return (
+            "; the request was not signed: --access-key (MAILBOAT_ACCESS_KEY) says who you are, "
+            "MAILBOAT_SECRET_KEY or --secret-key-file proves it"
+        )
+    return f"; it was signed as {access_key}: check the secret key, and what that user may do"
 
 
 async def _until_terminated(work: Coroutine[Any, Any, T]) -> T:

@@ -8,9 +8,10 @@ from typing import Final
 
 import click
 
-from mailboat.cli.client_command import explain, namesrv_option, run, start_point_option
+from mailboat.cli.client_command import explain, run, start_point_option
 from mailboat.cli.output import message_row, payload_of
 from mailboat.cli.progress import Counter
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.pull_consumer import PullConsumer
 from mailboat.client.queue_offsets import StartPoint
 from mailboat.errors import MailboatError
@@ -43,7 +44,7 @@ COMMIT_INTERVAL_S: Final = 1.0
     help="End after so many seconds without a message.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print each message as a line of JSON.")
-@namesrv_option
+@servers_options
 def command(
     topic: str,
     group: str,
@@ -52,7 +53,7 @@ def command(
     count: int | None,
     timeout_s: float | None,
     as_json: bool,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Print the messages of TOPIC, one line each, and go on as new ones come.
 
@@ -63,7 +64,13 @@ def command(
     """
     if sys.stdout is None:
         raise click.UsageError("standard output is closed; messages would be lost")
-    consumer = PullConsumer(group, namesrv=namesrv, start_point=start_point, commit_lost=True)
+    consumer = PullConsumer(
+        group,
+        namesrv=servers.namesrv,
+        security=servers.security,
+        start_point=start_point,
+        commit_lost=True,
+    )
     run(_consume(consumer, topic, tags, _Printer(as_json=as_json), count, timeout_s))
 
 

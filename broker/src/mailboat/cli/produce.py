@@ -18,10 +18,11 @@ from typing import Final
 import click
 import msgspec
 
-from mailboat.cli.client_command import explain, namesrv_option, run
+from mailboat.cli.client_command import explain, run
 from mailboat.cli.input_lines import open_input, read_lines
 from mailboat.cli.progress import Counter
 from mailboat.cli.sent_lines import Fate, SentLines, name_lines
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.checks import MAX_BODY_BYTES, check_destination, check_message, is_delayed
 from mailboat.client.producer import Producer
 from mailboat.client.send_result import SendResult, SendStatus
@@ -85,9 +86,9 @@ class _JsonLine(msgspec.Struct):
 )
 @click.option("--tags", metavar="TAG", help="Tag of every message (not with --json).")
 @click.option("--group", default=GROUP, show_default=True, help="Producer group.")
-@namesrv_option
+@servers_options
 def command(
-    topic: str, path: Path | None, as_json: bool, tags: str | None, group: str, namesrv: str
+    topic: str, path: Path | None, as_json: bool, tags: str | None, group: str, servers: Servers
 ) -> None:
     """Send each line of standard input to TOPIC as one message.
 
@@ -117,7 +118,7 @@ def command(
         counter = Counter("sent", quiet_on_stdout=False, total_bytes=total_bytes)
         lines = read_lines(descriptor, max_line_bytes)
         batches = _batches(lines, to_message, counter, one_by_one=is_retry_or_dlq(topic))
-        sending = _Sending(Producer(group, namesrv=namesrv), counter)
+        sending = _Sending(servers.producer(group), counter)
         try:
             with counter:
                 run(sending.run(batches))

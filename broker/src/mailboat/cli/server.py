@@ -116,7 +116,8 @@ def server_options(*, default_host: str) -> Callable[[_Command], _Command]:
         click.option(
             "--host",
             metavar="ADDRESS",
-            help=f"Address to listen on and to tell clients; brokerIP1 overrules the latter."
+            help="Address to listen on and to tell clients; bindAddress overrules the former, "
+            "brokerIP1 the latter."
             f"  [default: {default_host}]",
         ),
         click.option("--no-http", is_flag=True, help="Do not serve HTTP (httpPort=-1)."),
@@ -226,7 +227,11 @@ def _overrides(role: Role, flags: dict[str, Any]) -> dict[str, str]:
         overrides["totalReplicas"] = str(flags["replica_count"])
     if flags["no_http"]:
         overrides["httpPort"] = "-1"
-    return overrides | parse_overrides(flags["options"])
+    typed = parse_overrides(flags["options"])
+    if flags.get("host") is not None and role != "namesrv" and "bindAddress" in typed:
+        # It listens elsewhere, and clients are still told what --host says.
+        overrides["brokerIP1"] = flags["host"]
+    return overrides | typed
 
 
 def _print_all(settings: Settings, fleet: Fleet | None) -> None:
@@ -268,7 +273,9 @@ def _announce_fleet(members: "list[Member]", *, ready_json: bool) -> None:
     else:
         words = [f"{name} {address}" for name, address in own.items()]
         for name, found in parts.items():
-            http = f" (http {found['http']})" if "http" in found else ""
+            http = "".join(
+                f" ({kind} {found[kind]})" for kind in ("http", "https") if kind in found
+            )
             words.append(f"{name} {found['broker']}{http}")
         line = "ready: " + ", ".join(words)
     click.echo(line)

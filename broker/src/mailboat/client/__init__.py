@@ -29,12 +29,16 @@ from mailboat.client.transaction_producer import (
 )
 from mailboat.model.message import Message, MessageExt
 from mailboat.model.message_queue import MessageQueue
+from mailboat.security.client_security import ClientSecurity, ClientTls, Credentials
 
 __all__ = [
     "Admin",
     "Allocation",
+    "ClientSecurity",
+    "ClientTls",
     "ConsumeFromWhere",
     "ConsumeLater",
+    "Credentials",
     "FlowLimits",
     "Message",
     "MessageExt",

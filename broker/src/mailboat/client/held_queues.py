@@ -21,6 +21,7 @@ from mailboat.client.queue_locks import QueueLocks
 from mailboat.client.queue_offsets import QueueOffsets, StartPoint
 from mailboat.client.queue_reader import ERROR_PAUSE_S, QueueReader
 from mailboat.client.rebalance import AssignmentListener, tell_assignment
+from mailboat.client.refusals import pause_s
 from mailboat.errors import MailboatError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import SubscriptionData
@@ -156,8 +157,9 @@ class HeldQueues:
             try:
                 queue_offset = await self._first_offset(queue)
             except MailboatError as error:
-                logger.warning("position queue=%s unknown, tried again: %s", queue, error)
-                await asyncio.sleep(ERROR_PAUSE_S)
+                if not self._is_refused("position", queue, error):
+                    logger.warning("position queue=%s unknown, tried again: %s", queue, error)
+                await asyncio.sleep(pause_s(error, ERROR_PAUSE_S))
         settings = self._settings
         process_queue = ProcessQueue(queue, queue_offset, settings.flow_limits)
         self.process_queues[queue] = process_queue
@@ -168,8 +170,14 @@ class HeldQueues:
             settings.subscriptions[queue.topic],
             PULL_BATCH,
             ConsumingSink(process_queue, self._service),
+            self._instance.refusals,
         )
         await reader.read_from(queue_offset)
+
+    def _is_refused(self, what: str, queue: MessageQueue, error: MailboatError) -> bool:
+        """Tell of a refusal; return False for an error that is none."""
+        subject = f"{what} topic={queue.topic} group={self._settings.group}"
+        return self._instance.refusals.tell(subject, error)
 
     async def _first_offset(self, queue: MessageQueue) -> int:
         stored = await self._offset_store.stored(queue)
@@ -218,9 +226,12 @@ class LockedQueues(HeldQueues):
             try:
                 if await self._locks.acquire(queue):
                     return
+                retry_s = LOCK_RETRY_S
             except MailboatError as error:
-                logger.warning("lock of queue=%s not known, asked again: %s", queue, error)
-            await asyncio.sleep(LOCK_RETRY_S)
+                if not self._is_refused("lock", queue, error):
+                    logger.warning("lock of queue=%s not known, asked again: %s", queue, error)
+                retry_s = pause_s(error, LOCK_RETRY_S)
+            await asyncio.sleep(retry_s)
 
     async def _leave(self, left: Mapping[MessageQueue, ProcessQueue | None]) -> None:
         """Let the running handlers end, store the offsets, unlock; without being waited for."""

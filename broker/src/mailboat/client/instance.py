@@ -19,6 +19,7 @@ from mailboat.client.background import BackgroundTasks, repeat
 from mailboat.client.broker_calls import call, unregister_client
 from mailboat.client.name_servers import NameServers
 from mailboat.client.queue_offsets import FirstLooks
+from mailboat.client.refusals import Refusals
 from mailboat.client.routes import RouteCache
 from mailboat.errors import MailboatError
 from mailboat.protocol.codes import RequestCode
@@ -32,6 +33,7 @@ from mailboat.protocol.heartbeat import (
 from mailboat.remoting.client import RemotingClient
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Processor
+from mailboat.security.client_security import OPEN, ClientSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -62,24 +64,30 @@ class ClientInstance:
         "first_looks",
         "ip",
         "name_servers",
+        "refusals",
         "remoting",
         "routes",
+        "security",
         "tasks",
     )
 
-    def __init__(self, namesrv: str) -> None:
+    def __init__(self, namesrv: str, security: ClientSecurity = OPEN) -> None:
         """Prepare a client of the name servers `HOST:PORT;...`; nothing is connected yet.
+
+        Name servers and brokers are connected to and asked by `security` alike.
 
         Raises:
             ConfigError: `namesrv` holds no address or a bad one.
         """
         addresses = parse_namesrv(namesrv)
+        self.security = security
         self._dispatcher = Dispatcher()
-        self.remoting = RemotingClient(self._dispatcher, name="client")
+        self.remoting = RemotingClient(self._dispatcher, name="client", security=security)
         self.name_servers = NameServers(addresses, self.remoting)
         self.routes = RouteCache(self.name_servers)
         self.routes.on_change.append(self._route_changed)
         self.first_looks = FirstLooks()
+        self.refusals = Refusals()
         self.client_id = ""
         self.ip = "127.0.0.1"
         self.tasks = BackgroundTasks()
@@ -148,8 +156,11 @@ class ClientInstance:
         new = [address for address in addresses if address not in self._known_brokers]
         await asyncio.gather(*(self.send_heartbeat(address) for address in new))
 
-    async def send_heartbeat(self, address: str) -> None:
-        """Tell one broker who we are; no answer is logged and left to the next heartbeat."""
+    async def send_heartbeat(self, address: str) -> MailboatError | None:
+        """Tell one broker who we are; a failure is logged and left to the next heartbeat.
+
+        Return the failure where the broker refused because of who we are.
+        """
         data = HeartbeatData(
             client_id=self.client_id,
             producer_data_set=[ProducerData(group) for group in sorted(self._producer_groups)],
@@ -161,7 +172,10 @@ class ClientInstance:
             await call(self.remoting, address, RequestCode.HEART_BEAT, body=encode_heartbeat(data))
         except MailboatError as error:
             self._known_brokers.discard(address)
+            if self.refusals.tell(f"heartbeat broker={address}", error):
+                return error
             logger.warning("heartbeat broker=%s: %s", address, error)
+        return None
 
     def _route_changed(self, topic: str) -> None:
         addresses = self.routes.broker_addresses(masters_only=not self._consumers)

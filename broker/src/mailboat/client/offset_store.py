@@ -11,6 +11,7 @@ from typing import Protocol
 from mailboat.client.broker_calls import GroupPosition
 from mailboat.client.local_offsets import LocalOffsets
 from mailboat.client.queue_offsets import QueueOffsets
+from mailboat.client.refusals import Refusals
 from mailboat.errors import MailboatError
 from mailboat.model.message_queue import MessageQueue
 
@@ -36,12 +37,13 @@ class OffsetStore(Protocol):
 class GroupOffsetStore:
     """Offsets of a group that shares its queues, at the master of each queue."""
 
-    __slots__ = ("_group", "_offsets", "_saving")
+    __slots__ = ("_group", "_offsets", "_refusals", "_saving")
 
-    def __init__(self, offsets: QueueOffsets, group: str) -> None:
+    def __init__(self, offsets: QueueOffsets, group: str, refusals: Refusals) -> None:
         """Keep the offsets of `group`."""
         self._offsets = offsets
         self._group = group
+        self._refusals = refusals
         self._saving = asyncio.Lock()
 
     async def load(self) -> None:
@@ -68,7 +70,9 @@ class GroupOffsetStore:
         async with self._saving:
             failures = await self._offsets.commit_all(self._group, offsets)
         for queue, error in failures.items():
-            logger.warning("offset of queue=%s not stored: %s", queue, error)
+            subject = f"store offsets topic={queue.topic} group={self._group}"
+            if not self._refusals.tell(subject, error):
+                logger.warning("offset of queue=%s not stored: %s", queue, error)
 
 
 class LocalOffsetStore:

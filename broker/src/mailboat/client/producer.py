@@ -33,6 +33,7 @@ from mailboat.model.message_id import UniqKeyGenerator
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import check_group
 from mailboat.protocol.codes import RequestCode
+from mailboat.security.client_security import OPEN, ClientSecurity
 
 QueueSelector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Chooses the queue of a message, for order: messages of one queue are consumed in order."""
@@ -56,6 +57,7 @@ class Producer:
         group: str,
         *,
         namesrv: str = DEFAULT_NAMESRV,
+        security: ClientSecurity = OPEN,
         retries: int = RETRIES,
         latency_fault_avoidance: bool = False,
         compression: str = "zlib",
@@ -67,6 +69,7 @@ class Producer:
         Args:
             group: the producer group, any legal name.
             namesrv: name servers as `HOST:PORT;...`.
+            security: what requests are signed with, and how servers are connected to.
             retries: how often a send that failed is tried again.
             latency_fault_avoidance: pass over brokers that were slow or failed for a while.
             compression: `zlib`, which every client reads, or `lz4` or `zstd`, which Java clients
@@ -81,7 +84,7 @@ class Producer:
         """
         check_group(group)
         self.group = group
-        self._instance = ClientInstance(namesrv)
+        self._instance = ClientInstance(namesrv, security)
         self._compression = Compression(compression, compression_level, compress_above_bytes)
         faults = LatencyFaults() if latency_fault_avoidance else None
         self._sender = Sender(self._instance, retries=retries, faults=faults)

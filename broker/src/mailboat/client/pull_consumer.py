@@ -23,6 +23,7 @@ from mailboat.client.queue_buffer import QueueBuffer
 from mailboat.client.queue_offsets import QueueOffsets, StartPoint
 from mailboat.client.queue_reader import ERROR_PAUSE_S, QueueReader
 from mailboat.client.rebalance import AssignmentListener, Rebalancer, tell_assignment
+from mailboat.client.refusals import pause_s
 from mailboat.client.subscriptions import Expression, check_subscriptions, subscribe_to
 from mailboat.errors import MailboatError
 from mailboat.model.message import MessageExt
@@ -30,6 +31,7 @@ from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import check_group
 from mailboat.model.subscription import SUBSCRIBE_ALL, SubscriptionData
 from mailboat.protocol.heartbeat import CONSUME_ACTIVELY, ConsumerData
+from mailboat.security.client_security import OPEN, ClientSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class PullConsumer:
         group: str,
         *,
         namesrv: str = DEFAULT_NAMESRV,
+        security: ClientSecurity = OPEN,
         start_point: StartPoint | None = None,
         strategy: Allocation = allocate_averagely,
         pull_batch: int = PULL_BATCH,
@@ -62,6 +65,7 @@ class PullConsumer:
         Args:
             group: the consumer group whose offsets are read and committed.
             namesrv: name servers as `HOST:PORT;...`.
+            security: what requests are signed with, and how servers are connected to.
             start_point: where the group begins in queues of which it has no offset; their end, if
                 not given. Of a queue made later nothing is skipped that came after `subscribe`.
             strategy: how the members of the group share queues (`subscribe` only).
@@ -76,7 +80,7 @@ class PullConsumer:
         """
         check_group(group)
         self.group = group
-        self._instance = ClientInstance(namesrv)
+        self._instance = ClientInstance(namesrv, security)
         self._puller = Puller(self._instance.remoting, self._instance.routes)
         self._offsets = QueueOffsets(self._instance.remoting, self._instance.routes)
         self._start_point = start_point or StartPoint()
@@ -353,6 +357,7 @@ class PullConsumer:
             self._subscriptions[queue.topic],
             self._pull_batch,
             buffer,
+            self._instance.refusals,
         )
         self._readers[queue] = self._instance.tasks.spawn(
             partial(self._run_reader, reader, buffer), f"read {queue}"
@@ -363,8 +368,12 @@ class PullConsumer:
             try:
                 buffer.begin(await self._first_position(reader.queue))
             except MailboatError as error:
-                logger.warning("position queue=%s unknown, tried again: %s", reader.queue, error)
-                await asyncio.sleep(ERROR_PAUSE_S)
+                subject = f"position topic={reader.queue.topic} group={self.group}"
+                if not self._instance.refusals.tell(subject, error):
+                    logger.warning(
+                        "position queue=%s unknown, tried again: %s", reader.queue, error
+                    )
+                await asyncio.sleep(pause_s(error, ERROR_PAUSE_S))
         # Not `position`: where this is begun anew, what was read before waits in the buffer.
         assert buffer.read_to is not None
         await reader.read_from(buffer.read_to)

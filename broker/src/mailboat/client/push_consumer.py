@@ -45,6 +45,7 @@ from mailboat.model.names import check_group, check_topic, retry_topic
 from mailboat.model.subscription import SUBSCRIBE_ALL, SubscriptionData
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.heartbeat import CONSUME_PASSIVELY, ConsumerData
+from mailboat.security.client_security import OPEN, ClientSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -81,6 +82,7 @@ class PushConsumer:
         group: str,
         *,
         namesrv: str = DEFAULT_NAMESRV,
+        security: ClientSecurity = OPEN,
         model: MessageModel = MessageModel.CLUSTERING,
         order: bool = False,
         start_point: StartPoint | None = None,
@@ -97,14 +99,14 @@ class PushConsumer:
         Args:
             group: the consumer group.
             namesrv: name servers as `HOST:PORT;...`.
+            security: what requests are signed with, and how servers are connected to.
             model: share the messages with the group, or read all of them.
             order: consume the messages of each queue one after the other, as they lie in it. A
                 message that fails comes again after a second, before those behind it.
             start_point: where the group begins in queues of which it has no offset; their end, if
                 not given. Of a queue made later nothing is skipped that came after the start.
             strategy: how the members of the group share queues; the same for all of them.
-            concurrency: handlers that run at the same time; with `order`, one for each queue at
-                most.
+            concurrency: handlers at the same time; with `order`, one for each queue at most.
             batch_size: messages given to a handler at a time, at most.
             consume_timeout_s: a handler that takes longer is cancelled and counts as failed.
             max_reconsume_times: how often a message comes again before it is a dead letter; 16
@@ -119,7 +121,7 @@ class PushConsumer:
         """
         check_group(group)
         self.group = group
-        self._instance = ClientInstance(namesrv)
+        self._instance = ClientInstance(namesrv, security)
         self._model = model
         self._is_shared = model is MessageModel.CLUSTERING
         self._offset_store = self._make_offset_store(offsets_path)
@@ -130,10 +132,9 @@ class PushConsumer:
         self._closing = Closing(self._handlers)
         self._subscriptions: dict[str, SubscriptionData] = {}
         self._locks = QueueLocks(self._instance, group) if order and self._is_shared else None
-        if max_reconsume_times is None:
-            max_reconsume_times = UNLIMITED if order else MAX_RECONSUME_TIMES
         settings = ConsumeSettings(concurrency, batch_size, consume_timeout_s)
-        self._service, self._queues = self._assemble(settings, max_reconsume_times, flow_limits)
+        most_times = _most_times(max_reconsume_times, is_ordered=order)
+        self._service, self._queues = self._assemble(settings, most_times, flow_limits)
         self._workers = BackgroundTasks()
         self._rebalancer = Rebalancer(
             self._instance,
@@ -279,7 +280,7 @@ class PushConsumer:
     def _make_offset_store(self, path: Path | None) -> OffsetStore:
         if self._is_shared:
             offsets = QueueOffsets(self._instance.remoting, self._instance.routes)
-            return GroupOffsetStore(offsets, self.group)
+            return GroupOffsetStore(offsets, self.group, self._instance.refusals)
         if path is None:
             try:
                 home = Path.home()
@@ -339,3 +340,10 @@ class PushConsumer:
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _most_times(given: int | None, *, is_ordered: bool) -> int:
+    """Return how often a message comes again."""
+    if given is not None:
+        return given
+    return UNLIMITED if is_ordered else MAX_RECONSUME_TIMES

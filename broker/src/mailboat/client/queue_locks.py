@@ -18,6 +18,7 @@ from typing import Final
 from mailboat.client.background import BackgroundTasks, repeat
 from mailboat.client.broker_calls import call
 from mailboat.client.instance import ClientInstance
+from mailboat.client.refusals import pause_s
 from mailboat.errors import MailboatError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.codes import RequestCode
@@ -105,8 +106,10 @@ class QueueLocks:
         try:
             locked = await self._ask(RequestCode.LOCK_BATCH_MQ, queues)
         except MailboatError as error:
-            logger.warning("locks of %d queues not renewed: %s", len(queues), error)
-            asyncio.get_running_loop().call_later(RETRY_INTERVAL_S, self._renew_soon.set)
+            if not self._instance.refusals.tell(f"renew locks group={self._group}", error):
+                logger.warning("locks of %d queues not renewed: %s", len(queues), error)
+            retry_s = pause_s(error, RETRY_INTERVAL_S)
+            asyncio.get_running_loop().call_later(retry_s, self._renew_soon.set)
             return
         for queue in queues & self._granted_s.keys():
             # After this long another member may have held the lock and given it back.

@@ -18,6 +18,7 @@ from mailboat.client.allocation import Allocation
 from mailboat.client.background import repeat
 from mailboat.client.broker_calls import call
 from mailboat.client.instance import ClientInstance
+from mailboat.client.refusals import is_denied
 from mailboat.errors import BrokerError, MailboatError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.bodies import decode_consumer_id_list
@@ -106,7 +107,9 @@ class Rebalancer:
                 logger.debug("rebalance topic=%s has no route yet: %s", topic, error)
                 asyncio.get_running_loop().call_later(UNROUTED_INTERVAL_S, self._wake.set)
             except MailboatError as error:
-                logger.warning("rebalance topic=%s group=%s: %s", topic, self._group, error)
+                subject = f"rebalance topic={topic} group={self._group}"
+                if not self._instance.refusals.tell(subject, error):
+                    logger.warning("%s: %s", subject, error)
 
     async def _own_queues(
         self, topic: str, queues: tuple[MessageQueue, ...]
@@ -148,7 +151,10 @@ class Rebalancer:
         address = random.choice(addresses)
         members = await self._ask_members(address)
         if self._instance.client_id not in members:
-            await self._instance.send_heartbeat(address)
+            refusal = await self._instance.send_heartbeat(address)
+            if refusal is not None:
+                # It will not know us for being asked again.
+                raise refusal
             members = await self._ask_members(address)
         return sorted(members)
 
@@ -159,7 +165,7 @@ class Rebalancer:
             response = await call(self._instance.remoting, address, code, {**fields})
         except BrokerError as error:
             # A group without members is an error to Java brokers.
-            if error.code == ResponseCode.SYSTEM_ERROR:
+            if error.code == ResponseCode.SYSTEM_ERROR and not is_denied(error):
                 return []
             raise
         return decode_consumer_id_list(response.body)

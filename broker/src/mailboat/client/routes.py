@@ -21,7 +21,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from mailboat.client.name_servers import NameServers
-from mailboat.errors import MailboatError, NoWritableQueueError, RouteNotFoundError
+from mailboat.client.refusals import is_denied
+from mailboat.errors import (
+    BrokerError,
+    MailboatError,
+    NoWritableQueueError,
+    RouteNotFoundError,
+)
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import AUTO_CREATE_TOPIC
 from mailboat.model.topic import Perm
@@ -31,9 +37,9 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
 MASTER_ID: Final = 0
-# A borrowed default route is checked again this soon: the first send has created the topic
-# meanwhile.
-_BORROWED_TTL_S: Final = 1.0
+# A route that cannot last is checked again this soon: a borrowed one, as the first send has created
+# the topic meanwhile, and one without a master, as another replica leads any moment.
+_MAKESHIFT_TTL_S: Final = 1.0
 # As long as name servers and brokers keep a peer of which they hear nothing.
 GONE_AFTER_S: Final = 120.0
 
@@ -206,12 +212,13 @@ class RouteCache:
 
     def _route_to_send(self, topic: str) -> TopicRoute | None:
         route = self._routes.get(topic)
-        if route is None or (route.is_borrowed and self._is_stale(topic)):
+        if route is None:
             return None
-        return route
+        is_makeshift = route.is_borrowed or not route.write_queues
+        return None if is_makeshift and self._is_stale(topic) else route
 
     def _is_stale(self, topic: str) -> bool:
-        return time.monotonic() - self._asked_at[topic] > _BORROWED_TTL_S
+        return time.monotonic() - self._asked_at[topic] > _MAKESHIFT_TTL_S
 
     async def _fetch(self, topic: str, *, may_borrow: bool) -> TopicRoute:
         asked_at = time.monotonic()
@@ -244,6 +251,14 @@ class RouteCache:
                 f"no route for topic {topic}; create it, or let a broker create topics "
                 "(autoCreateTopicEnable)"
             ) from None
+        except BrokerError as error:
+            if not is_denied(error):
+                raise
+            remark = (
+                f"there is no topic {topic}, and this user may not have a send create it: "
+                f"{error.remark.rstrip('.')}; have the topic created first"
+            )
+            raise BrokerError(error.code, remark) from error
         for queue_data in data.queue_datas:
             nums = min(DEFAULT_TOPIC_QUEUE_NUMS, queue_data.read_queue_nums)
             queue_data.read_queue_nums = queue_data.write_queue_nums = nums

@@ -32,6 +32,7 @@ from mailboat.model.sys_flag import TRANSACTION_COMMIT, TRANSACTION_NONE, TRANSA
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand, optional_str, required_int
 from mailboat.remoting.connection import Connection
+from mailboat.security.client_security import OPEN, ClientSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ class TransactionProducer(Producer):
         topics: Iterable[str] = (),
         check_concurrency: int = CHECK_CONCURRENCY,
         namesrv: str = DEFAULT_NAMESRV,
+        security: ClientSecurity = OPEN,
         retries: int = RETRIES,
         latency_fault_avoidance: bool = False,
         compression: str = "zlib",
@@ -115,6 +117,7 @@ class TransactionProducer(Producer):
                 to them. Name those of the last run, or its open transactions wait for that send.
             check_concurrency: how many calls of `check` may run at the same time.
             namesrv: name servers as `HOST:PORT;...`.
+            security: what requests are signed with, and how servers are connected to.
             retries: how often a send that failed is tried again.
             latency_fault_avoidance: pass over brokers that were slow or failed for a while.
             compression: `zlib`, `lz4` or `zstd`.
@@ -128,6 +131,7 @@ class TransactionProducer(Producer):
         super().__init__(
             group,
             namesrv=namesrv,
+            security=security,
             retries=retries,
             latency_fault_avoidance=latency_fault_avoidance,
             compression=compression,

@@ -8,6 +8,7 @@ a configuration file; a component gets the part that it needs. May import `error
 from mailboat.config.broker import BrokerConfig
 from mailboat.config.loading import (
     OPERATOR_MARK,
+    TOKEN_ENVIRONMENT,
     change_settings,
     check_value,
     load_settings,
@@ -16,6 +17,7 @@ from mailboat.config.loading import (
 )
 from mailboat.config.namesrv import NamesrvConfig
 from mailboat.config.remoting import RemotingConfig
+from mailboat.config.security import SecurityConfig, check_token
 from mailboat.config.settings import (
     EffectiveValue,
     Role,
@@ -29,14 +31,17 @@ from mailboat.config.store import MessageStoreConfig
 
 __all__ = [
     "OPERATOR_MARK",
+    "TOKEN_ENVIRONMENT",
     "BrokerConfig",
     "EffectiveValue",
     "MessageStoreConfig",
     "NamesrvConfig",
     "RemotingConfig",
     "Role",
+    "SecurityConfig",
     "Settings",
     "change_settings",
+    "check_token",
     "check_value",
     "effective_values",
     "live_keys",

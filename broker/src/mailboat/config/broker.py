@@ -4,13 +4,23 @@ Source: apache/rocketmq common/BrokerConfig.java @ rocketmq-all-5.3.3. A default
 RocketMQ's is named as such. All times are milliseconds unless the field says otherwise.
 """
 
+import ipaddress
 from dataclasses import dataclass
 
 from mailboat.config.fields import check_address_list, setting
+from mailboat.config.listeners import check_listeners
 
 
 def _check_not_empty(text: str) -> str | None:
     return None if text else "must not be empty"
+
+
+def _check_ip(text: str) -> str | None:
+    try:
+        ipaddress.ip_address(text or "::")
+    except ValueError:
+        return "must be an IP address"
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,21 @@ class BrokerConfig:
     fast_listen_enable: bool = setting(True)
     """Whether the broker also listens on listenPort - 2, RocketMQ's port for clients with
     vipChannelEnabled. Default true; without effect for a free port. Ours: RocketMQ always does."""
+
+    listeners: str = setting("", check=check_listeners)
+    """Further ports, whose clients are told addresses of their own: a JSON list of name, port, tls,
+    clientAuth and advertised, such as `[{"name":"outside","port":10920,
+    "advertised":"mail.example.com:30920"}]`, see docs/security.md. Default: none. Ours."""
+
+    advertised_addresses_file: str = setting("")
+    """JSON file with the addresses of listeners by name, `{"outside":"192.0.2.7:30920"}`, which is
+    read again as it changes; over `advertised`. `{podName}` in the path stands for the
+    environment's POD_NAME. Default: none, clients are told brokerIP1 and the listener's port.
+    Ours."""
+
+    node_ip: str = setting("", key="nodeIP", check=_check_ip)
+    """What `{nodeIP}` in an address of a listener stands for. Default: the environment's NODE_IP.
+    Ours."""
 
     namesrv_addr: str = setting("", check=check_address_list, live=True)
     """Name servers to register at: host:port, several joined by `;`. Default: the environment's

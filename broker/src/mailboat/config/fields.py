@@ -18,6 +18,9 @@ Value: TypeAlias = int | str | bool
 Check: TypeAlias = Callable[[str], str | None]
 """Looks at a text value; returns what is wrong with it, or None."""
 
+HIDDEN: Final = "<hidden>"
+"""What stands for a secret wherever one would be shown."""
+
 _T = TypeVar("_T", int, str, bool)
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 
@@ -35,6 +38,9 @@ class Rules:
     live: bool = False
     """Whether a change takes effect in a running broker."""
 
+    is_secret: bool = False
+    """Whether nobody is shown the value: not in listings, answers, errors or logs."""
+
 
 def setting(
     default: _T,
@@ -45,10 +51,11 @@ def setting(
     maximum: int | None = None,
     check: Check | None = None,
     live: bool = False,
+    is_secret: bool = False,
 ) -> _T:
     """Declare a setting with its default and its limits; a live one can change while it runs."""
-    rules = Rules(key, choices, minimum, maximum, check, live)
-    field: Any = dataclasses.field(default=default, metadata={"rules": rules})
+    rules = Rules(key, choices, minimum, maximum, check, live, is_secret)
+    field: Any = dataclasses.field(default=default, repr=not is_secret, metadata={"rules": rules})
     return cast(_T, field)
 
 
@@ -66,7 +73,7 @@ class Setting:
     """One declared setting: where its value lives and which texts it takes."""
 
     section: str
-    """Attribute of `Settings` that holds it: broker, store, namesrv or remoting."""
+    """Attribute of `Settings` that holds it: broker, store, namesrv, remoting, security or tls."""
 
     name: str
     """Field name there."""
@@ -92,7 +99,7 @@ class Setting:
             raise ConfigError(key, text, f"must be one of {', '.join(self.rules.choices)}")
         problem = self.rules.check(text) if self.rules.check is not None else None
         if problem is not None:
-            raise ConfigError(key, text, problem)
+            raise ConfigError(key, HIDDEN if self.rules.is_secret else text, problem)
         return text
 
     def _parse_integer(self, text: str, key: str) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mailboat import core
-from mailboat.config.fields import Value
+from mailboat.config.fields import HIDDEN, Value
 from mailboat.config.properties import parse_properties
 from mailboat.config.settings import Role, Settings, check_settings, live_keys, role_settings
 from mailboat.config.unsupported import UNSUPPORTED_KEYS
@@ -23,15 +23,38 @@ ENVIRONMENT_PREFIX: Final = "MAILBOAT_"
 NAMESRV_ENVIRONMENT: Final = "NAMESRV_ADDR"
 """RocketMQ's own variable; the weakest source of namesrvAddr."""
 
+NODE_IP_ENVIRONMENT: Final = "NODE_IP"
+POD_NAME_ENVIRONMENT: Final = "POD_NAME"
+"""What Kubernetes tells a pod of itself, by names without our prefix, as an older broker would stop
+for them."""
+
 CLIENT_NAMESRV_ENVIRONMENT: Final = "MAILBOAT_NAMESRV"
 """Names the name servers to every `mailboat` command with `-n`, and so to a broker."""
+
+SIGNING_ENVIRONMENT: Final = "MAILBOAT_SECRET_KEY"
+"""What the client commands sign with; no setting, as it must never be in a listing of them."""
+
+TOKEN_ENVIRONMENT: Final = "MAILBOAT_TOKEN"  # noqa: S105
+"""The bearer token of HTTP, for servers and for every `mailboat` command that asks over HTTP."""
 
 OPERATOR_MARK: Final = "# Written by mailboat-operator"
 """How a configuration file of the operator begins."""
 
+_ADDRESSES_FILE: Final = "advertisedAddressesFile"
+_POD_NAME: Final = "{podName}"
 _TEST_PREFIX: Final = "MAILBOAT_TEST_"  # The test suite's own switches.
-# Not of a server but of everything that is mailboat: `mailboat.core` reads and checks it.
-_NO_SETTINGS: Final = frozenset({core.SWITCH})
+# Not of a server but of everything that is mailboat (`mailboat.core` reads and checks its switch),
+# or of the client commands, which may run in the environment of a server.
+_NO_SETTINGS: Final = frozenset(
+    {
+        core.SWITCH,
+        SIGNING_ENVIRONMENT,
+        "MAILBOAT_ACCESS_KEY",
+        "MAILBOAT_ACL_FILE",
+        "MAILBOAT_SECRET_KEY_FILE",
+        "MAILBOAT_TLS_SERVER_NAME",
+    }
+)
 # Kubernetes adds such variables to every pod for each Service in the namespace; a Service that is
 # called mailboat would otherwise stop every broker beside it.
 _SERVICE_LINK: Final = re.compile(
@@ -69,6 +92,7 @@ def load_settings(
     if role == "standalone":
         collector.values.update(_STANDALONE_DEFAULTS)
     collector.take_rocketmq_environment(environ or {})
+    collector.take_kubernetes_environment(environ or {})
     if file is not None:
         collector.take_file(file)
     collector.take_environment(environ or {})
@@ -86,6 +110,8 @@ class _Collector:
         self.values: dict[str, Value] = {}
         self.sources: dict[str, str] = {}
         self.warnings: dict[str, None] = {}
+        self.without_effect: dict[str, str] = {}
+        self._pod_name = ""
 
     def take(self, key: str, text: str, source: str, *, is_lenient: bool = False) -> None:
         """Check and keep one value; where that is lenient, an unknown key is a warning."""
@@ -94,11 +120,13 @@ class _Collector:
             self.values[key] = item.parse(text, key)
             self.sources[key] = source
         elif key in UNSUPPORTED_KEYS:
+            self.without_effect[key] = text
             self.warnings[f"{key} ({source}) is a RocketMQ setting that has no effect here"] = None
         elif is_lenient:
             self.warnings[f"{key} {self._unknown(key)} ({source}); it is left out"] = None
         else:
-            raise ConfigError(key, text, f"{self._unknown(key)} ({source})")
+            # The value may be a secret whose key is mistyped.
+            raise ConfigError(key, HIDDEN, f"{self._unknown(key)} ({source})")
 
     def take_file(self, file: Path) -> None:
         """Take every assignment of a properties file."""
@@ -121,6 +149,13 @@ class _Collector:
         if text and self.role == "broker":
             self.take("namesrvAddr", text, f"environment {NAMESRV_ENVIRONMENT}")
 
+    def take_kubernetes_environment(self, environ: Mapping[str, str]) -> None:
+        """Take what a pod knows of itself."""
+        self._pod_name = environ.get(POD_NAME_ENVIRONMENT, "")
+        text = environ.get(NODE_IP_ENVIRONMENT, "")
+        if text and self.role != "namesrv":
+            self.take("nodeIP", text, f"environment {NODE_IP_ENVIRONMENT}")
+
     def take_environment(self, environ: Mapping[str, str]) -> None:
         """Take `MAILBOAT_FLUSH_DISK_TYPE` (or `MAILBOAT_flushDiskType`) and its like."""
         keys = {_plain(key): key for key in (*UNSUPPORTED_KEYS, *self.known)}
@@ -128,6 +163,7 @@ class _Collector:
         client_key = _plain(CLIENT_NAMESRV_ENVIRONMENT.removeprefix(ENVIRONMENT_PREFIX))
         if self.role == "broker":
             keys[client_key] = "namesrvAddr"
+        keys[_plain(TOKEN_ENVIRONMENT.removeprefix(ENVIRONMENT_PREFIX))] = "httpToken"
         others.add(client_key)
         for name in sorted(environ):
             if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(_TEST_PREFIX):
@@ -138,14 +174,19 @@ class _Collector:
             if _SERVICE_LINK.fullmatch(name) or _SERVICE_LINK_VALUE.fullmatch(text):
                 continue
             key = keys.get(plain)
+            if name == TOKEN_ENVIRONMENT and not text.strip():
+                # A Secret without the key that was meant would leave HTTP open.
+                raise ConfigError(name, "", "is empty; set a token, or unset the variable")
             if key is not None:
                 self.take(key, text, f"environment {name}")
             elif plain not in others:
                 # One environment may serve several roles, so only what no role knows is wrong.
-                raise ConfigError(name, text, self._unknown(name.removeprefix(ENVIRONMENT_PREFIX)))
+                plain_name = name.removeprefix(ENVIRONMENT_PREFIX)
+                raise ConfigError(name, HIDDEN, self._unknown(plain_name))
 
     def build(self) -> Settings:
         """Make the typed object."""
+        self._fill_in_pod_name()
         sections: dict[str, dict[str, Any]] = {}
         for key, value in self.values.items():
             item = self.known[key]
@@ -156,10 +197,23 @@ class _Collector:
             for section, values in sections.items()
         }
         settings = dataclasses.replace(
-            empty, sources=self.sources, warnings=tuple(self.warnings), **parts
+            empty,
+            without_effect=self.without_effect,
+            sources=self.sources,
+            warnings=tuple(self.warnings),
+            **parts,
         )
         check_settings(settings)
         return settings
+
+    def _fill_in_pod_name(self) -> None:
+        path = str(self.values.get(_ADDRESSES_FILE, ""))
+        if _POD_NAME not in path:
+            return
+        if not self._pod_name:
+            reason = f"needs the name of the pod in the environment's {POD_NAME_ENVIRONMENT}"
+            raise ConfigError(_ADDRESSES_FILE, path, reason)
+        self.values[_ADDRESSES_FILE] = path.replace(_POD_NAME, self._pod_name)
 
     def _unknown(self, key: str) -> str:
         nearest = nearest_key(key, self.role)
@@ -178,7 +232,7 @@ def check_value(key: str, text: str, role: Role = "broker") -> Value:
     if key in UNSUPPORTED_KEYS:
         raise ConfigError(key, text, "is a RocketMQ setting that has no effect here")
     nearest = nearest_key(key, role)
-    raise ConfigError(key, text, f"is not a setting of {role}; the nearest one is {nearest}")
+    raise ConfigError(key, HIDDEN, f"is not a setting of {role}; the nearest one is {nearest}")
 
 
 def nearest_key(key: str, role: Role = "broker") -> str:
@@ -199,7 +253,8 @@ def change_settings(settings: Settings, changes: Mapping[str, str], source: str)
     for key, text in changes.items():
         value = check_value(key, text, settings.role)
         if key not in live:
-            raise ConfigError(key, text, "takes effect with a restart only")
+            shown = HIDDEN if known[key].rules.is_secret else text
+            raise ConfigError(key, shown, "takes effect with a restart only")
         sections.setdefault(known[key].section, {})[known[key].name] = value
     parts = {
         section: dataclasses.replace(getattr(settings, section), **values)
@@ -221,10 +276,11 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
-            raise ConfigError("-o", text, "must be key=value")
+            raise ConfigError("-o", HIDDEN, "must be key=value")
         overrides[key.strip()] = value
     return overrides
 
 
 def _plain(key: str) -> str:
-    return key.replace("_", "").lower()
+    """Leave out what variables of the environment spell otherwise: cases, dots, underscores."""
+    return key.replace("_", "").replace(".", "").lower()

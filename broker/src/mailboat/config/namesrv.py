@@ -7,6 +7,7 @@ where a broker shares the process, keys that both have carry a prefix: `namesrvL
 from dataclasses import dataclass
 
 from mailboat.config.fields import setting
+from mailboat.config.listeners import check_namesrv_listeners
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,10 @@ class NamesrvConfig:
 
     bind_address: str = setting("0.0.0.0")
     """Address to listen on. Default 0.0.0.0 (all); `standalone` listens on 127.0.0.1."""
+
+    listeners: str = setting("", check=check_namesrv_listeners)
+    """Further ports: a JSON list of name, port, tls and clientAuth. Who asks by one is told the
+    addresses of the brokers' listeners of this name, see docs/security.md. Default: none. Ours."""
 
     http_port: int = setting(8_079, minimum=-1, maximum=65_535)
     """Port of metrics and probes. Default 8079; 0 takes a free one, -1 none. Ours."""

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from mailboat.config.fields import HIDDEN
 from mailboat.errors import ConfigError
 
 _KEY: Final = re.compile(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*", re.DOTALL)
@@ -37,7 +38,8 @@ def parse_properties(text: str) -> list[Property]:
         match = _KEY.match(content)
         assert match is not None
         if not re.search(r"[=:]", content[match.end(1) : match.end()]):
-            raise ConfigError(content, "", f"line {line} has no '=' between a key and a value")
+            # What it holds may be a secret.
+            raise ConfigError(f"line {line}", HIDDEN, "has no '=' between a key and a value")
         found.append(
             Property(_unescape(match[1]), _unescape(content[match.end() :]).rstrip(), line)
         )

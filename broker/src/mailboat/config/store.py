@@ -25,12 +25,35 @@ DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 
 _BYTES_MAX: Final = 1 << 59
 _HOURS: Final = re.compile(r"([01][0-9]|2[0-3])(;([01][0-9]|2[0-3]))*", re.ASCII)
 _DELAY_DIGITS_MAX: Final = 5
+_OBJECT_NAME: Final = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.ASCII)
+_POD_NAME: Final = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9]([a-z0-9.-]*[a-z0-9])?-(0|[1-9][0-9]{0,2})", re.ASCII
+)
+_POD_UID: Final = re.compile(r"[0-9A-Za-z-]{1,64}", re.ASCII)
 _DELAY_LEVELS: Final = re.compile(r"[1-9][0-9]*[smhd]( [1-9][0-9]*[smhd])*", re.ASCII)
 
 
 def _check_hours(text: str) -> str | None:
     if _HOURS.fullmatch(text) is None:
         return "must be hours of the day such as 04, or 04;16 for several"
+    return None
+
+
+def _check_lease_name(text: str) -> str | None:
+    if text and _OBJECT_NAME.fullmatch(text) is None:
+        return "must be the name of an object of Kubernetes: a-z, 0-9, - and . only"
+    return None
+
+
+def _check_pod_name(text: str) -> str | None:
+    if text and _POD_NAME.fullmatch(text) is None:
+        return "must be the name of a pod of a StatefulSet, which ends with - and a number"
+    return None
+
+
+def _check_pod_uid(text: str) -> str | None:
+    if text and _POD_UID.fullmatch(text) is None:
+        return "must have letters, digits and - only, 64 at most"
     return None
 
 
@@ -136,6 +159,35 @@ class MessageStoreConfig:
     ha_secret_file: str = setting("")
     """File with a secret that all replicas of the group know: who does not is no replica. Default:
     none, whoever reaches haListenPort is believed. Ours."""
+
+    lease_name: str = setting("", check=_check_lease_name)
+    """Name of the Lease of Kubernetes, in the pod's namespace, that says which replica leads; then
+    all replicas of a group have the brokerRole that their leader has. Default: none, a person says
+    who leads. Ours."""
+
+    lease_seconds: int = setting(6, minimum=6, maximum=60)
+    """Seconds for which a leader that is silent is respected: after it others may lead. Default 6.
+    Ours."""
+
+    leader_listen_port: int = setting(0, minimum=0, maximum=65_535)
+    """Port for clients on which only the replica listens that leads by a Lease: the Service of the
+    group leads there, so nobody keeps a connection to one that does not lead. Default 0: a free
+    one. Ours."""
+
+    pod_name: str = setting("", check=_check_pod_name)
+    """Name of the pod, which ends with - and brokerId; with leaseName it has to be set. Default:
+    none. Ours."""
+
+    pod_uid: str = setting("", check=_check_pod_uid)
+    """Uid of the pod; with leaseName it has to be set. Default: none. Ours."""
+
+    ha_flow_control_enable: bool = setting(True)
+    """Whether copies of the log's old part, more than 8 MiB behind its end, go to slaves at
+    maxHaTransferByteInSecond at most, or 1.5 times as fast as the log grows where that is faster.
+    Default true (RocketMQ: false, and then all that a slave gets is bounded)."""
+
+    max_ha_transfer_byte_in_second: int = setting(104_857_600, minimum=65_536, live=True)
+    """Bytes per second at which slaves together are sent the log's old part. Default 100 MiB."""
 
     flush_interval_commit_log: int = setting(500, minimum=1, maximum=3_600_000, live=True)
     """Milliseconds between two flushes of the CommitLog under ASYNC_FLUSH. Default 500."""
@@ -250,6 +302,13 @@ class MessageStoreConfig:
         """Round the ConsumeQueue file up to whole units."""
         units = -(-self.mapped_file_size_consume_queue // CQ_UNIT_SIZE)
         object.__setattr__(self, "mapped_file_size_consume_queue", units * CQ_UNIT_SIZE)
+
+    @property
+    def is_replica(self) -> bool:
+        """Whether the broker is one of several replicas, or lets others follow it."""
+        return (
+            self.broker_role != "ASYNC_MASTER" or self.ha_listen_port >= 0 or bool(self.lease_name)
+        )
 
     @property
     def root_dir(self) -> Path:

@@ -49,8 +49,11 @@ class Disk(Protocol):
     fewer bytes than asked: use `write_fully` and `read_fully`.
     """
 
-    def open(self, path: str, *, create: bool = False) -> int:
-        """Open for reading and writing; with `create` the file must not exist yet."""
+    def open(self, path: str, *, create: bool = False, is_private: bool = False) -> int:
+        """Open for reading and writing; with `create` the file must not exist yet.
+
+        What `is_private` when it is made can be read by the owner of the process only.
+        """
         ...
 
     def close(self, fd: int) -> None:
@@ -131,7 +134,7 @@ class Disk(Protocol):
         A full volume may leave the text that was there, or none.
 
         Raises:
-            BlockingIOError: another process holds it.
+            BlockingIOError: another process holds it, or this one reads what it protects.
         """
         ...
 
@@ -267,7 +270,9 @@ def sync(disk: Disk, fd: int) -> None:
         return
 
 
-def replace_file(disk: Disk, path: str, data: bytes, *, previous: str | None = None) -> None:
+def replace_file(
+    disk: Disk, path: str, data: bytes, *, previous: str | None = None, is_private: bool = False
+) -> None:
     """Replace a small file so that a crash leaves the old or the new one, whole and durable.
 
     Writes `path.tmp`, syncs it, renames it over `path` and syncs the directory. With `previous`
@@ -280,8 +285,8 @@ def replace_file(disk: Disk, path: str, data: bytes, *, previous: str | None = N
     if previous is not None and disk.exists(path):
         # A block that went bad since takes what was there, and not what comes now.
         with contextlib.suppress(UnreadableError):
-            write_and_rename(disk, previous, [(0, read_file(disk, path))])
-    write_and_rename(disk, path, [(0, data)])
+            write_and_rename(disk, previous, [(0, read_file(disk, path))], is_private=is_private)
+    write_and_rename(disk, path, [(0, data)], is_private=is_private)
     disk.fsync_dir(directory)
 
 
@@ -298,7 +303,9 @@ def read_file(disk: Disk, path: str) -> bytes:
         disk.close(fd)
 
 
-def write_and_rename(disk: Disk, path: str, pieces: Iterable[tuple[int, bytes]]) -> None:
+def write_and_rename(
+    disk: Disk, path: str, pieces: Iterable[tuple[int, bytes]], *, is_private: bool = False
+) -> None:
     """Make or replace a file whole, from pieces with their positions; between them are zeros.
 
     Its bytes are durable then, its name is after `fsync_dir`.
@@ -309,7 +316,7 @@ def write_and_rename(disk: Disk, path: str, pieces: Iterable[tuple[int, bytes]])
     temporary = path + ".tmp"
     if disk.exists(temporary):
         disk.unlink(temporary)
-    fd = disk.open(temporary, create=True)
+    fd = disk.open(temporary, create=True, is_private=is_private)
     try:
         for position, data in pieces:
             write_fully(disk, fd, data, position)

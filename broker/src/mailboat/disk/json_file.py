@@ -110,3 +110,13 @@ def _digest(content: bytes) -> bytes:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def refuse_newer(format_version: int, known: int) -> None:
+    """Refuse what a `decode` was given of a format that is newer than the one it knows.
+
+    Raises:
+        ValueError: it is.
+    """
+    if format_version > known:
+        raise ValueError(f"format {format_version} of a newer mailboat, this one knows {known}")

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -12,20 +13,27 @@ from mailboat.disk import NO_ROOM, VolumeUsage
 _BLOCK_BYTES: Final = 512  # What st_blocks counts, whatever the file system's blocks are.
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
+# Locks of this process, by device and inode: whether they are shared. To the operating system they
+# are all one, and closing any descriptor of the file gives them up.
+_locks: Final[dict[tuple[int, int], bool]] = {}
+_locks_guard: Final = threading.Lock()
+
 
 class RealDisk:
     """`mailboat.disk.Disk` on the operating system."""
 
     def __init__(self, *, is_read_only: bool = False) -> None:
         """With `is_read_only`, open files for reading: as a look at what others own has to."""
-        self._flags = os.O_CLOEXEC | (os.O_RDONLY if is_read_only else os.O_RDWR)
+        self._is_read_only = is_read_only
+        # A pipe in the place of a file has its reader wait for a writer.
+        self._flags = os.O_CLOEXEC | (os.O_RDONLY | os.O_NONBLOCK if is_read_only else os.O_RDWR)
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, is_private: bool = False) -> int:
         """Open for reading and writing; with `create` the file must not exist yet."""
         flags = self._flags
         if create:
             flags |= os.O_CREAT | os.O_EXCL
-        return os.open(path, flags, 0o644)
+        return os.open(path, flags, 0o600 if is_private else 0o644)
 
     def close(self, fd: int) -> None:
         """Close a file."""
@@ -121,22 +129,51 @@ class RealDisk:
         )
 
     def lock(self, path: str, text: str) -> Callable[[], None]:
-        """Take the exclusive POSIX lock on byte 0, as RocketMQ does, and return the release."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        """Take the exclusive POSIX lock on byte 0, as RocketMQ does, and return the release.
+
+        A read-only disk takes a shared one of a file that is there, and writes no text.
+        """
+        with _locks_guard:
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                if self._is_read_only:
+                    raise
+            else:
+                # Before it is opened: closing it would give up what this process has.
+                is_shared = _locks.get((found.st_dev, found.st_ino))
+                if is_shared or (self._is_read_only and is_shared is not None):
+                    raise BlockingIOError(errno.EAGAIN, f"{path} is locked by this process")
+            fd = self._open_locked(path)
+            found = os.fstat(fd)
+            key = (found.st_dev, found.st_ino)
+            _locks[key] = self._is_read_only
+
+        def release() -> None:
+            with _locks_guard:
+                _locks.pop(key, None)
+                os.close(fd)
+
+        try:
+            # In this order: the block that the file has serves where no other is free.
+            if not self._is_read_only:
+                os.ftruncate(fd, os.pwrite(fd, text.encode(), 0))
+        except OSError as exc:
+            if exc.errno not in NO_ROOM:
+                release()
+                raise
+        return release
+
+    def _open_locked(self, path: str) -> int:
+        fd = os.open(path, self._flags | (0 if self._is_read_only else os.O_CREAT), 0o644)
         try:
             # Java's FileChannel.tryLock is a POSIX record lock, so both brokers see each other.
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            kind = fcntl.LOCK_SH if self._is_read_only else fcntl.LOCK_EX
+            fcntl.lockf(fd, kind | fcntl.LOCK_NB, 1, 0)
         except OSError as exc:
             os.close(fd)
             raise BlockingIOError(exc.errno, f"{path} is locked by another process") from exc
-        try:
-            # In this order: the block that the file has serves where no other is free.
-            os.ftruncate(fd, os.pwrite(fd, text.encode(), 0))
-        except OSError as exc:
-            if exc.errno not in NO_ROOM:
-                os.close(fd)
-                raise
-        return lambda: os.close(fd)
+        return fd
 
     def data_range(self, fd: int, position: int) -> tuple[int, int] | None:
         """Return begin and end of the next bytes that may have been written."""

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import zlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from functools import partial
 from typing import Any, Final, cast
 
@@ -42,6 +42,7 @@ from mailboat.protocol.bodies import (
     encode_topic_list,
     topic_list_slices,
 )
+from mailboat.protocol.broker_listeners import LISTENERS_FIELD, decode_listeners
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import (
     RemotingCommand,
@@ -268,26 +269,34 @@ class NamesrvProcessor:
             body=b"" if known is None else encode_data_version(known),
         )
 
-    def _get_route(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _get_route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = required_str(request, "topic")
-        route = self._routes.route(topic)
+        route = self._routes.route(topic, connection.listener)
         if route is None:
-            remark = f"No topic route info in name server for the topic: {topic}"
+            by = f", by listener {connection.listener}" if connection.listener else ""
+            remark = f"No topic route info in name server for the topic: {topic}{by}"
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark)
         if self._settings.namesrv.order_message_enable:
-            route.order_topic_conf = self._kv_config.get(ORDER_TOPIC_CONFIG, topic)
+            orders = self._kv_config.get(ORDER_TOPIC_CONFIG, topic)
+            if orders and connection.listener:
+                orders = _of_brokers(orders, {one.broker_name for one in route.broker_datas})
+            route.order_topic_conf = orders
         return request.response(ResponseCode.SUCCESS, body=encode_topic_route(route))
 
-    def _get_cluster_info(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        body = encode_cluster_info(self._routes.cluster_info())
+    def _get_cluster_info(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        body = encode_cluster_info(self._routes.cluster_info(connection.listener))
         return request.response(ResponseCode.SUCCESS, body=body)
 
-    def _get_member_group(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
+    def _get_member_group(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
         name = required_str(request, "brokerName")
         group = BrokerMemberGroup(
             cluster=required_str(request, "clusterName"),
             broker_name=name,
-            broker_addrs=self._routes.broker_addresses(name),
+            broker_addrs=self._routes.broker_addresses(name, connection.listener),
         )
         return request.response(ResponseCode.SUCCESS, body=encode_member_group(group))
 
@@ -312,10 +321,11 @@ class NamesrvProcessor:
         cluster = required_str(request, "cluster")
         return await _topic_list(request, self._routes.topics_of_cluster(cluster))
 
-    def _list_system_topics(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        body = encode_topic_list(
-            self._routes.system_topics(), broker_addr=self._routes.any_broker_address()
-        )
+    def _list_system_topics(
+        self, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand:
+        address = self._routes.any_broker_address(connection.listener)
+        body = encode_topic_list(self._routes.system_topics(), broker_addr=address)
         return request.response(ResponseCode.SUCCESS, body=body)
 
     def _unit_topics(self, mask: int, value: int) -> Processor:
@@ -371,6 +381,11 @@ class NamesrvProcessor:
         return request.response(ResponseCode.SUCCESS, body=encode_properties_text(own))
 
 
+def _of_brokers(orders: str, names: Set[str]) -> str:
+    """Return what an order configuration, `broker-a:4;broker-b:4`, says of some brokers."""
+    return ";".join(one for one in orders.split(";") if one.partition(":")[0] in names)
+
+
 async def _topic_list(request: RemotingCommand, found: TopicsFound) -> RemotingCommand:
     """Answer with topics, in the order of their registration: sorting them would take long."""
     topics = await in_turns(found)
@@ -418,6 +433,7 @@ def _registration(request: RemotingCommand, table: TopicConfigTable) -> Registra
         expired_timeout_s=timeout_ms / 1000 if timeout_ms > 0 else None,
         route_kept_s=_route_kept_s(request),
         identity=_identity(request),
+        listeners=decode_listeners(optional_str(request, LISTENERS_FIELD) or "{}"),
     )
 
 

@@ -17,6 +17,9 @@ routes every 30 s; one that asks while the broker restarts does not know it for 
 broker may say, in `routeKeptMillis`, for how long its routes stay: it is *away* then, with its
 address and its queues but without write permission, until it registers again or the time is over.
 
+A broker may have listeners: further ports, for which it names addresses of their own. Who asks by
+a listener of the name server is told the brokers' addresses of that name and of no other.
+
 In RocketMQ the last of two brokers with one name and one id has the place, and takes it from the
 other with each registration: clients of both send to either. Here the first one keeps it while it
 lives (its connection is open, and it was heard within `HEARD_S`), unless the other one is the same
@@ -99,6 +102,9 @@ class LiveBroker:
     ha_server_address: str
     route_kept_s: float
     identity: str = ""
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """Where clients of each listener find it."""
+
     away_until_s: float | None = None
     """When an away broker is dropped; None while it is there."""
 
@@ -164,6 +170,9 @@ class Registration:
 
     identity: str = ""
     """What the broker is known by wherever it runs; empty if it does not say."""
+
+    listeners: Mapping[str, str] = field(default_factory=dict)
+    """Where clients of each listener find the broker, "host:port" by name."""
 
     @property
     def key(self) -> BrokerAddress:
@@ -318,31 +327,57 @@ class RouteInfoManager:
         """Whether a broker's topics are of another version than what it last registered."""
         return self.data_version(key) != data_version
 
-    def route(self, topic: str) -> TopicRouteData | None:
-        """Return the brokers and queues of a topic, or None when no broker serves it."""
-        queues = self._queue_datas(topic)
-        if not queues:
-            return None
-        return TopicRouteData(
-            broker_datas=[self._broker_data(queue.broker_name) for queue in queues],
-            queue_datas=queues,
-        )
+    def route(self, topic: str, listener: str = "") -> TopicRouteData | None:
+        """Return the brokers and queues of a topic, or None when no broker serves it.
 
-    def cluster_info(self) -> ClusterInfo:
-        """Return all brokers and the clusters they form."""
+        Who asks by a listener is told its addresses, and of no broker that has none there.
+        """
+        brokers = []
+        queues = []
+        for queue in self._queue_datas(topic):
+            broker = self._broker_data(queue.broker_name, listener)
+            if broker.broker_addrs:
+                brokers.append(broker)
+                queues.append(queue)
+        return TopicRouteData(broker_datas=brokers, queue_datas=queues) if queues else None
+
+    def cluster_info(self, listener: str = "") -> ClusterInfo:
+        """Return all brokers and the clusters they form, as far as a listener leads to them."""
+        brokers = {name: self._broker_data(name, listener) for name in self._groups}
+        found = {name: broker for name, broker in brokers.items() if broker.broker_addrs}
+        clusters = {
+            cluster: [name for name in names if name in found]
+            for cluster, names in self._clusters.items()
+        }
         return ClusterInfo(
-            broker_addr_table={name: self._broker_data(name) for name in self._groups},
-            cluster_addr_table={name: list(names) for name, names in self._clusters.items()},
+            broker_addr_table=found,
+            cluster_addr_table={cluster: names for cluster, names in clusters.items() if names},
         )
 
-    def broker_addresses(self, broker_name: str) -> dict[int, str]:
+    def broker_addresses(self, broker_name: str, listener: str = "") -> dict[int, str]:
         """Return the addresses of a broker name by broker id; empty when it is not known."""
         group = self._groups.get(broker_name)
-        return {} if group is None else dict(group.addresses)
+        if group is None:
+            return {}
+        if not listener:
+            return dict(group.addresses)
+        found = {
+            broker_id: self._live[BrokerAddress(group.cluster_name, address)].listeners
+            for broker_id, address in group.addresses.items()
+            if BrokerAddress(group.cluster_name, address) in self._live
+        }
+        return {
+            broker_id: listeners[listener]
+            for broker_id, listeners in found.items()
+            if listener in listeners
+        }
 
-    def any_broker_address(self) -> str:
+    def any_broker_address(self, listener: str = "") -> str:
         """Return the address of some broker, or an empty text."""
-        return next((live_key.address for live_key in self._live), "")
+        if not listener:
+            return next((live_key.address for live_key in self._live), "")
+        found = (live.listeners.get(listener) for live in self._live.values())
+        return next(filter(None, found), "")
 
     def broker_count(self) -> int:
         """Return how many broker processes are registered and not away."""
@@ -607,6 +642,7 @@ class RouteInfoManager:
             ha_server_address=registration.ha_server_address,
             route_kept_s=registration.route_kept_s,
             identity=registration.identity,
+            listeners=registration.listeners,
         )
         return live
 
@@ -687,12 +723,11 @@ class RouteInfoManager:
         found = (group.queue_data(topic) for group in groups if group is not None)
         return [queue_data for queue_data in found if queue_data is not None]
 
-    def _broker_data(self, broker_name: str) -> BrokerData:
-        group = self._groups[broker_name]
+    def _broker_data(self, broker_name: str, listener: str) -> BrokerData:
         return BrokerData(
-            cluster=group.cluster_name,
+            cluster=self._groups[broker_name].cluster_name,
             broker_name=broker_name,
-            broker_addrs=dict(group.addresses),
+            broker_addrs=self.broker_addresses(broker_name, listener),
         )
 
 

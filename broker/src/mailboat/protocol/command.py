@@ -52,6 +52,9 @@ Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 _INT16_MAX: Final = 32767
+# Ext fields that whoever reads a log must not be able to use.
+_SECRET_FIELDS: Final = frozenset({"Signature", "SecurityToken", "secretKey", "password"})
+_HIDDEN: Final = "<hidden>"
 # Codes that do not fit the binary header's int16, by the low 16 bits that arrive instead.
 _WIDE_CODES: Final = {
     code & 0xFFFF: code
@@ -122,9 +125,12 @@ class RemotingCommand:
 
     `ext_fields` holds the header's own parameters as strings, `body` whatever the code defines.
     `opaque` pairs a response with its request; the connection that sends a request sets it.
+    `asked_by` is the user that a guard has found to have sent a request, however that was proved;
+    empty where nobody is asked, and never what a peer says.
     """
 
     __slots__ = (
+        "asked_by",
         "body",
         "code",
         "ext_fields",
@@ -150,6 +156,7 @@ class RemotingCommand:
         serialize_type: int = SERIALIZE_JSON,
     ) -> None:
         """Hold the fields as they are; `request` and `response` are the usual ways to make one."""
+        self.asked_by = ""
         self.code = code
         self.opaque = opaque
         self.flag = flag
@@ -161,11 +168,15 @@ class RemotingCommand:
         self.serialize_type = serialize_type
 
     def __repr__(self) -> str:
-        """Show the header and the size of the body, for logs and test failures."""
+        """Show the header and the size of the body, and no secret, for logs and test failures."""
+        shown = {
+            name: _HIDDEN if name in _SECRET_FIELDS else value
+            for name, value in self.ext_fields.items()
+        }
         kind = f"response {self.code}" if self.is_response else request_code_name(self.code)
         return (
             f"RemotingCommand({kind}, opaque={self.opaque}, flag={self.flag}, "
-            f"remark={self.remark!r}, ext_fields={self.ext_fields!r}, body={len(self.body)} bytes)"
+            f"remark={self.remark!r}, ext_fields={shown!r}, body={len(self.body)} bytes)"
         )
 
     @property

@@ -62,6 +62,16 @@ def decode_lock_batch(body: bytes) -> LockBatch:
     )
 
 
+def decode_lock_names(body: bytes) -> tuple[str, set[str]]:
+    """Read of the body of 41 and 42 no more than the group and the topics: that takes a quarter.
+
+    Raises:
+        RemoteProtocolError: the body is not a LockBatchRequestBody.
+    """
+    fields = decode_request(body, _lock_batch)
+    return fields.consumer_group, {queue.topic for queue in fields.mq_set}
+
+
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
     """Write the answer to 41: the queues that the member holds now."""
     return encode_body(_LockedBody(_bodies(queues)))

@@ -166,6 +166,8 @@ class PullRequest(msgspec.Struct, gc=False, rename={"fields": "extFields"}):
     opaque: int = 0
     version: int = 0
     serialize_type: int = SERIALIZE_JSON
+    asked_by: str = ""
+    """Who signed it, set by a guard only: a pull that waits is judged again."""
 
 
 class _CodeOnly(msgspec.Struct, gc=False):
@@ -356,6 +358,50 @@ def encode_pull_response_header(
     length = len(header)
     assert length + body_size <= FRAME_MAX_BYTES - 2 * _LENGTH_BYTES
     return _PREFIX.pack(length + _LENGTH_BYTES + body_size, length) + header
+
+
+def guarded_send(command: RemotingCommand) -> SendRequest:
+    """Read the fields of SEND_MESSAGE out of a command whose signature was checked.
+
+    Raises:
+        MalformedRequestError: a field is missing or of the wrong kind.
+    """
+    kind = _LongSendFields if command.code in _LONG_NAMES_CODES else SendFields
+    try:
+        fields = msgspec.convert(command.ext_fields, kind, strict=False)
+    except ValueError:
+        return send_request(command)  # It knows what is wrong, or that nothing is.
+    return SendRequest(
+        command.code,
+        fields,
+        command.flag,
+        command.opaque,
+        command.version,
+        command.serialize_type,
+    )
+
+
+def guarded_pull(command: RemotingCommand, asked_by: str) -> PullRequest:
+    """Read the fields of PULL_MESSAGE out of a command whose signature was checked.
+
+    Raises:
+        MalformedRequestError: a field is missing or of the wrong kind.
+    """
+    try:
+        fields = msgspec.convert(command.ext_fields, PullFields, strict=False)
+    except ValueError:
+        request = pull_request(command)  # It knows what is wrong, or that nothing is.
+        request.asked_by = asked_by
+        return request
+    return PullRequest(
+        command.code,
+        fields,
+        command.flag,
+        command.opaque,
+        command.version,
+        command.serialize_type,
+        asked_by,
+    )
 
 
 def _optional_int32_or_none(command: RemotingCommand, name: str) -> int | None:

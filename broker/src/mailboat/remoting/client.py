@@ -10,8 +10,11 @@ from typing import Final
 from mailboat.errors import ConnectError, LocalProtocolError, RequestTimeoutError
 from mailboat.protocol.command import RemotingCommand
 from mailboat.remoting.connection import Connection, ConnectionSet, FrameHandler
+from mailboat.remoting.dialing import Dialer
 from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.remoting.limits import RemotingLimits
+from mailboat.security.client_security import OPEN, ClientSecurity
+from mailboat.security.tls import peer_problem
 
 _PORT_MAX: Final = 65_535
 
@@ -25,13 +28,23 @@ class RemotingClient:
         limits: RemotingLimits | None = None,
         *,
         name: str = "client",
+        security: ClientSecurity = OPEN,
     ) -> None:
-        """Prepare a client; `handler` gets what peers send, by default a bare `Dispatcher`."""
+        """Prepare a client.
+
+        Args:
+            handler: gets what peers send, by default a bare `Dispatcher`.
+            limits: the limits of connections.
+            name: what the client is called in logs.
+            security: what its requests are signed with, and how it connects.
+        """
         self._handler = handler or Dispatcher()
         self._limits = limits or RemotingLimits()
+        self._security = security
         self._connections = ConnectionSet(
             self._limits, name=name, capacity=None, expects_frames=False
         )
+        self._dialer = Dialer(security.tls)
         self._by_address: dict[str, Connection] = {}
         self._connecting: dict[str, asyncio.Task[Connection]] = {}
         self._is_closed = False
@@ -45,6 +58,7 @@ class RemotingClient:
 
         Raises:
             ConnectError: the address cannot be connected to; nothing was sent.
+            ConfigError: a file of TLS cannot be used; nothing was sent.
             RequestTimeoutError, ConnectionLostError: no answer; the outcome is unknown.
         """
         connection = self._by_address.get(address)
@@ -113,17 +127,19 @@ class RemotingClient:
 
     async def _open(self, address: str) -> Connection:
         host, port = split_address(address)
-        loop = asyncio.get_running_loop()
+        await self._dialer.prepare()
+        connection = Connection(self._handler, self._connections, self._security.credentials)
         try:
             async with asyncio.timeout(self._limits.connect_timeout_s):
-                _, connection = await loop.create_connection(
-                    lambda: Connection(self._handler, self._connections), host, port
-                )
+                await self._dialer.connect(lambda: connection, host, port)
         except TimeoutError:
             timeout_s = self._limits.connect_timeout_s
             raise ConnectError(f"{address}: no connection within {timeout_s:g} s") from None
         except OSError as error:
-            raise ConnectError(f"{address}: {error.strerror or error}") from error
+            raise ConnectError(f"{address}: {peer_problem(error)}") from error
+        except ValueError as error:
+            # Whoever registers a broker says what its address is.
+            raise ConnectError(f"{address!r}: that cannot be the name of a host") from error
         return connection
 
 

@@ -10,9 +10,12 @@ Source: apache/rocketmq remoting/netty/NettyRemotingAbstract.java, NettyRemoting
 import asyncio
 import logging
 import math
+import socket
+import ssl
+import struct
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, cast
 
 from mailboat.errors import (
@@ -25,13 +28,16 @@ from mailboat.model.hosts import encode_host, format_host
 from mailboat.protocol.codes import request_code_name
 from mailboat.protocol.command import ONEWAY_FLAG, RemotingCommand
 from mailboat.protocol.frame import Frame, FrameDecoder, TlsHelloError
+from mailboat.remoting.complaints import Complaints
 from mailboat.remoting.kept_bytes import KeptBytes
 from mailboat.remoting.limits import RemotingLimits
+from mailboat.remoting.unsent import has_unsent
+from mailboat.security.client_security import Credentials
+from mailboat.security.signing import sign
+from mailboat.security.tls import peer_problem
 
 _log: Final = logging.getLogger(__name__)
 
-_COMPLAINT_INTERVAL_S: Final = 60.0
-_COMPLAINT_PEERS: Final = 1024
 _OPAQUE_MASK: Final = 0x7FFF_FFFF
 _SWEEP_SLICE: Final = 500  # connections looked at in one go: below a millisecond
 _SLICE_INTERVAL: Final = 0.25  # of the sweep interval
@@ -41,6 +47,14 @@ _FEW_PIECES: Final = 4  # What uvloop sends without an allocation of its own.
 # Python's own transports get one piece. Their `writelines` of 3.12 and later sends an empty piece
 # again and again, and the early ones do not say that the peer does not read.
 _OWN_TRANSPORTS: Final = "asyncio."
+RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of accepted connections. RocketMQ's Java client notices a reset at once and tries
+again elsewhere; after an end in order it waits for the answers that it lacks until their time is
+over: 3 s for a send, 30 s for a pull. So a broker that is killed has to leave resets behind."""
+
+_SEND_WITHIN_S: Final = 1.0
+_LOOK_AT_UNSENT_S: Final = 0.02
+_SEND_BEFORE_CLOSE: Final = struct.pack("ii", 0, 0)
 _NO_HOST: Final = bytes(8)  # 0.0.0.0:0
 # Requests that are late are looked for this often at most.
 _ALARM_PAUSE_S: Final = 0.01
@@ -76,7 +90,9 @@ class Connection(asyncio.Protocol):
     """One connection, seen from either end.
 
     `context` belongs to the frame handler: whatever it wants to remember about the peer. `peer` is
-    "ip:port", `peer_host` the same as records store it, `reads` counts what arrived.
+    "ip:port", `peer_host` the same as records store it, `reads` counts what arrived, `listener` is
+    the further port of the server by which it came, empty where that is its own, and `certified_as`
+    the user whose certificate the peer has shown, empty where there is none.
     """
 
     __slots__ = (
@@ -84,6 +100,7 @@ class Connection(asyncio.Protocol):
         "_alarm",
         "_alarm_s",
         "_awaited_bytes",
+        "_credentials",
         "_decoder",
         "_frame_started_s",
         "_frames_at_sweep",
@@ -91,6 +108,7 @@ class Connection(asyncio.Protocol):
         "_idle_since_s",
         "_is_aborted",
         "_is_deferred",
+        "_is_held_up",
         "_kept",
         "_loop",
         "_next_opaque",
@@ -104,19 +122,35 @@ class Connection(asyncio.Protocol):
         "_write_paused_s",
         "_written_at_sweep",
         "_written_bytes",
+        "certified_as",
         "context",
         "is_closed",
         "is_stale",
+        "listener",
         "peer",
         "peer_host",
         "reads",
         "unknown_responses",
     )
 
-    def __init__(self, handler: FrameHandler, owner: "ConnectionSet") -> None:
-        """Prepare a connection that belongs to `owner`; the event loop opens it."""
+    def __init__(
+        self,
+        handler: FrameHandler,
+        owner: "ConnectionSet",
+        credentials: Credentials | None = None,
+        *,
+        listener: str = "",
+    ) -> None:
+        """Prepare a connection that belongs to `owner`; the event loop opens it.
+
+        Requests are signed with `credentials`. The end that accepts has none: what a server asks
+        its clients is not signed, and answers never are.
+        """
+        self.listener = listener
+        self.certified_as = ""
         self._handler = handler
         self._owner = owner
+        self._credentials = credentials
         self._kept = owner.kept
         self._decoder = FrameDecoder()
         self._transport: asyncio.Transport | None = None
@@ -141,6 +175,7 @@ class Connection(asyncio.Protocol):
         self._frame_started_s = 0.0
         self._frames_at_sweep = -1
         self._write_paused_s: float | None = None
+        self._is_held_up = False
         self.context: object | None = None
         self.is_closed = True
         self.peer = "unknown"
@@ -244,6 +279,8 @@ class Connection(asyncio.Protocol):
             raise ConnectionLostError(f"the connection to {self.peer} is closed")
         if self.is_accepted:
             self._check_attention()
+        if self._credentials is not None:
+            sign(command, self._credentials)
         opaque = command.opaque = self._take_opaque()
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
         data = command.encode()
@@ -264,6 +301,8 @@ class Connection(asyncio.Protocol):
 
     def send_oneway(self, command: RemotingCommand) -> None:
         """Send a request and say that no answer is wanted; dropped when the connection is gone."""
+        if self._credentials is not None:
+            sign(command, self._credentials)
         command.flag |= ONEWAY_FLAG
         command.opaque = self._take_opaque()
         self.write(command.encode())
@@ -298,11 +337,49 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
             self._loop.call_soon(self._go_on)
 
+    def hold_up(self) -> None:
+        """Read and handle nothing more until `let_go`, or until it is closed."""
+        self._is_held_up = True
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def let_go(self) -> None:
+        """End `hold_up`."""
+        self._is_held_up = False
+        if not (self._is_deferred or self.is_write_paused):
+            self._handle_postponed()
+
     def close(self) -> None:
         """Send what was written, then close."""
         if self._transport is not None and not self.is_closed:
+            assert self._loop is not None
             self.is_closed = True
-            self._transport.close()
+            self._close_once_sent(self._loop.time() + _SEND_WITHIN_S)
+
+    def _close_once_sent(self, until_s: float) -> None:
+        transport = self._transport
+        if transport is None or self._is_aborted or transport.is_closing():
+            return
+        assert self._loop is not None
+        if self.is_accepted and self._loop.time() < until_s and has_unsent(transport):
+            # What comes meanwhile is not read, and answered with a reset.
+            transport.pause_reading()
+            self._loop.call_later(_LOOK_AT_UNSENT_S, self._close_once_sent, until_s)
+            return
+        if not (self._is_held_up and self._has_unanswered):
+            self._end_in_order(transport)
+        transport.close()
+
+    @property
+    def _has_unanswered(self) -> bool:
+        """Whether there are requests that were read and not handled."""
+        return self._postponed is not None or self._decoder.buffered_bytes > 0
+
+    def _end_in_order(self, transport: asyncio.Transport) -> None:
+        """Have the system send what was written before it closes, as it does not by itself."""
+        accepted = transport.get_extra_info("socket")
+        if self.is_accepted and accepted is not None:
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _SEND_BEFORE_CLOSE)
 
     def abort(self) -> None:
         """Close now, dropping what was written but not sent."""
@@ -317,7 +394,7 @@ class Connection(asyncio.Protocol):
 
     def drop(self, reason: str) -> None:
         """Close now because of a broken limit, saying so at most once per peer and minute."""
-        self._owner.complain(self, reason)
+        self._owner.complaints.complain(self.peer, reason)
         self.abort()
 
     def protocol_error(self, error: RemoteProtocolError) -> None:
@@ -325,7 +402,7 @@ class Connection(asyncio.Protocol):
         if isinstance(error, TlsHelloError):
             _log.debug("connection closed peer=%s: %s", self.peer, error)
         else:
-            self._owner.complain(self, f"malformed input: {error}")
+            self._owner.complaints.complain(self.peer, f"malformed input: {error}")
         self._handler.reads_ended(self)
         self.close()
 
@@ -373,6 +450,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         self.is_closed = False
+        self.certified_as = self._owner.certified_name(transport)
         self._handler.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -441,13 +519,17 @@ class Connection(asyncio.Protocol):
         if self._write_paused_s is None:
             self._handle_postponed()
 
+    @property
+    def _waits(self) -> bool:
+        return self._is_deferred or self.is_write_paused or self._is_held_up
+
     def _handle_postponed(self) -> None:
-        while self._postponed and not (self.is_closed or self._is_deferred or self.is_write_paused):
+        while self._postponed and not (self.is_closed or self._waits):
             frames, self._postponed = self._postponed, None
             self._postponed_bytes = 0
             self._handler.frames_received(self, frames)
         transport = self._transport
-        if self._is_deferred or self.is_write_paused:
+        if self._waits:
             return
         if transport is not None and not transport.is_closing():
             self._active_since_sweep = True
@@ -462,11 +544,13 @@ class Connection(asyncio.Protocol):
         if self._alarm is not None:
             self._alarm.cancel()
         pending, self._pending = self._pending, {}
+        reason = f"{self.peer} closed the connection before it answered"
+        if isinstance(exc, ssl.SSLError):
+            # With TLS 1.3 a client learns only now that its certificate is refused.
+            reason += f": {peer_problem(exc)}"
         for future, _ in pending.values():
             if not future.done():
-                future.set_exception(
-                    ConnectionLostError(f"{self.peer} closed the connection before it answered")
-                )
+                future.set_exception(ConnectionLostError(reason))
         if was_opened:
             self._handler.connection_closed(self)
 
@@ -551,7 +635,7 @@ class ConnectionSet:
     ) -> None:
         """Hold at most `capacity` connections; `expects_frames` asks each for a first frame."""
         self.limits = limits
-        self._name = name
+        self.complaints = Complaints(name)
         self._capacity = capacity
         self._expects_frames = expects_frames
         # A dictionary for a set that keeps its order.
@@ -560,11 +644,13 @@ class ConnectionSet:
         # What a client of ours sends is its program's business.
         budget_bytes = limits.unsent_budget_bytes if expects_frames else sys.maxsize
         self.kept = KeptBytes(budget_bytes, self._connections)
+        self.certified_name: Callable[[asyncio.BaseTransport], str] = lambda _: ""
+        """Says as which user the other end of a connection is certified."""
+
         self._timer: asyncio.TimerHandle | None = None
         self._to_sweep: list[Connection] = []
         self._sweep_due_s = 0.0
         self._stalled_s = 0.0
-        self._complaints: dict[str, tuple[float, int]] = {}
         self._empty = asyncio.Event()
         self._empty.set()
 
@@ -587,7 +673,7 @@ class ConnectionSet:
     def add(self, connection: Connection) -> bool:
         """Take a new connection in, or return False when there are too many."""
         if self._capacity is not None and len(self._connections) >= self._capacity:
-            self.complain(connection, f"more than {self._capacity} connections")
+            self.complaints.complain(connection.peer, f"more than {self._capacity} connections")
             return False
         self._connections[connection] = None
         self._empty.clear()
@@ -607,25 +693,6 @@ class ConnectionSet:
                 self._timer.cancel()
                 self._timer = None
         return True
-
-    def complain(self, connection: Connection, reason: str) -> None:
-        """Log why a peer is closed, at most one line per peer and minute."""
-        peer_ip = connection.peer_address
-        now_s = time.monotonic()
-        last_s, suppressed = self._complaints.get(peer_ip, (-_COMPLAINT_INTERVAL_S, 0))
-        if now_s - last_s < _COMPLAINT_INTERVAL_S:
-            self._complaints[peer_ip] = (last_s, suppressed + 1)
-            return
-        if len(self._complaints) >= _COMPLAINT_PEERS:
-            self._complaints.clear()
-        self._complaints[peer_ip] = (now_s, 0)
-        _log.warning(
-            "connection closed server=%s peer=%s suppressed=%d: %s",
-            self._name,
-            connection.peer,
-            suppressed,
-            reason,
-        )
 
     async def close_all(self, drain_s: float) -> None:
         """Close every connection; what is written may drain for `drain_s`, then it is dropped."""

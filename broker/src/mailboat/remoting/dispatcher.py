@@ -15,7 +15,7 @@ import inspect
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from enum import Enum
 from typing import Final
 
@@ -94,6 +94,11 @@ class Dispatcher:
             raise ValueError(f"request {request_code_name(code)} already has a processor")
         self._processors[code] = processor
         self._lanes[code] = lane
+
+    @property
+    def codes(self) -> Set[int]:
+        """The codes of the requests that are answered."""
+        return self._processors.keys()
 
     def connection_opened(self, connection: Connection) -> None:
         """Do nothing: a connection means nothing before its first request."""

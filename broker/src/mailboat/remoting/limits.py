@@ -42,6 +42,9 @@ class RemotingLimits:
     connect_timeout_s: float = 3.0
     """NettyClientConfig.connectTimeoutMillis."""
 
+    tls_handshake_timeout_s: float = 10.0
+    """From accept to the end of the TLS handshake, where one is asked for or begun."""
+
     sweep_interval_s: float = 1.0
     """How often the times above are checked."""
 

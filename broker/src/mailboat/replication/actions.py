@@ -16,6 +16,13 @@ class Persist:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Make the state durable soon; what comes next need not wait, and need not find it done."""
+
+    state: Durable
+
+
+@dataclass(frozen=True, slots=True)
 class CutLog:
     """Keep aside what lies at or above `end`, then take it off the log, durably."""
 
@@ -108,6 +115,7 @@ class Alarm:
 
 Action: TypeAlias = (
     Persist
+    | Note
     | CutLog
     | BeginLog
     | ResetLog

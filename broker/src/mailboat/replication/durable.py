@@ -10,9 +10,9 @@ class Durable(NamedTuple):
 
     `seen` is the highest epoch the replica has led, or followed. Below `confirmed` nothing is ever
     cut by itself. `trusted_boot` names the run of the kernel since whose start no unflushed byte
-    can have been lost; `is_clean` tells that the process ended in order,
-    `is_whole` that the log had once all that was confirmed then. `group` names a group that is led
-    by hand, from its first leader on: epochs say nothing of another group's log.
+    can have been lost, empty where all that counts was flushed; `is_clean` tells that the process
+    ended in order, `is_whole` that the log had once all that was confirmed then. `group` names a
+    group that is led by hand, from its first leader on: epochs say nothing of another group's log.
     """
 
     store_id: str

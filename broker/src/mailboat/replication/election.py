@@ -1,10 +1,15 @@
 """When a replica may try to lead, and how it tries: whom it asks, and what it writes."""
 
+from typing import Final
+
 from mailboat.replication.actions import WriteLease
 from mailboat.replication.events import Outcome
 from mailboat.replication.frames import Answer, Ask
 from mailboat.replication.lease import Lease, Member
 from mailboat.replication.state import ReplicaState
+
+# Between the epoch of who leads at the risk of losing something, and those before.
+_GAP: Final = 1000
 
 
 class Election:
@@ -21,8 +26,16 @@ class Election:
         self._authority_from_s = 0.0
         self._retry_s = replica.now_s
         self._has_let_go_first = False
+        self._is_forced = False
         self.tried_epoch = 0
         """The epoch of the last write of the lease."""
+
+        self.outcome = ""
+        """Why a person could not have this replica lead at the last try, empty while none was
+        refused, and once this one leads."""
+
+        self.refused_s = 0.0
+        """When that was."""
 
     def forget(self) -> None:
         """End the attempt, whatever comes of it."""
@@ -35,7 +48,10 @@ class Election:
         if self._request or replica.is_leading or replica.stopped:
             return
         lease = replica.lease
-        if lease is None or not self.may_try(lease):
+        if self._is_forced:
+            if replica.now_s >= self._asked_s + replica.times.ask_s:
+                self._decide_for_person()
+        elif lease is None or not self.may_try(lease):
             self._attempt = 0
         elif not self._attempt:
             if replica.now_s >= self._retry_s:
@@ -54,16 +70,32 @@ class Election:
         ):
             return False
         holder = lease.holder
-        if holder is not None and holder.member == replica.member:
-            return holder != replica.me  # That process is over.
+        if holder == replica.me:
+            return False
+        if holder is not None and holder.is_other_run_of(replica.me):
+            return True
         if holder is not None and replica.holder_died_version == lease.version:
             return True
         if replica.now_s < replica.promised_until_s:
             return False
-        return holder is None or replica.now_s >= replica.lease_changed_s + replica.times.lease_s
+        over_s = replica.lease_changed_s + replica.respected_s(lease)
+        return holder is None or replica.now_s >= over_s
 
-    def promote(self, *, accepts_loss: bool) -> None:
-        """Do nothing: the lease says who leads."""
+    def promote(self, *, accepts_loss: bool, reachable: frozenset[int] | None) -> None:
+        """Lead whatever the lease says, unless somebody who answers hears of a leader.
+
+        Without accepting the loss of what only others have it does nothing: the lease says who
+        leads.
+        """
+        replica = self._replica
+        if not accepts_loss or replica.is_leading or self._request:
+            return
+        self.outcome = ""
+        self._is_forced, replica.is_halted = True, False
+        self._attempt, self._answers = replica.next_number(), {}
+        self._asked_s = replica.now_s
+        for ordinal in sorted(reachable or ()):
+            replica.send(ordinal, Ask(self._attempt))
 
     def take_over(self) -> None:
         """Do nothing: the lease says who leads."""
@@ -79,10 +111,38 @@ class Election:
             return
         self.forget()
         if outcome is Outcome.APPLIED and lease is not None:
-            lost = self._replica.is_suspect
+            lost = self._replica.is_suspect or self._is_forced
+            self._is_forced, self.outcome = False, ""
             self._replica.lead(lease, self._sent_s, self._authority_from_s, lost=lost)
         else:
+            if self._is_forced:
+                self._refuse("the Lease could not be written, or was written by somebody else")
             self._replica.read_lease()
+
+    def _decide_for_person(self) -> None:
+        replica, answers = self._replica, self._answers
+        self.forget()
+        hearing = sorted(m.ordinal for m, answer in answers.items() if answer.hears_authority)
+        if hearing or replica.now_s < replica.authority_heard_until_s:
+            ordinal = hearing[0] if hearing else replica.member.ordinal
+            self._refuse(f"replica {ordinal} leads, or hears from who does: stop that one first")
+            return
+        replica.stop_following()
+        before = replica.lease
+        known = max([replica.durable.seen, *(answer.seen for answer in answers.values())])
+        if before is None:
+            before = Lease(0, None, 0, frozenset(), replica.settings.min_in_sync)
+        taken = before._replace(
+            holder=replica.me,
+            epoch=max(before.epoch, known) + _GAP,
+            in_sync=frozenset({replica.member}),
+            renewals=before.renewals + 1,
+            is_sole=False,
+        )
+        self._send_write(None if replica.lease is None else before.version, taken)
+
+    def _refuse(self, reason: str) -> None:
+        self._is_forced, self.outcome, self.refused_s = False, reason, self._replica.now_s
 
     def _ask(self, lease: Lease) -> None:
         replica = self._replica
@@ -130,17 +190,28 @@ class Election:
         # Nothing more is acknowledged to the one who led.
         replica.stop_following()
         in_sync = lease.in_sync
-        is_others = lease.holder is not None and lease.holder.member != replica.member
-        if lease.holder is not None and is_others and len(in_sync) > lease.min_in_sync:
-            in_sync -= {lease.holder.member}
+        holder = lease.holder
+        is_others = holder is not None and holder.member != replica.member
+        if holder is not None and is_others and len(in_sync) > lease.min_in_sync:
+            in_sync -= {holder.member}
         epoch = max(lease.epoch, replica.durable.seen) + 1
+        # It may be its own former process that had not waited long enough.
+        is_sole = holder is None or (holder.is_other_run_of(replica.me) and lease.is_sole)
         taken = lease._replace(
-            holder=replica.me, epoch=epoch, in_sync=in_sync, renewals=lease.renewals + 1
+            holder=replica.me,
+            epoch=epoch,
+            in_sync=in_sync,
+            renewals=lease.renewals + 1,
+            is_sole=is_sole,
         )
-        self.tried_epoch = epoch
+        self._send_write(lease.version, taken)
+
+    def _send_write(self, replaced: int | None, taken: Lease) -> None:
+        replica = self._replica
+        self.tried_epoch = taken.epoch
         self._request = replica.next_number()
         self._sent_s = self._authority_from_s = replica.now_s
-        if is_others:
-            over_s = replica.lease_changed_s + replica.times.lease_s
+        if not taken.is_sole:
+            over_s = replica.lease_changed_s + replica.respected_s(replica.lease)
             self._authority_from_s = max(over_s, replica.promised_until_s)
-        replica.act(WriteLease(self._request, lease.version, taken))
+        replica.act(WriteLease(self._request, replaced, taken))

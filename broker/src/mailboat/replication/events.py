@@ -13,6 +13,7 @@ class Outcome(Enum):
 
     APPLIED = "applied"
     CONFLICT = "another version was there"
+    REFUSED = "this replica has no right to write it any more: nothing was done"
     UNKNOWN = "no answer: it may have been applied, or may yet be"
 
 
@@ -60,6 +61,20 @@ class LogFlushed:
 
 
 @dataclass(frozen=True, slots=True)
+class Linked:
+    """There is a link to another replica from now on."""
+
+    peer: Member
+
+
+@dataclass(frozen=True, slots=True)
+class LinkClosed:
+    """There is no link to another replica any more: its process has died, or will connect again."""
+
+    peer: Member
+
+
+@dataclass(frozen=True, slots=True)
 class HolderDied:
     """The process that holds the lease is dead for certain, though the lease stands."""
 
@@ -72,13 +87,31 @@ class HandOver:
 
 
 @dataclass(frozen=True, slots=True)
+class Release:
+    """A leader stores nothing more and is about to end; nobody has taken over from it.
+
+    `leaves`: it is not to lead again before it has everything from another leader, if enough others
+    are in the set.
+    """
+
+    leaves: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """This replica is about to end, in order: whoever it follows need not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Promote:
     """A person wants this replica to lead.
 
     `accepts_loss`: whoever does not answer may have had messages that this one has not.
+    `reachable`: who may be expected to answer, by ordinal; None where nobody knows.
     """
 
     accepts_loss: bool
+    reachable: frozenset[int] | None = None
 
 
 Event: TypeAlias = (
@@ -86,9 +119,13 @@ Event: TypeAlias = (
     | LeaseRead
     | LeaseWritten
     | Received
+    | Linked
+    | LinkClosed
     | LogAppended
     | LogFlushed
     | HolderDied
     | HandOver
+    | Release
+    | Leave
     | Promote
 )

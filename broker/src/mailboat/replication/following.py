@@ -19,6 +19,7 @@ class Following:
         self._beat = 0
         self._granted = 0
         self._acked_end = -1
+        self._has_left = False
         self._end_at_beat = -1
         self._epoch_start = 0
         self.leader_end = 0
@@ -64,9 +65,20 @@ class Following:
         if self.is_joined and (even_if_same or end > self._acked_end):
             self._acked_end = end
             settings = self._replica.settings
-            counts = settings.by_hand is None or self._replica.durable.is_whole
+            is_whole = settings.by_hand is None or self._replica.durable.is_whole
+            counts = is_whole and not self._has_left
             ack = Ack(self._session, self.epoch, end, self._granted, counts)
             self._replica.send(self._ordinal, ack)
+
+    def note_link(self, peer: Member) -> None:
+        """Begin again where the log ends: with the former link some of what was sent is lost."""
+        if self.is_joined and peer.ordinal == self._ordinal:
+            self._replica.say_hello(self._ordinal)
+
+    def leave(self) -> None:
+        """Count for nothing from now on."""
+        self._has_left = True
+        self.acknowledge(even_if_same=True)
 
     def _is_mine(self, frame: Data | Beat) -> bool:
         return self.is_of(frame.session, frame.epoch)
@@ -90,6 +102,11 @@ class Following:
             return
         if end < replica.end:
             confirmed = max(replica.confirmed, durable.confirmed)
+            if end < confirmed and not replica.settings.is_sync_master:
+                # Whoever led had shown what no other one has: a cut does not take that back.
+                replica.act(ResetLog())
+                replica.stop(f"the leader of epoch {welcome.epoch} has the log up to {end} only")
+                return
             if end < confirmed:
                 replica.is_halted = True
                 text = f"the leader of epoch {welcome.epoch} has the log up to {end} only"
@@ -120,6 +137,7 @@ class Following:
             replica.act(WriteLog(data.physical_offset, data.end, data.records))
             replica.end = data.end
             self.acknowledge()
+            replica.confirm(min(data.confirmed, data.end))
 
     def _follow_beat(self, beat: Beat) -> None:
         replica = self._replica

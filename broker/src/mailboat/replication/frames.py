@@ -1,7 +1,8 @@
 """What replicas tell each other.
 
-Every frame but `Ask` and `Answer` belongs to an epoch. A `session` begins with each `Hello`: what a
-link delivers late, twice or out of order belongs to none any more, or is out of place in the log.
+Every frame but `Ask`, `Answer`, `Fetch` and `Fetched` belongs to an epoch. A `session` begins with
+each `Hello`: what a link delivers late, twice or out of order belongs to none any more, or is out
+of place in the log.
 """
 
 from dataclasses import dataclass
@@ -42,12 +43,13 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """Whole records from `physical_offset` to `end`."""
+    """Whole records from `physical_offset` to `end`, and how far the log is confirmed."""
 
     session: int
     epoch: int
     physical_offset: int
     end: int
+    confirmed: int
     records: object
 
 
@@ -73,7 +75,8 @@ class Ack:
     """A follower has everything below `end`, as durable as the group wants it.
 
     `granted` is the number of the last beat since whose arrival it does not try to lead, 0 if none.
-    `counts`: a message may be confirmed because this follower has it.
+    `counts`: a message may be confirmed because this follower has it. One that says otherwise while
+    it is in the set leaves it, if enough others are there.
     """
 
     session: int
@@ -146,6 +149,32 @@ class TakeOver:
 
     session: int
     epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """A replica whose log is damaged at a physical offset asks for the records from there on.
+
+    `group`, `epochs` and `end` say what its log is: who is asked answers with what both have.
+    """
+
+    number: int
+    group: str
+    epochs: Epochs
+    end: int
+    physical_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Whole records from `physical_offset` to `end`, none where the reason for that is said."""
+
+    number: int
+    physical_offset: int
+    end: int
+    refusal: str
+    records: object
 
 
 Frame: TypeAlias = Hello | Welcome | Refused | Data | Beat | Ack | Ask | Answer | TakeOver

@@ -39,6 +39,7 @@ class HandElection:
         self._attempt = 0
         self._asked_s = 0.0
         self._answers: dict[int, Answer] = {}
+        self._reachable: frozenset[int] = frozenset()
         self._told: dict[int, int] = {}
         self._epoch = 0
         self._known = 0
@@ -47,7 +48,10 @@ class HandElection:
         self._retry_s = replica.now_s
         self.tried_epoch = 0
         self.outcome = ""
-        """Why the last promotion was refused, empty while none was."""
+        """Why the last promotion was refused, empty while none was, and once this one leads."""
+
+        self.refused_s = 0.0
+        """When that was."""
 
     def forget(self) -> None:
         """End the attempt."""
@@ -57,14 +61,14 @@ class HandElection:
     def lease_written(self, request: int, outcome: Outcome, lease: Lease | None) -> None:
         """Do nothing: there is no lease to write."""
 
-    def promote(self, *, accepts_loss: bool) -> None:
+    def promote(self, *, accepts_loss: bool, reachable: frozenset[int] | None = None) -> None:
         """Begin to lead, if the others let it."""
         replica = self._replica
         self.outcome = ""
         if not replica.is_leading:
             self._is_wanted, self._accepts_loss = True, accepts_loss
             replica.is_halted = False
-            self._ask(0)
+            self._ask(0, reachable)
 
     def take_over(self) -> None:
         """Try to lead for a while: the leader has just stopped, and others may not know it yet."""
@@ -82,6 +86,8 @@ class HandElection:
             replica.knows_newest = True
             seen = max(replica.durable.seen, *self._told.values())
             replica.persist(replica.durable._replace(seen=seen))
+        if self._reachable <= self._answers.keys():
+            self._decide()  # Nobody else can be expected to answer.
 
     def consider(self) -> None:
         """Begin to try, or go on."""
@@ -101,20 +107,26 @@ class HandElection:
         """Whether it goes on by itself: it led last, or is the one that begins."""
         replica = self._replica
         seen = replica.durable.seen
+        if replica.lease is not None and replica.lease.epoch > seen:
+            return False  # It has heard of who led later.
         ordinal = replica.member.ordinal
         begins = not replica.last_epoch and self._group.begins
         led = replica.last_epoch > 0 and leader_of(replica.last_epoch) == ordinal
         return (begins or led) and (not seen or leader_of(seen) == ordinal)
 
-    def _ask(self, epoch: int) -> None:
-        """Ask all others what they know, or for the promise of an epoch."""
+    def _ask(self, epoch: int, reachable: frozenset[int] | None = None) -> None:
+        """Ask all others what they know, or for the promise of an epoch.
+
+        It waits no longer once all have answered who are reachable, if that is known.
+        """
         replica = self._replica
         self._attempt, self._epoch = replica.next_number(), epoch
         self._asked_s = replica.now_s
         self._answers = {}
-        for ordinal in range(self._group.replicas):
-            if ordinal != replica.member.ordinal:
-                replica.send(ordinal, Ask(self._attempt, epoch, self._known))
+        others = frozenset(range(self._group.replicas)) - {replica.member.ordinal}
+        self._reachable = others if reachable is None else reachable
+        for ordinal in sorted(others):
+            replica.send(ordinal, Ask(self._attempt, epoch, self._known))
 
     def _decide(self) -> None:
         replica = self._replica
@@ -131,13 +143,14 @@ class HandElection:
             else:
                 self._prepare(answers)
         elif self._is_wanted and replica.now_s >= self._wanted_until_s:
-            self._is_wanted, self.outcome = False, refusal
+            self._is_wanted, self.outcome, self.refused_s = False, refusal, replica.now_s
 
     def _epoch_to_go_on_from(self, answers: dict[int, Answer]) -> int:
         """Return the epoch it led if there is none later, as far as anybody knows; otherwise 0."""
         replica = self._replica
         epoch = replica.last_epoch
-        is_mine = leader_of(epoch) == replica.member.ordinal and not replica.is_suspect
+        is_kept = replica.durable.is_whole and not replica.is_suspect
+        is_mine = leader_of(epoch) == replica.member.ordinal and is_kept
         # An attempt of its own may hide an epoch between, that somebody else led.
         is_last = (
             epoch == replica.durable.seen >= max((a.seen for a in answers.values()), default=0)
@@ -146,15 +159,19 @@ class HandElection:
 
     def _prepare(self, answers: dict[int, Answer]) -> None:
         """Promise as much as the others shall."""
+        reachable = frozenset(answers)
         replica = self._replica
         replica.stop_following()
-        seen = max([replica.durable.seen, *(answer.seen for answer in answers.values())])
+        # Whoever is believed to lead may be heard of from nobody who answers: a later epoch than
+        # that one, or who believes so deposes this one at once.
+        believed = 0 if replica.lease is None else replica.lease.epoch
+        seen = max([replica.durable.seen, believed, *(answer.seen for answer in answers.values())])
         if self._accepts_loss and self._is_wanted:
             seen += _GAP
         epoch = self.tried_epoch = epoch_after(seen, replica.member.ordinal)
         replica.persist(replica.durable._replace(seen=epoch))
         self._known = self._known or epoch
-        self._ask(epoch)
+        self._ask(epoch, reachable)
 
     def _refusal(self, epoch: int, answers: dict[int, Answer]) -> str:
         """Say why it must not lead, empty if it may."""
@@ -172,21 +189,36 @@ class HandElection:
         missing = self._group.min_in_sync - 1 - len(answers)
         if not self._is_wanted and missing > 0:
             return f"{missing} more replicas must say that they know of no later epoch"
-        # Should a volume have been set back to an old state of itself.
+        # Should a volume have been set back to an old state of itself, or a disk have lost some.
         if any(answer.confirmed > replica.end for answer in answers.values()):
             return "another replica knows of more that was confirmed: let that one lead"
+        if replica.durable.confirmed > replica.end and self._group.replicas > 1:
+            return f"it has lost what was confirmed below {replica.durable.confirmed}"
+        promised = {o: answer for o, answer in answers.items() if not epoch or answer.seen == epoch}
+        return self._what_lacks(promised) or self._where_tables_are_newer(answers)
+
+    def _where_tables_are_newer(self, answers: dict[int, Answer]) -> str:
+        """Say who has newer tables beside a log that has nothing which this one lacks."""
+        replica = self._replica
         # Who takes over was in the set, and so has whatever was answered.
-        is_lone = self._is_wanted and replica.now_s >= self._wanted_until_s
+        if not self._is_wanted or replica.now_s < self._wanted_until_s:
+            return ""
         for ordinal, answer in sorted(answers.items()):
-            if is_lone and answer.is_whole and replica.tables < answer.tables:
-                return f"replica {ordinal} has newer topics, groups, offsets or locks: let it lead"
-        if epoch:
-            answers = {o: answer for o, answer in answers.items() if answer.seen == epoch}
-        return self._what_lacks(answers)
+            if answer.is_whole and self._has_newer_tables(answer):
+                text = f"replica {ordinal} has newer topics, groups, offsets or locks"
+                if (answer.last_epoch, answer.end) >= (replica.last_epoch, replica.end):
+                    return f"{text}: let it lead"
+                return (
+                    f"{text}, and less of the log, so that neither may lead: have the former "
+                    "leader back, or accept the loss here, that of such changes and of no message"
+                )
+        return ""
 
     def _what_lacks(self, answers: dict[int, Answer]) -> str:
         """Say why a confirmed message may be missing from the log, empty if none is."""
         replica, group = self._replica, self._group
+        if group.replicas == 1:
+            return ""  # What it has lost, nobody has.
         keeps = {o: a for o, a in answers.items() if a.is_whole and not a.is_suspect}
         is_any_suspect = replica.is_suspect or any(a.is_suspect for a in answers.values())
         is_everybody = len(answers) == group.replicas - 1 and not is_any_suspect
@@ -215,10 +247,18 @@ class HandElection:
             return False  # Nothing of its own epoch was confirmed that it did not have.
         return (answer.last_epoch, answer.end) > (replica.last_epoch, replica.end)
 
+    def _has_newer_tables(self, answer: Answer) -> bool:
+        """Tell whether tables beside another log may hold an answered change that these do not."""
+        replica = self._replica
+        epoch, _ = replica.tables
+        if epoch == answer.tables[0] and leader_of(epoch) == replica.member.ordinal:
+            return False  # Nothing of its own epoch was answered that it did not keep.
+        return replica.tables < answer.tables
+
     def _lead(self, epoch: int) -> None:
         replica = self._replica
         lost = self._is_wanted and self._accepts_loss
-        self._is_wanted = False
+        self._is_wanted, self.outcome = False, ""
         version = 0 if replica.lease is None else replica.lease.version
         in_sync = frozenset({replica.member})
         lease = Lease(version + 1, replica.me, epoch, in_sync, self._group.min_in_sync)

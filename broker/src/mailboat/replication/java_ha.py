@@ -26,6 +26,7 @@ from typing import Final
 
 from mailboat.errors import RemoteProtocolError
 from mailboat.model.record import BLANK_MAGIC, FIXED_BYTES, MAGIC_V1, MAGIC_V2
+from mailboat.replication.wire import MOST_RECORD_BYTES
 
 FIRST_BYTE: Final = 0
 """Of a slave's report: the offset is below 2 ** 56."""
@@ -39,13 +40,15 @@ HEARTBEAT_S: Final = 5.0
 SILENT_S: Final = 20.0
 """Who has said nothing for this time is gone; a slave of 4.9 takes 6 s for its first report."""
 
+MOST_OFFSET: Final = 2**56
+"""Physical offsets are below it."""
+
 _REPORT: Final = struct.Struct(">q")
-_MOST_OFFSET: Final = 2**56
-# Size, magic, and the record's own physical offset.
-_RECORD_HEAD: Final = struct.Struct(">iI20xq")
 _MAGIC: Final = struct.Struct(">iI")
 # A slave of RocketMQ takes no larger one.
 _MOST_FRAME_BYTES: Final = 4 << 20
+# Of frames that come as one: what is damaged is found with what is near it.
+_JOINED_BYTES: Final = 512
 
 
 class ReportDecoder:
@@ -66,55 +69,9 @@ class ReportDecoder:
         self._rest = data[whole:]
         physical_offset = None
         for (physical_offset,) in _REPORT.iter_unpack(data[:whole]):
-            if not 0 <= physical_offset < _MOST_OFFSET:
+            if not 0 <= physical_offset < MOST_OFFSET:
                 raise RemoteProtocolError(f"it says that its log ends at {physical_offset}")
         return physical_offset
-
-
-class RecordWalk:
-    """Looks whether what is sent is one record after the other: no slave gets over what is not.
-
-    A slave that is sent something else takes it, and shows nothing of the log from there on.
-    """
-
-    def __init__(self, physical_offset: int, segment_bytes: int, first: bytes) -> None:
-        """Begin at a physical offset, where the log has `first`, some bytes of the same segment.
-
-        Inside a record, nothing is looked at before the next segment.
-        """
-        self._segment_bytes = segment_bytes
-        self._head = b""
-        self._next = physical_offset
-        if physical_offset % segment_bytes and not _is_head(first, physical_offset):
-            self._next = self._segment_end
-
-    @property
-    def _segment_end(self) -> int:
-        return self._next - self._next % self._segment_bytes + self._segment_bytes
-
-    def feed(self, data: bytes, physical_offset: int) -> None:
-        """Look at the bytes behind those of the last call.
-
-        Raises:
-            ValueError: at a physical offset there is no record, nor the filler of a segment.
-        """
-        begin = physical_offset - len(self._head)
-        data = self._head + data
-        self._head = b""
-        while (at := self._next - begin) < len(data):
-            left = len(data) - at
-            size, magic = _MAGIC.unpack_from(data, at) if left >= _MAGIC.size else (0, 0)
-            if magic == BLANK_MAGIC:
-                self._next = self._segment_end
-                continue
-            if left < _RECORD_HEAD.size:
-                self._head = data[at:]
-                return
-            if not _is_head(data[at : at + _RECORD_HEAD.size], self._next) or (
-                self._next + size > self._segment_end
-            ):
-                raise ValueError(f"no record begins at {self._next}")
-            self._next += size
 
 
 class FrameDecoder:
@@ -127,8 +84,8 @@ class FrameDecoder:
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
         """Take bytes; return the physical offset and the content of the frames that are whole now.
 
-        Of heartbeats behind each other the last one is returned: a master that slows itself down
-        sends any number of them.
+        Small ones that follow each other come as one, so that they are no more work than others; a
+        heartbeat is one without content, of which a master that slows itself down sends any number.
 
         Raises:
             RemoteProtocolError: no master of RocketMQ sends that.
@@ -136,24 +93,24 @@ class FrameDecoder:
         buffer = self._buffer
         buffer += data
         found: list[tuple[int, bytes]] = []
-        beat_offset = -1
+        begin, joined = -1, bytearray()
         at, end = 0, len(buffer)
         while end - at >= FRAME_HEAD.size:
             physical_offset, size = FRAME_HEAD.unpack_from(buffer, at)
-            if not (0 <= physical_offset < _MOST_OFFSET and 0 <= size <= _MOST_FRAME_BYTES):
+            if not (0 <= physical_offset < MOST_OFFSET and 0 <= size <= _MOST_FRAME_BYTES):
                 raise RemoteProtocolError(f"a frame of {size} bytes at {physical_offset}")
             body_at = at + FRAME_HEAD.size
-            if not size:
-                beat_offset = physical_offset
-            elif end - body_at >= size:
-                found.append((physical_offset, bytes(buffer[body_at : body_at + size])))
-                beat_offset = -1
-            else:
+            if end - body_at < size:
                 break
+            if physical_offset != begin + len(joined) or len(joined) >= _JOINED_BYTES:
+                if begin >= 0:
+                    found.append((begin, bytes(joined)))
+                begin, joined = physical_offset, bytearray()
             at = body_at + size
+            joined += buffer[body_at:at]
         del buffer[:at]
-        if beat_offset >= 0:
-            found.append((beat_offset, b""))
+        if begin >= 0:
+            found.append((begin, bytes(joined)))
         return found
 
 
@@ -200,6 +157,9 @@ class RecordTail:
             is_record = magic in (MAGIC_V1, MAGIC_V2) and size >= FIXED_BYTES
             if not is_record or self._begin + at + size > segment_end:
                 raise ValueError(f"no record begins at {self._begin + at}")
+            if size > MOST_RECORD_BYTES:
+                # It would have to be kept until it is whole, and no replica of ours could take it.
+                raise ValueError(f"a record of {size} bytes begins at {self._begin + at}")
             if end - at < size:
                 break
             at += size
@@ -228,6 +188,7 @@ class Overlap:
     def __init__(self, data: bytes, physical_offset: int, segment_end: int) -> None:
         """Expect bytes of one segment from a physical offset on."""
         self._data = data
+        self._taken = 0
         self._physical_offset = physical_offset
         self._alike = len(data)
         head_at = len(data.rstrip(b"\0")) - _MAGIC.size
@@ -239,7 +200,7 @@ class Overlap:
     @property
     def is_over(self) -> bool:
         """Whether all of it has come."""
-        return not self._data
+        return self._taken == len(self._data)
 
     def take(self, data: bytes) -> bytes:
         """Compare what has come; return what is behind the end of the log.
@@ -247,23 +208,10 @@ class Overlap:
         Raises:
             ValueError: the master has something else.
         """
-        expected = self._data[: len(data)]
-        if data[: len(expected)][: self._alike] != expected[: self._alike]:
-            end = self._physical_offset + len(expected)
-            raise ValueError(f"from {self._physical_offset} to {end} the master has another log")
-        self._data = self._data[len(expected) :]
-        self._physical_offset += len(expected)
-        self._alike = max(self._alike - len(expected), 0)
-        return data[len(expected) :]
-
-
-def _is_head(data: bytes, physical_offset: int) -> bool:
-    """Tell whether a record or a filler begins with these bytes, at a physical offset."""
-    if len(data) < _MAGIC.size:
-        return False
-    if _MAGIC.unpack_from(data)[1] == BLANK_MAGIC:
-        return True
-    if len(data) < _RECORD_HEAD.size:
-        return False
-    size, magic, own_offset = _RECORD_HEAD.unpack_from(data)
-    return magic in (MAGIC_V1, MAGIC_V2) and size >= FIXED_BYTES and own_offset == physical_offset
+        begin = self._taken
+        self._taken = end = min(begin + len(data), len(self._data))
+        alike = max(min(end, self._alike) - begin, 0)
+        if data[:alike] != self._data[begin : begin + alike]:
+            at = self._physical_offset
+            raise ValueError(f"from {at + begin} to {at + end} the master has another log")
+        return data[end - begin :]

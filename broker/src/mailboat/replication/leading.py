@@ -1,12 +1,13 @@
 """A leader: who has what, what is confirmed, who belongs to the set, and whether it may go on."""
 
+import math
 from dataclasses import dataclass
 
 from mailboat.replication.actions import Stream, WriteLease
 from mailboat.replication.epochs import epoch_after
 from mailboat.replication.events import Outcome
 from mailboat.replication.frames import Ack, Beat, Frame, Hello, Refused, TakeOver, Welcome
-from mailboat.replication.lease import Holder, Lease, Member
+from mailboat.replication.lease import LARGEST_LEAP, Holder, Lease, Member
 from mailboat.replication.state import ReplicaState
 
 
@@ -21,6 +22,8 @@ class _Session:
     """When the newest beat was sent that it has granted."""
 
     is_streaming: bool = False
+    closed_s: float = math.inf
+    """Since when there has been no link to it; never while there is one, or it is heard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,7 @@ class Leading:
         self.uninformed: set[Member] = set()
         """Who does not have the tables beside the log yet, and so must not come into the set."""
 
+        self._leaving: set[Member] = set()
         self._sessions: dict[Member, _Session] = {}
         self._led_s = replica.now_s
         self._renewal_sent_s = sent_s
@@ -67,13 +71,18 @@ class Leading:
         self._write: _Write | None = None
         self._wrote_s = sent_s
         self._beat_s = replica.now_s - replica.times.beat_s
+        self._told_confirmed = -1
         self._beats_sent_s: dict[int, float] = {}
         # Where the log ended at the last beats; of each follower, when the log ended where it is.
         self._ends: list[tuple[float, int]] = []
         self._current_s: dict[Member, float] = {}
         self._successor: Member | None = None
         self._parked_until_s = 0.0
-        self._has_renounced = False
+        self._has_renounced = self._is_releasing = self._is_to_leave = False
+        # A write that ends this may have been applied, or may yet be.
+        self._may_have_ended = False
+        # When the lease was last written in another way than to renew it.
+        self._tried_s = replica.now_s - replica.times.retry_s
 
     # -- what is confirmed ----------------------------------------------------------------------
 
@@ -101,7 +110,7 @@ class Leading:
     def refusal(self) -> str:
         """Say why no message may be stored now; empty if it may."""
         replica = self._replica
-        if self._successor is not None:
+        if self._successor is not None or self._is_releasing:
             return "another replica is about to lead"
         if not (self._is_sure if replica.settings.is_sync_master else self.has_authority):
             return "this replica may not be the leader any more"
@@ -116,16 +125,36 @@ class Leading:
         return ""
 
     @property
+    def renewals(self) -> int:
+        """How often the lease had been written when it was last known to be this one's."""
+        return self._lease.renewals
+
+    @property
+    def successors(self) -> frozenset[Member]:
+        """Who may be handed over to: members of the set that are not about to end."""
+        return self.recorded - {self._replica.member} - self._leaving
+
+    @property
     def is_handing_over(self) -> bool:
         """Whether another one is about to lead."""
         return self._successor is not None
+
+    @property
+    def is_releasing(self) -> bool:
+        """Whether the lease is about to be given up."""
+        return self._is_releasing
 
     # -- authority ------------------------------------------------------------------------------
 
     @property
     def has_authority(self) -> bool:
         """Whether nobody else can believe to be the only leader."""
-        return self._replica.now_s >= self._authority_from_s and self._is_sure
+        return self._is_sole and self._is_sure
+
+    @property
+    def _is_sole(self) -> bool:
+        """Whether nobody who led before can have authority any more."""
+        return self._replica.now_s >= self._authority_from_s
 
     @property
     def _is_sure(self) -> bool:
@@ -162,7 +191,23 @@ class Leading:
             current_s = [at_s for at_s, end in self._ends if end <= acked]
             self._current_s[member] = max([self._current_s.get(member, self._led_s), *current_s])
 
+    def _is_gone(self, member: Member) -> bool:
+        """Tell whether a follower has left, or keeps everybody else waiting for too long."""
+        replica, session = self._replica, self._sessions.get(member)
+        closed_s = math.inf if session is None else session.closed_s
+        return (
+            member in self._leaving
+            or replica.now_s >= closed_s + replica.times.evict_closed_s
+            or self._is_silent(member, replica.times.evict_s)
+        )
+
     # -- followers ------------------------------------------------------------------------------
+
+    def note_link(self, peer: Member, *, is_closed: bool) -> None:
+        """Take note of a link to a follower that ended, or came back."""
+        session = self._sessions.get(peer)
+        if session is not None:
+            session.closed_s = self._replica.now_s if is_closed else math.inf
 
     def received(self, sender: Member, frame: Frame) -> None:
         """Take a frame of a follower."""
@@ -174,18 +219,19 @@ class Leading:
             case Beat() | Welcome() if frame.epoch < self.epoch:
                 self._replica.send(sender.ordinal, Refused(self.epoch))
             case Beat() | Welcome() if frame.epoch > self.epoch:
-                self._replica.stop(f"epoch {frame.epoch} has begun")
+                self._replica.stop_for(frame.epoch)
 
     def _greet(self, sender: Member, hello: Hello) -> None:
         replica = self._replica
         if hello.seen > self.epoch:
-            replica.stop(f"epoch {hello.seen} has begun")
+            self._hear_of(hello.seen)
             return
         before = self._sessions.get(sender)
         if before is not None and (before.boot, before.number) == (hello.boot, hello.session):
             return  # The same one twice.
         granted_s = replica.now_s - replica.times.grant_s
         self._sessions[sender] = _Session(hello.session, hello.boot, replica.now_s, granted_s)
+        self._leaving.discard(sender)
         # What it had is not what it has: it may have been cut, or lost with the volume.
         for member in [member for member in self._sessions if member.ordinal == sender.ordinal]:
             self.acked.pop(member, None)
@@ -203,17 +249,25 @@ class Leading:
         if session is None or ack.session != session.number or ack.end > replica.end:
             return  # Too late, or of a log that is not this one.
         session.heard_s = replica.now_s
+        session.closed_s = math.inf
         session.granted_s = max(session.granted_s, self._beats_sent_s.get(ack.granted, 0.0))
         if not session.is_streaming:
             session.is_streaming = True
             replica.act(Stream(sender.ordinal, session.number, self.epoch, ack.end))
-        if ack.counts and ack.end > self.acked.get(sender, -1):
+        if not ack.counts and sender not in self._leaving:
+            self._leaving.add(sender)
+            self.tick()
+        elif ack.counts and ack.end > self.acked.get(sender, -1):
+            self._leaving.discard(sender)
             self.acked[sender] = ack.end
             self.advance()
+            if sender not in self.recorded:
+                self.tick()
 
     def _send_beats(self) -> None:
         replica = self._replica
         now_s = self._beat_s = replica.now_s
+        self._told_confirmed = replica.confirmed
         self._note_lags()
         number = replica.next_number()
         self._beats_sent_s[number] = now_s
@@ -238,12 +292,20 @@ class Leading:
     def tick(self) -> None:
         """Send beats, renew the lease, see who belongs to the set, hand over."""
         replica = self._replica
-        if replica.now_s >= self._beat_s + replica.times.beat_s:
+        if (
+            replica.now_s >= self._beat_s + replica.times.beat_s
+            or replica.confirmed > self._told_confirmed
+        ):
             self._send_beats()
         if self._write is not None:
+            if replica.now_s >= self._parked_until_s:
+                self._successor = None  # Whatever becomes of the write, nobody waits any longer.
             return
         if self._successor is not None:
             self._try_to_hand_over(self._successor)
+            return
+        if self._is_releasing and self._is_sole and self._may_try_again:
+            self._release()
             return
         in_sync = self._wanted_set()
         is_due = replica.now_s >= self._wrote_s + replica.times.renew_s
@@ -256,13 +318,13 @@ class Leading:
         wanted = set(self.recorded)
         for member in sorted(self.recorded - {replica.member}):
             is_needed = len(wanted) <= self._lease.min_in_sync
-            is_silent = self._is_silent(member, replica.times.evict_s)
-            if not is_needed and (is_silent or self._lags(member)):
+            if not is_needed and (self._is_gone(member) or self._lags(member)):
                 wanted.remove(member)
         for member, end in self.acked.items():
             if (
                 member not in wanted
                 and member not in self.uninformed
+                and not self._is_gone(member)
                 and end >= max(replica.confirmed, self.start)
                 and not self._is_silent(member, replica.times.refuse_s)
                 and not self._lags(member)
@@ -273,8 +335,17 @@ class Leading:
 
     # -- the lease ------------------------------------------------------------------------------
 
+    @property
+    def _may_try_again(self) -> bool:
+        """Whether the store is not asked again and again for what it has just refused."""
+        return self._replica.now_s >= self._tried_s + self._replica.times.retry_s
+
     def _renew(self, in_sync: frozenset[Member]) -> None:
-        renewed = self._lease._replace(in_sync=in_sync, renewals=self._lease.renewals + 1)
+        renewed = self._lease._replace(
+            in_sync=in_sync,
+            renewals=self._lease.renewals + 1,
+            is_sole=self._is_sole,
+        )
         self._write_lease(self._lease.version, renewed)
 
     def _write_lease(
@@ -295,6 +366,14 @@ class Leading:
         if write is None or request != write.request:
             return
         self._write = None
+        if outcome is Outcome.REFUSED:
+            # A pod that was deleted has no right any more: waiting does not bring it back.
+            self._successor = None
+            self._is_releasing = False
+            # What was given up by a write without an answer may be another one's.
+            self._has_renounced = self._may_have_ended
+        elif outcome is Outcome.UNKNOWN and write.ends:
+            self._may_have_ended = True
         if outcome is not Outcome.APPLIED or lease is None:
             replica.read_lease()
         elif write.ends:
@@ -314,7 +393,7 @@ class Leading:
             self._write_anew(lease)
         elif lease.epoch > self.epoch or lease.holder != replica.me:
             replica.note_lease(lease)
-            replica.stop(f"epoch {lease.epoch} has begun")
+            replica.stop_for(lease.epoch)
         elif lease.version > self._lease.version:
             self._adopt(lease)
 
@@ -324,7 +403,7 @@ class Leading:
         self._lease = lease
         self.recorded = lease.in_sync
         self._pending = set() if self._write is None else {self._write.in_sync}
-        self._has_renounced = False
+        self._has_renounced = self._may_have_ended = False
         self.advance()
 
     def _write_anew(self, lease: Lease | None) -> None:
@@ -332,11 +411,39 @@ class Leading:
         replica = self._replica
         if self._write is not None or replica.settings.by_hand is not None:
             return  # By hand it was told so before this epoch began.
+        if not self._may_try_again:
+            return  # The next renewal fails, and leads here again.
+        self._tried_s = replica.now_s
         seen = max(replica.durable.seen, 0 if lease is None else lease.epoch)
         anew = self._lease._replace(
             epoch=seen + 1, in_sync=self.required(), renewals=self._lease.renewals + 1
         )
         self._write_lease(None if lease is None else lease.version, anew, begins=True)
+
+    def _hear_of(self, epoch: int) -> None:
+        """Stop where a later epoch is led; else lead one after it.
+
+        Where a store keeps the lease, that tells: it may be of another life of the group, on a
+        volume that was kept.
+        """
+        replica = self._replica
+        if replica.settings.by_hand is not None:
+            replica.stop_for(epoch)
+        elif epoch > self.epoch + LARGEST_LEAP:
+            return  # No group has come to that.
+        elif self._write is None and self._may_try_again and self._is_staying:
+            # Applied where nobody else has written it; the other one says so again until then.
+            self._tried_s = replica.now_s
+            anew = self._lease._replace(
+                epoch=max(epoch, replica.durable.seen) + 1,
+                in_sync=self.required(),
+                renewals=self._lease.renewals + 1,
+            )
+            self._write_lease(self._lease.version, anew, begins=True)
+
+    @property
+    def _is_staying(self) -> bool:
+        return self._successor is None and not self._is_releasing and not self._has_renounced
 
     # -- handing over ---------------------------------------------------------------------------
 
@@ -347,10 +454,39 @@ class Leading:
         others, and nobody but a person says so again.
         """
         replica = self._replica
-        for member in self.recorded - {replica.member}:
+        for member in self.successors:
             if member.ordinal == ordinal and member in self._sessions:
                 self._successor = member
                 self._parked_until_s = replica.now_s + replica.times.hand_over_s
+
+    def release(self, *, leaves: bool) -> None:
+        """Let whoever is in the set lead without waiting for the lease to be over.
+
+        Not while somebody who led before may have authority: whoever finds no holder does not wait
+        for that.
+        """
+        self._is_releasing, self._is_to_leave = True, leaves
+        self.tick()
+
+    def go_on_releasing(self, before: "Leading | None") -> None:
+        """Do in a new epoch what was to be done in the one before."""
+        if before is not None and before._is_releasing:
+            self.release(leaves=before._is_to_leave)
+
+    def _release(self) -> None:
+        self._tried_s = self._replica.now_s
+        self._has_renounced = True
+        lease = self._lease
+        in_sync = self._others_in_sync() if self._is_to_leave else lease.in_sync
+        renewals = lease.renewals + 1
+        released = lease._replace(holder=None, in_sync=in_sync, renewals=renewals, is_sole=True)
+        self._write_lease(lease.version, released, ends="released")
+
+    def _others_in_sync(self) -> frozenset[Member]:
+        """Return the set without this replica, where it is large enough: all have everything."""
+        lease = self._lease
+        is_needed = len(lease.in_sync) <= lease.min_in_sync
+        return lease.in_sync if is_needed else lease.in_sync - {self._replica.member}
 
     def _try_to_hand_over(self, successor: Member) -> None:
         replica = self._replica
@@ -371,6 +507,9 @@ class Leading:
             handed = self._lease._replace(
                 holder=Holder(*successor, session.boot),
                 epoch=self.epoch + 1,
+                # Nobody is to wait until this one is back.
+                in_sync=self._others_in_sync(),
                 renewals=self._lease.renewals + 1,
+                is_sole=self._is_sole,
             )
             self._write_lease(self._lease.version, handed, ends="handed over")

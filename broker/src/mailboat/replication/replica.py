@@ -1,6 +1,6 @@
 """One replica of a group: events in, actions out (`mailboat.replication`)."""
 
-from mailboat.replication.actions import Action, Lead, Stop
+from mailboat.replication.actions import Action, Lead, Note, Stop
 from mailboat.replication.durable import Durable
 from mailboat.replication.election import Election
 from mailboat.replication.epochs import EpochStart
@@ -10,11 +10,15 @@ from mailboat.replication.events import (
     HolderDied,
     LeaseRead,
     LeaseWritten,
+    Leave,
+    LinkClosed,
+    Linked,
     LogAppended,
     LogFlushed,
     Outcome,
     Promote,
     Received,
+    Release,
     Ticked,
 )
 from mailboat.replication.following import Following
@@ -40,6 +44,7 @@ class Replica(ReplicaState):
         if settings.by_hand is not None:
             self.election = HandElection(self, settings.by_hand)
         self._said_hello_s = now_s - self.times.hello_s
+        self._greeted_epoch = 0
         self._marked_s = now_s
 
     # -- for everybody ------------------------------------------------------------------------
@@ -68,6 +73,11 @@ class Replica(ReplicaState):
         """Whether it leads."""
         return self.leading is not None
 
+    @property
+    def is_releasing(self) -> bool:
+        """Whether it leads, and is about to give that up."""
+        return self.leading is not None and self.leading.is_releasing
+
     def stop_following(self) -> None:
         """Acknowledge nothing more."""
         self.following = None
@@ -77,6 +87,16 @@ class Replica(ReplicaState):
         self.stopped = reason
         self.leading = self.following = None
         self.act(Stop(reason))
+
+    def stop_for(self, epoch: int) -> None:
+        """End because a later epoch is led; by hand it is remembered.
+
+        Who led last would go on by itself else, and be deposed again, as often as it comes to that
+        before it hears from anybody.
+        """
+        if self.settings.by_hand is not None and epoch > self.durable.seen:
+            self.persist(self.durable._replace(seen=epoch))
+        self.stop(f"epoch {epoch} has begun")
 
     def lead(self, lease: Lease, sent_s: float, authority_from_s: float, *, lost: bool) -> None:
         """Begin to lead an epoch at the end of the log, which is kept whatever is confirmed."""
@@ -90,11 +110,16 @@ class Replica(ReplicaState):
             durable = durable._replace(group=self.settings.boot)
         self.persist(durable)
         self.note_lease(lease)
+        before = self.leading
+        if self.settings.by_hand is None and not lease.is_sole:
+            # The write may have been applied late, and another one's beat been granted meanwhile.
+            authority_from_s = max(authority_from_s, self.promised_until_s)
         self.leading = Leading(self, lease, self.end, sent_s, authority_from_s)
         self.act(Lead(lease.epoch, self.end, lost))
         if self.is_suspect:
             self.trust()  # What it has is the log of the group from now on.
         self.leading.advance()
+        self.leading.go_on_releasing(before)
 
     # -- events -------------------------------------------------------------------------------
 
@@ -102,6 +127,12 @@ class Replica(ReplicaState):
         match event:
             case Received(sender, frame):
                 self._received(sender, frame)
+            case Linked(peer) | LinkClosed(peer):
+                is_closed = isinstance(event, LinkClosed)
+                if self.leading is not None:
+                    self.leading.note_link(peer, is_closed=is_closed)
+                elif self.following is not None and not is_closed:
+                    self.following.note_link(peer)
             case LogAppended(end):
                 self.end = end
                 if self.leading is not None:
@@ -120,17 +151,27 @@ class Replica(ReplicaState):
                 self._lease_written(request, outcome, lease)
             case HolderDied():
                 self.holder_died_version = -1 if self.lease is None else self.lease.version
+                # Whoever else finds that out is not to wait for what the dead said last.
+                self.authority_heard_until_s = self.now_s
                 self.election.consider()
             case HandOver(ordinal):
                 if self.leading is not None:
                     self.leading.hand_over(ordinal)
-            case Promote(accepts_loss):
-                self.election.promote(accepts_loss=accepts_loss)
+            case Release(leaves):
+                if self.leading is not None:
+                    self.leading.release(leaves=leaves)
+            case Leave():
+                if self.following is not None:
+                    self.following.leave()
+            case Promote(accepts_loss, reachable):
+                self.election.promote(accepts_loss=accepts_loss, reachable=reachable)
 
     def _ticked(self) -> None:
         if self.confirmed > self.durable.confirmed and self.now_s >= self._marked_s + 1:
             self._marked_s = self.now_s
-            self.persist(self.durable._replace(confirmed=self.confirmed))
+            # No answer rests on it: sends and what follows them do not wait for the disk.
+            self.durable = self.durable._replace(confirmed=self.confirmed)
+            self.act(Note(self.durable))
         is_read_due = self.now_s >= self._read_s + self.times.renew_s
         if self.leading is not None:
             # Where a store keeps the lease, each write of it tells as much.
@@ -146,11 +187,17 @@ class Replica(ReplicaState):
         self.election.consider()
 
     def _look_for_leader(self) -> None:
-        holder = None if self.lease is None else self.lease.holder
-        if self.is_halted or holder is None or holder.member == self.member:
+        if self.is_halted or self.lease is None or self.lease.holder is None:
             return
-        is_joined = self.following is not None and self.following.is_joined
-        if not is_joined and self.now_s >= self._said_hello_s + self.times.hello_s:
+        holder = self.lease.holder
+        if holder.member == self.member:
+            return
+        following, epoch = self.following, self.lease.epoch
+        if following is not None and following.is_joined and following.epoch >= epoch:
+            return
+        # Who has just begun to lead is greeted at once.
+        if epoch > self._greeted_epoch or self.now_s >= self._said_hello_s + self.times.hello_s:
+            self._greeted_epoch = epoch
             self.say_hello(holder.ordinal)
 
     def say_hello(self, ordinal: int) -> None:
@@ -163,13 +210,17 @@ class Replica(ReplicaState):
         if self.leading is not None:
             self.leading.lease_read(lease)
             return
-        before_s = self.lease_changed_s
+        before, before_s = self.lease, self.lease_changed_s
         self.note_lease(lease)
         if lease is not None and lease.holder == self.me and lease.epoch > self.durable.seen:
             # Handed over, by one who has given up his authority before; or my own late write.
             is_mine = self.election.tried_epoch == lease.epoch
-            from_s = before_s + self.times.lease_s if is_mine else self.now_s
+            from_s = self.now_s
+            if not lease.is_sole:
+                from_s = (before_s if is_mine else from_s) + self.respected_s(before, lease)
             self.lead(lease, self.now_s - self.times.hold_s, from_s, lost=self.is_suspect)
+        else:
+            self._look_for_leader()
 
     def _lease_written(self, request: int, outcome: Outcome, lease: Lease | None) -> None:
         if self.leading is not None:
@@ -186,7 +237,7 @@ class Replica(ReplicaState):
                 self.election.answered(sender, frame)
             case Refused(seen):
                 if self.leading is not None and seen > self.leading.epoch:
-                    self.stop(f"epoch {seen} has begun")
+                    self.stop_for(seen)
             case TakeOver(session, epoch):
                 if self.following is not None and self.following.is_of(session, epoch):
                     self.election.take_over()

@@ -28,7 +28,8 @@ class ByHand:
 class Settings:
     """What a replica is from its start to its end.
 
-    `boot` names this run of its process, `kernel_boot` that of the machine.
+    `boot` names this run of its process and where it runs (`Holder.boot`), `kernel_boot` the run
+    of the machine.
     """
 
     ordinal: int
@@ -38,6 +39,9 @@ class Settings:
     is_sync_flush: bool = False
     by_hand: ByHand | None = None
     """Where a person says who leads, and no store keeps the lease."""
+
+    min_in_sync: int = 1
+    """Of a lease that a person has made anew."""
 
     times: Times = field(default_factory=Times)
 
@@ -106,6 +110,10 @@ class ReplicaState(ABC):
     def stop(self, reason: str) -> None:
         """End: the process begins anew as a follower."""
 
+    @abstractmethod
+    def stop_for(self, epoch: int) -> None:
+        """End because a later epoch is led; by hand it is remembered."""
+
     @property
     def last_epoch(self) -> int:
         """The newest epoch whose beginning the log has reached, 0 if none."""
@@ -137,9 +145,10 @@ class ReplicaState(ABC):
     def trust(self) -> None:
         """Note that nothing which was there under this run of the kernel can be lost."""
         self.is_suspect = False
-        kernel_boot = self.settings.kernel_boot
-        if self.durable.trusted_boot != kernel_boot or self.durable.is_clean:
-            self.persist(self.durable._replace(trusted_boot=kernel_boot, is_clean=False))
+        # Under SYNC_FLUSH nothing that counts is lost with any of them.
+        boot = "" if self.settings.is_sync_flush else self.settings.kernel_boot
+        if self.durable.trusted_boot != boot or self.durable.is_clean:
+            self.persist(self.durable._replace(trusted_boot=boot, is_clean=False))
 
     def confirm(self, end: int) -> None:
         """Note that everybody who counts has the log below `end`."""
@@ -152,6 +161,14 @@ class ReplicaState(ABC):
         self._read_s = self.now_s
         self.act(ReadLease())
 
+    def respected_s(self, *leases: Lease | None) -> float:
+        """Return for how long leases are respected after their last change.
+
+        Whoever wrote one may have been told to go by a longer time than this replica is.
+        """
+        said_s = (lease.lease_s for lease in leases if lease is not None)
+        return max([self.times.lease_s, *said_s])
+
     def note_lease(self, lease: Lease | None) -> None:
         """Take note of the lease as it was read or written."""
         if lease is None or self.lease is None or lease.version != self.lease.version:
@@ -161,4 +178,5 @@ class ReplicaState(ABC):
     def _may_have_lost(self) -> bool:
         durable = self.durable
         is_same_run = durable.trusted_boot in ("", self.settings.kernel_boot)
-        return not (is_same_run or durable.is_clean or self.settings.is_sync_flush)
+        has_lost = durable.confirmed > self.end and not self.settings.is_sync_flush
+        return has_lost or not (is_same_run or durable.is_clean)

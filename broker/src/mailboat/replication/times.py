@@ -30,6 +30,9 @@ class Times:
     evict_s: float = 3.0
     """A member that was silent for so long is dropped from the set."""
 
+    evict_closed_s: float = 1.0
+    """A member is dropped from the set once the link to it has been closed for so long."""
+
     refuse_s: float = 1.0
     """Sends are refused once a member has been silent for so long."""
 
@@ -43,3 +46,8 @@ class Times:
     retry_s: float = 0.5
     hand_over_s: float = 1.5
     """Sends wait for a handover for so long at most."""
+
+    @classmethod
+    def of_lease(cls, lease_s: float) -> "Times":
+        """Return the times of a group whose lease others respect for so long."""
+        return cls(renew_s=lease_s * 2 / 9, hold_s=lease_s * 6 / 9, lease_s=lease_s)

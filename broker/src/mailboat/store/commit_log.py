@@ -55,12 +55,13 @@ class CommitLog:
         self._segment_bytes = config.mapped_file_size_commit_log
         self._run_reserving = run_reserving
         # Held while a segment is made: by the blocking runner ahead of need, or by a roll that the
-        # runner did not come in time for.
+        # runner did not come in time for; and while segments at the end are taken off.
         self._create_lock = threading.Lock()
         self._prepared: Segment | None = None
         self._is_preparing = False
         self._next_create_try_s = 0.0
         self._create_failure = ""
+        self._failed_errno = errno.EIO
         self.has_room_ahead = True
         """False while the volume is known to have no room for the next segment."""
 
@@ -80,6 +81,10 @@ class CommitLog:
 
         self.on_write: Callable[[], None] | None = None
         """Called after each write of records."""
+
+        self.on_end_lost: Callable[[int], None] | None = None
+        """Called before a damaged end that was durable is cut off, with where the log ends then;
+        None where it is not to be cut. On any thread; raises OSError."""
 
     def configure(self, config: MessageStoreConfig) -> None:
         """Follow other settings."""
@@ -240,8 +245,16 @@ class CommitLog:
         return self.end - self.end % self._segment_bytes + self._segment_bytes
 
     def begin_at(self, physical_offset: int) -> None:
-        """Let an empty log begin where a segment of another broker's does."""
-        assert not self.segments
+        """Let an empty log begin where a segment of another broker's does.
+
+        Raises:
+            OSError: a segment without a record is still there; the call may be repeated.
+        """
+        assert self.end == self.start
+        # A process that died before its first write, or a cut, has left one.
+        with self._create_lock:
+            self._drop_prepared()
+            self.remove_above(-1)
         self.end = physical_offset
 
     def write_followed(self, data: bytes, end: int, store_timestamp_ms: int) -> None:
@@ -254,10 +267,10 @@ class CommitLog:
         """
         segment = self._writable_segment()
         if segment is None:
-            raise OSError(errno.ENOSPC, self.failure or self._create_failure)
+            raise OSError(self._failed_errno, self.failure or self._create_failure)
         assert end <= segment.end
         if not self.write_records(data, max(self.last_store_timestamp_ms, store_timestamp_ms)):
-            raise OSError(errno.EIO, self.last_write_failure)
+            raise OSError(self._failed_errno, self.last_write_failure)
         self.end = end  # The head of a filler stands for all behind it.
 
     def cut(self, end: int) -> None:
@@ -267,8 +280,10 @@ class CommitLog:
             OSError: the log must take no messages before it is opened again.
         """
         try:
-            self.drop_prepared()
-            self.remove_above(end)
+            # What is being made meanwhile would be the next one of a segment that is gone.
+            with self._create_lock:
+                self._drop_prepared()
+                self.remove_above(end)
             if self.segments and self.segments[-1].end > end:
                 self.segments[-1].cut(end - self.segments[-1].start)
         except OSError as exc:
@@ -362,6 +377,7 @@ class CommitLog:
 
     def _create_failed(self, start: int, error: OSError) -> None:
         self._next_create_try_s = self._disk.monotonic() + RETRY_CREATE_S
+        self._failed_errno = error.errno or errno.EIO
         self._create_failure = (
             f"no room for the CommitLog segment at {start} in {self._directory}: {reason_of(error)}"
         )
@@ -414,15 +430,15 @@ class CommitLog:
             return
         if not self._is_half_full:
             return
-        last = self.segments[-1]
         if not self.has_room_ahead or self._disk.monotonic() < self._next_create_try_s:
             return
         self._is_preparing = True
-        start = last.end
+        start = self.segments[-1].end
 
         def create() -> None:
             with self._create_lock:
-                if self.segments[-1].end == start and self._prepared is None:
+                last = self.segments[-1] if self.segments else None
+                if last is not None and last.end == start and self._prepared is None:
                     self._prepared = create_segment(
                         self._disk, self._pool, self._directory, start, self._segment_bytes
                     )
@@ -442,6 +458,10 @@ class CommitLog:
 
     def drop_prepared(self) -> None:
         """Remove the segment made ahead, so that a closed store has only segments with records."""
+        with self._create_lock:
+            self._drop_prepared()
+
+    def _drop_prepared(self) -> None:
         prepared, self._prepared = self._prepared, None
         if prepared is not None:
             prepared.close()
@@ -477,6 +497,7 @@ class CommitLog:
 
     def _undo_write(self, segment: Segment, exc: OSError) -> None:
         """Wipe what a failed write may have left at the end of the log."""
+        self._failed_errno = exc.errno or errno.EIO
         self.last_write_failure = f"a write to {segment.path} failed: {reason_of(exc)}"
         log.error("write failed path=%s physical_offset=%d: %s", segment.path, self.end, exc)
         try:

@@ -236,6 +236,35 @@ class ConsumeQueue:
         self.max_offset += count
         self.next_offset = max(self.next_offset, self.max_offset)
 
+    def fill_blank(self, queue_offset: int, unit: bytes) -> bool:
+        """Put a packed unit in the place of a blank; tell whether there was one.
+
+        A queue whose first messages were damaged begins with this one from now on, if its first
+        file has room for it.
+
+        Raises:
+            OSError: it may still be blank; the call may be repeated.
+        """
+        first = self.min_offset
+        if not self.first_byte <= queue_offset * UNIT_BYTES < self.max_offset * UNIT_BYTES:
+            return False
+        self.min_offset = min(first, queue_offset)
+        found = self.unit(queue_offset)
+        if found is not None and found[1] != BLANK_SIZE:
+            self.min_offset = first
+            return False
+        if queue_offset < first:
+            self._first_physical_offset = -1
+        position = queue_offset * UNIT_BYTES
+        if position >= self._written:
+            begin = position - self._written
+            self._pending[begin : begin + UNIT_BYTES] = unit
+            return True
+        file_start = position // self._file_bytes * self._file_bytes
+        fd = self._pool.get(self._path(file_start))
+        write_fully(self._disk, fd, unit, position - file_start)
+        return True
+
     def begin_at(self, queue_offset: int) -> None:
         """Start an empty queue at a queue offset other than 0: what comes before is gone."""
         assert self.max_offset == self.min_offset == 0

@@ -31,7 +31,7 @@ from mailboat.store.index_backlog import IndexedRecord
 from mailboat.store.index_rows import ROW
 from mailboat.store.index_service import IndexService
 from mailboat.store.message_inner import MessageInner, PreparedRecords
-from mailboat.store.queue_table import QueueTable
+from mailboat.store.queue_table import QueueSync, QueueTable
 from mailboat.store.recovery import NOTHING_TAKEN, BlockListener, Taken
 from mailboat.store.segment_reader import read_record
 
@@ -165,10 +165,18 @@ class Dispatch:
         while waiting and waiting[0].end <= physical_offset:
             waiting.popleft().publish()
 
+    def has_shown(self, physical_offset: int) -> bool:
+        """Tell whether nothing below a physical offset is held back."""
+        return not self._waiting or self._waiting[0].end > physical_offset
+
     @property
     def is_holding(self) -> bool:
         """Whether something is held back."""
         return bool(self._waiting)
+
+    def is_holding_below(self, physical_offset: int) -> bool:
+        """Tell whether something is held back that ends at or below a physical offset."""
+        return bool(self._waiting) and self._waiting[0].end <= physical_offset
 
     def forget_above(self, physical_offset: int) -> int:
         """Drop what is held back of a log that ends there now, and what queues counted of it.
@@ -178,6 +186,8 @@ class Dispatch:
             of the log were held back together with others that are gone: hold them anew.
         """
         waiting = self._waiting
+        # A damaged end that was closed with a filler counts as shown.
+        self.dispatched_offset = min(self.dispatched_offset, physical_offset)
         queues = {queue for entry in waiting for queue, _ in entry.followed}
         while waiting and waiting[-1].end > physical_offset:
             waiting.pop()
@@ -253,6 +263,44 @@ class Dispatch:
         self.dispatched_offset = header.physical_offset + header.size_bytes
         self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, parts.store_timestamp_ms)
         return queue
+
+    def mend_record(
+        self, buffer: memoryview, parts: RecordParts, *, is_noted: bool
+    ) -> QueueSync | None:
+        """Build the entries of a record that was damaged, where they are missing.
+
+        Everything below it is shown. With `is_noted` it was damaged before the store was opened:
+        then there is nothing yet. Returns a queue whose file has changed.
+
+        Raises:
+            OSError: a file could not be written; the call may be repeated.
+        """
+        header = parts.header
+        topic = _topic_of(buffer, parts)
+        if not _can_be_queued(topic, header) or self._deleted.is_gone(
+            topic, header.physical_offset
+        ):
+            return None
+        text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
+        properties = decode_properties(text)
+        is_missing = is_noted
+        changed = None
+        if header.sys_flag & TRANSACTION_MASK not in _HIDDEN:
+            queue = self._queues.get_or_add(topic, header.queue_id)
+            code = self._tags_code(topic, properties, parts)
+            if header.queue_offset >= queue.max_offset:
+                self._restore_unit(queue, parts, code)
+                is_missing = True
+            else:
+                unit = UNIT.pack(header.physical_offset, header.size_bytes, code)
+                is_missing |= queue.fill_blank(header.queue_offset, unit)
+                changed = QueueSync(queue, header.queue_offset * UNIT_BYTES)
+            self._arrived([queue])
+        gap = self._index.gap
+        if is_missing and self._index_enabled and (gap is None or header.physical_offset < gap):
+            if header.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
+                self._index_keys(topic, properties, parts)
+        return changed
 
     def _held_record(self, buffer: memoryview, parts: RecordParts) -> Waiting:
         header = parts.header
@@ -361,10 +409,7 @@ class Dispatch:
 
     def _publish_block(self, block: "_Block") -> None:
         for queue, found in zip(block.queues, block.units, strict=True):
-            _, _, queue_offset, _, units, physical_end = found
-            if queue_offset != queue.max_offset:
-                queue.begin_at(queue_offset)
-            self._append(queue, units, physical_end)
+            self._append_fitting(queue, found)
         self._index_rows(block.keys)
         self.dispatched_offset = block.end
         self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, block.newest_ms)
@@ -405,11 +450,7 @@ class Dispatch:
         properties = decode_properties(text)
         if transaction not in _HIDDEN:
             queue = self._queues.get_or_add(topic, header.queue_id)
-            if topic == SCHEDULE_TOPIC:
-                code = self._delay_levels.deliver_ms(properties, parts.store_timestamp_ms)
-            else:
-                code = tags_code(properties.get(PropertyName.TAGS))
-            self._restore_unit(queue, parts, code)
+            self._restore_unit(queue, parts, self._tags_code(topic, properties, parts))
         if (
             not self._index_enabled
             or transaction == TRANSACTION_ROLLBACK
@@ -422,6 +463,11 @@ class Dispatch:
             if exc.errno not in NO_ROOM:
                 raise
         return queue
+
+    def _tags_code(self, topic: str, properties: dict[str, str], parts: RecordParts) -> int:
+        if topic == SCHEDULE_TOPIC:
+            return self._delay_levels.deliver_ms(properties, parts.store_timestamp_ms)
+        return tags_code(properties.get(PropertyName.TAGS))
 
     def index_record(self, buffer: memoryview, parts: RecordParts) -> None:
         """Add only the keys of one record.
@@ -446,49 +492,73 @@ class Dispatch:
         )
         self._index.put_record(record, parts.store_timestamp_ms)
 
+    def _append_fitting(self, queue: ConsumeQueue, found: compiled.QueueUnits) -> None:
+        """Add units that follow each other, but those in front that the queue does not take.
+
+        A block that was held back followed records which counted as those of its queue. Where the
+        log gives queue offsets again, or leaps, the queue has not taken these.
+        """
+        _, _, queue_offset, _, units, physical_end = found
+        at = 0
+        while at < len(units):
+            physical_offset, _, _ = UNIT.unpack_from(units, at)
+            if self._makes_place(queue, queue_offset + at // UNIT_BYTES, physical_offset):
+                self._append(queue, units[at:], physical_end)
+                return
+            at += UNIT_BYTES
+
     def _restore_unit(self, queue: ConsumeQueue, parts: RecordParts, code: int) -> None:
         header = parts.header
-        if header.queue_offset == 0 < queue.max_offset:
+        unit = UNIT.pack(header.physical_offset, header.size_bytes, code)
+        if 0 < header.queue_offset < queue.max_offset:
+            # The end of the log may have been damaged, and comes once more.
+            if queue.fill_blank(header.queue_offset, unit):
+                return
+        if self._makes_place(queue, header.queue_offset, header.physical_offset):
+            self._append(queue, unit, header.physical_offset + header.size_bytes)
+
+    def _makes_place(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
+        """Have a queue end at a queue offset; tell whether it takes what the log has there."""
+        if queue_offset == 0 < queue.max_offset:
             # Only a deleted topic's successor counts from 0 again. RocketMQ keeps no note of it.
             log.warning(
                 "began anew topic=%s queue_id=%d physical_offset=%d",
                 queue.topic,
                 queue.queue_id,
-                header.physical_offset,
+                physical_offset,
             )
             queue.begin_anew()
-        if header.queue_offset < queue.max_offset:
+        if queue_offset < queue.max_offset:
             # RocketMQ skips what it has built already; a log can hold an offset twice only if
             # its own writer did wrong.
             log.warning(
                 "skipped a second queue_offset=%d topic=%s queue_id=%d physical_offset=%d",
-                header.queue_offset,
+                queue_offset,
                 queue.topic,
                 queue.queue_id,
-                header.physical_offset,
+                physical_offset,
             )
-            return
-        missing = header.queue_offset - queue.max_offset
+            return False
+        missing = queue_offset - queue.max_offset
         if missing and queue.max_offset > queue.min_offset:
-            room_bytes = header.physical_offset - queue.last_physical_end
+            room_bytes = physical_offset - queue.last_physical_end
             if missing > room_bytes // FIXED_BYTES + _MISSING_AT_LEAST:
                 log.warning(
                     "skipped queue_offset=%d behind %d: no log had so many between topic=%s "
                     "queue_id=%d physical_offset=%d",
-                    header.queue_offset,
+                    queue_offset,
                     queue.max_offset,
                     queue.topic,
                     queue.queue_id,
-                    header.physical_offset,
+                    physical_offset,
                 )
-                return
+                return False
         if missing:
             if queue.max_offset == queue.min_offset == 0:
-                queue.begin_at(header.queue_offset)
+                queue.begin_at(queue_offset)
             else:
-                queue.append_blanks(header.queue_offset)
-        unit = UNIT.pack(header.physical_offset, header.size_bytes, code)
-        self._append(queue, unit, header.physical_offset + header.size_bytes)
+                queue.append_blanks(queue_offset)
+        return True
 
     def _append(self, queue: ConsumeQueue, units: bytes, physical_end: int) -> None:
         """Add units of records to their queue, and write some now and then."""

@@ -63,12 +63,14 @@ class IndexedRecord(NamedTuple):
 class IndexRows(NamedTuple):
     """Keys in the order of the log, as `index_rows.ROW` packs them: of a message the unique first.
 
-    The messages' store times, from `first_ms` to `last_ms`, lie in one second of the file.
+    The store times of their messages lie in one second of the file: `first_ms` is that of the
+    first, `newest_ms` the greatest. Messages without keys count for neither: which of them share a
+    step is chance.
     """
 
     rows: bytes
     first_ms: int
-    last_ms: int
+    newest_ms: int
 
 
 class _Round(NamedTuple):
@@ -153,18 +155,21 @@ class IndexBacklog:
             begin_ms: store time with which the file begins, None where these begin it.
         """
         rounds = self._rounds
-        first_ms = last_ms = rounds[0].store_timestamp_ms
-        begin_ms = first_ms if begin_ms is None else begin_ms
-        end_ms = first_ms + 1000 - (first_ms - begin_ms) % 1000
+        first_ms = newest_ms = end_ms = 0
+        has_keys = False
         pieces: list[bytes] = []
         room_bytes = STEP_BYTES
         while room_bytes > 0 and rounds:
             source, count, _, store_timestamp_ms = rounds[0]
+            if not has_keys:
+                first_ms = newest_ms = store_timestamp_ms
+                passed_ms = 0 if begin_ms is None else (first_ms - begin_ms) % 1000
+                end_ms = first_ms + 1000 - passed_ms
             # The clock of another broker, whose log this is, may have gone back.
-            if not end_ms - 1000 <= store_timestamp_ms < end_ms:
+            elif not end_ms - 1000 <= store_timestamp_ms < end_ms:
                 break
-            last_ms = store_timestamp_ms
             start = stop = self._taken
+            first_piece = len(pieces)
             if isinstance(source, bytes):
                 stop = min(start - -room_bytes // ROW.size, count)
                 pieces.append(source[start * ROW.size : stop * ROW.size])
@@ -176,13 +181,16 @@ class IndexBacklog:
                     key_bytes = len(message.unique_key or "") + len(message.keys or "")
                     room_bytes -= len(pieces[-1]) + key_bytes
                     stop += 1
+            if any(pieces[first_piece:]):
+                has_keys = True
+                newest_ms = max(newest_ms, store_timestamp_ms)
             self.count -= stop - start
             self._taken = stop
             if stop < count:
                 break
             rounds.popleft()
             self._taken = 0
-        return IndexRows(b"".join(pieces), first_ms, last_ms)
+        return IndexRows(b"".join(pieces), first_ms, newest_ms)
 
     def _rows_of(self, message: Indexed) -> bytes:
         topic = message.topic

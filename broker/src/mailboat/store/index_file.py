@@ -99,15 +99,15 @@ class IndexFile:
         """Store time of the first message."""
         return self._begin_timestamp_ms
 
-    def put(self, rows: bytes, first_ms: int, last_ms: int) -> None:
+    def put(self, rows: bytes, first_ms: int, newest_ms: int) -> None:
         """Add keys in the order of the log, at least one; there is room for all.
 
-        Their store times, from `first_ms` to `last_ms`, are in one second as the file counts them.
+        The store times of their messages are in one second as the file counts them.
 
         Args:
             rows: an `index_rows.ROW` for each key.
             first_ms: store time of the first.
-            last_ms: store time of the last.
+            newest_ms: the greatest store time.
 
         Raises:
             OSError: the slots cannot be read; nothing was added.
@@ -123,8 +123,10 @@ class IndexFile:
         self._entries += entries
         self._used_slots += new_slots
         self.entry_count += len(entries) // ENTRY_BYTES
-        self.end_physical_offset = ROW.unpack_from(rows, len(rows) - ROW.size)[1]
-        self.end_timestamp_ms = last_ms
+        # Records that were damaged come late.
+        last = ROW.unpack_from(rows, len(rows) - ROW.size)[1]
+        self.end_physical_offset = max(self.end_physical_offset, last)
+        self.end_timestamp_ms = max(self.end_timestamp_ms, newest_ms)
         self._is_dirty = True
 
     @property

@@ -143,12 +143,12 @@ class IndexService:
         return None
 
     def _put(self, step: IndexRows) -> None:
-        rows, first_ms, last_ms = step
+        rows, first_ms, newest_ms = step
         while rows:
             try:
                 file = self._current()
                 fitting_bytes = file.room * ROW.size
-                file.put(rows[:fitting_bytes], first_ms, last_ms)
+                file.put(rows[:fitting_bytes], first_ms, newest_ms)
                 if file.pending_bytes >= _MOST_PENDING_BYTES:
                     # Where that fails they wait in memory, and `write_some` tells.
                     with contextlib.suppress(OSError):

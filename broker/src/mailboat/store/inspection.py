@@ -95,6 +95,11 @@ class StoreInspector:
                 )
             self._log.segments.append(Segment(disk, pool, path, int(name), size))
 
+    @property
+    def log(self) -> CommitLog:
+        """The segments; nobody has looked yet where the log ends."""
+        return self._log
+
     def close(self) -> None:
         """Close the files."""
         self._log.close()

@@ -13,6 +13,8 @@
     <root>/mailboat/flushed                          ours: how far the CommitLog is durable
     <root>/mailboat/deletedTopics.json               ours: records that belong to nobody any more
     <root>/mailboat/quarantine/                      ours: copies of damaged bytes
+    <root>/mailboat/madeByUsers.json                 ours: which topics and groups users have made
+    <root>/mailboat/users.json                       ours: users and rules that requests made
     <root>/mailboat/replica.json                     ours: what a replica must not forget
     <root>/mailboat/diverged/                        ours: what a replica had and its master has not
 
@@ -98,6 +100,11 @@ class StorePaths:
     def replica(self) -> str:
         """What a replica must not forget."""
         return f"{self.own}/replica.json"
+
+    @property
+    def users(self) -> str:
+        """Users and rules that requests made; nobody else can read it."""
+        return f"{self.own}/users.json"
 
     @property
     def quarantine(self) -> str:

@@ -173,6 +173,9 @@ class Lookup:
         self._choose = compiled.choose_places or choose_places
         self._are_whole = self._are_whole_compiled if is_compiled else self._record_check.are_whole
         self._reported_offset = -1
+        self.on_damage: Callable[[int, int], None] = lambda _physical_offset, _size_bytes: None
+        """Called with the place of a damaged message, and its size as the queue says it."""
+
         self.corrupt_records = 0
         """Reads of messages whose bytes were wrong or not there."""
 
@@ -376,9 +379,12 @@ class Lookup:
                 log.error(
                     "unreadable physical_offset=%d size_bytes=%d: %s", physical_offset, size, exc
                 )
+            self.on_damage(physical_offset, size)
             return None
         if record is None:
             self.corrupt_records += 1
+            if size != BLANK_SIZE:
+                self.on_damage(physical_offset, size)
         return record
 
     def _whole_record(

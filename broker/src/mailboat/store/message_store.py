@@ -33,7 +33,7 @@ from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.derived_removal import DerivedRemoval
-from mailboat.store.dispatch import ArrivalListener, Dispatch
+from mailboat.store.dispatch import Dispatch
 from mailboat.store.file_pool import FilePool, open_files_limit
 from mailboat.store.flush import Flusher, FlushJob
 from mailboat.store.index_service import IndexService
@@ -139,6 +139,7 @@ class MessageStore:
         self._checkpoint_offset = 0
         self._checkpoint_s = 0.0
         self._checkpoint_due = self._is_checkpointing = False
+        self._checkpoints_begun = self._checkpoints_saved = 0
         # What a checkpoint will save, and whether all that it counts has been written.
         self._noted: tuple[Progress, Callable[[], bool]] | None = None
         self._queue_syncs: list[QueueSync] = []
@@ -276,10 +277,12 @@ class MessageStore:
 
     def refusal(self) -> str | None:
         """Say why messages are refused, None while they are taken."""
-        if not self._is_open:
-            return "the store is closed"
-        own = self.commit_log.failure or self.retention.refusal or self._derived_refusal
-        return own or self.refuses() or None
+        return self.own_refusal() or self.refuses() or None
+
+    def own_refusal(self) -> str | None:
+        """Say why this store has no room for any, whoever leads; None where it has."""
+        failure = self.commit_log.failure if self._is_open else "the store is closed"
+        return failure or self.retention.refusal or self._derived_refusal
 
     def why_refused(self) -> str:
         """Say why a message that was refused just now was, as far as that is known."""
@@ -466,10 +469,16 @@ class MessageStore:
         self._checkpoint_s = now_s
         self._checkpoint_due = False
         self._is_checkpointing = True
+        self._checkpoints_begun += 1
         is_written = self.queues.note_unwritten()
         self._noted = (progress, is_written)
         if is_written():
             self._sync_derived(progress)
+
+    def checkpoint_soon(self) -> Callable[[], bool]:
+        """Have a checkpoint of all that is derived now; the call returned tells whether it is."""
+        begun, self._checkpoint_due = self._checkpoints_begun, True
+        return lambda: self._checkpoints_saved > begun
 
     def _forget_noted(self) -> None:
         """Give a checkpoint up whose queues are not written yet; another one begins later."""
@@ -524,6 +533,7 @@ class MessageStore:
         if self._checkpoint_failed(error):
             return
         self._is_checkpointing = False
+        self._checkpoints_saved = self._checkpoints_begun
         self._checkpoint_offset = progress.commit_log_offset
         self._removal.begin()
 
@@ -759,15 +769,6 @@ class MessageStore:
             self._half_deleted.discard(topic)
         else:
             self._deleted.save_again()
-
-    @property
-    def on_arrival(self) -> ArrivalListener | None:
-        """Called with the queues that have new messages."""
-        return self.dispatch.on_arrival
-
-    @on_arrival.setter
-    def on_arrival(self, listener: ArrivalListener | None) -> None:
-        self.dispatch.on_arrival = listener
 
     def state(self) -> StoreState:
         """Return the store's condition."""

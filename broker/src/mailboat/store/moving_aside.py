@@ -34,6 +34,20 @@ def move_aside(disk: Disk, paths: StorePaths) -> None:
         release()
 
 
+def aside_bytes(disk: Disk, paths: StorePaths) -> int:
+    """Return the size of all files that were moved or copied aside and are still there.
+
+    Raises:
+        OSError: they cannot be looked at.
+    """
+    return _size_of_all(disk, paths.diverged) if disk.is_dir(paths.diverged) else 0
+
+
+def _size_of_all(disk: Disk, folder: str) -> int:
+    paths = [f"{folder}/{name}" for name in disk.listdir(folder)]
+    return sum(_size_of_all(disk, p) if disk.is_dir(p) else disk.size(p) for p in paths)
+
+
 def _move(disk: Disk, folder: str, target: str) -> None:
     parent, _, name = folder.rpartition("/")
     disk.make_dirs(target)

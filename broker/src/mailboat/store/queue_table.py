@@ -479,7 +479,8 @@ class QueueTable:
         """After a rebuild, let queues without messages go on where they ended."""
         for (topic, queue_id), end in self._known_ends.items():
             queue = self.get_or_add(topic, queue_id)
-            if queue.max_offset == 0:
+            # Behind what is shown there may be messages that are held back.
+            if queue.max_offset == queue.next_offset == 0:
                 queue.begin_at(end)
                 self.mark_dirty(queue)
 
@@ -494,7 +495,8 @@ class QueueTable:
         for (topic, queue_id), end in self._given_out.items():
             if is_damaged:
                 queue = self.get_or_add(topic, queue_id) if end else None
-                if queue is not None and queue.max_offset < end:
+                # What is held back comes first, and gives them its own places.
+                if queue is not None and queue.next_offset <= queue.max_offset < end:
                     queue.append_blanks(end)
                     self.mark_dirty(queue)
             elif (left := self.by_key.get((topic, queue_id))) and left.max_offset < end:

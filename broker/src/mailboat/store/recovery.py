@@ -420,15 +420,19 @@ def cut_log(commit_log: CommitLog, report: RecoveryReport, *, force: bool) -> No
     """End the log at `report.end`, durably; later segments go first.
 
     A damaged tail below the mark is closed with a filler instead, so that nothing is ever written
-    over the place where durable messages were.
+    over the place where durable messages were; unless other replicas have them, which send them
+    once more (`CommitLog.on_end_lost`).
 
     Raises:
         OSError: the cut is not complete; recovery may be repeated.
     """
     last = commit_log.find(report.end)
     if report.needs_seal and last is not None:
-        _seal(commit_log, last, report)
-        return
+        if commit_log.on_end_lost is None:
+            _seal(commit_log, last, report)
+            return
+        commit_log.on_end_lost(report.end)
+        force = True
     commit_log.remove_above(report.end)
     commit_log.end = report.end
     if last is not None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from mailboat.disk import Disk, write_and_rename
+from mailboat.model import compiled
 from mailboat.model.record import (
     BLANK_MAGIC,
     FILLER,
@@ -24,10 +25,16 @@ from mailboat.store.dispatch import Dispatch
 from mailboat.store.file_pool import FilePool
 from mailboat.store.flush import Flusher
 from mailboat.store.segment import Segment
+from mailboat.store.segment_reader import read_record
 
 _COPY_BYTES: Final = 1 << 20
 # Size and magic of a record, and of a filler.
 _MAGIC: Final = struct.Struct(">iI")
+# What both magics of records begin with, and how far from a record's start.
+_MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
+_MAGIC_AT: Final = 4
+# Size, magic, the record's own physical offset, and as much as it takes to have its times.
+_HEAD: Final = struct.Struct(">iI20xq40x")
 
 
 class LogPiece(NamedTuple):
@@ -61,7 +68,11 @@ class ReplicaLog:
         self.confirmed_offset = self._dispatch.shown_end = confirmed_offset
 
     def begin_at(self, physical_offset: int) -> None:
-        """Let an empty log begin where another replica's does."""
+        """Let an empty log begin where another replica's does.
+
+        Raises:
+            OSError: it does not yet; the call may be repeated.
+        """
         assert self.flusher is not None
         self._commit_log.begin_at(physical_offset)
         self.flusher.begin_at(physical_offset)
@@ -80,7 +91,7 @@ class ReplicaLog:
         if physical_offset != log.end:
             raise ValueError(f"bytes at {physical_offset} for a log that ends at {log.end}")
         segment_end = log.segment_end
-        end = _filler_end(data, physical_offset, segment_end)
+        end = filler_end(data, physical_offset, segment_end)
         if end is not None:
             log.write_followed(data, end, 0)
             return
@@ -112,6 +123,11 @@ class ReplicaLog:
         """The physical offset behind the last record."""
         return self._commit_log.end
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the log has nothing, wherever it is to begin: it may begin anywhere else."""
+        return self.start == self.end
+
     def read(self, physical_offset: int, most_bytes: int) -> LogPiece:
         """Return what the log has from a physical offset on: nothing at its end, or some records.
 
@@ -122,7 +138,7 @@ class ReplicaLog:
         segment = self._find(physical_offset)
         if segment is None:
             return LogPiece(b"", physical_offset)
-        return _read_piece(segment, physical_offset, self.end, most_bytes)
+        return read_piece(segment, physical_offset, self.end, most_bytes)
 
     def read_job(self, physical_offset: int, most_bytes: int) -> Callable[[], LogPiece]:
         """Return a call that does what `read` does, on any thread.
@@ -135,10 +151,68 @@ class ReplicaLog:
             return lambda: LogPiece(b"", physical_offset)
 
         def read() -> LogPiece:
-            with _opened(disk, segment) as file:
-                return _read_piece(file, physical_offset, end, most_bytes)
+            with opened(disk, segment) as file:
+                return read_piece(file, physical_offset, end, most_bytes)
 
         return read
+
+    def read_good_job(
+        self, physical_offset: int, most_bytes: int, end: int | None = None
+    ) -> Callable[[], LogPiece]:
+        """Return a call that does what `read` does, on any thread, and gives good records only.
+
+        Those from the first damaged one on are left out; the call raises ValueError where that is
+        the first of all. With `end` the log is taken to end there.
+
+        Raises:
+            ValueError: the log has nothing there.
+        """
+        log_end = self.end if end is None else min(end, self.end)
+        disk, segment = self._disk, self._find(physical_offset)
+        if segment is None or physical_offset >= log_end:
+            return lambda: LogPiece(b"", physical_offset)
+
+        def read() -> LogPiece:
+            with opened(disk, segment) as file:
+                return _read_good(file, physical_offset, log_end, most_bytes)
+
+        return read
+
+    def read_good(self, physical_offset: int, most_bytes: int, end: int) -> LogPiece:
+        """Return what `read_good_job` gives, for what has just been written.
+
+        Raises:
+            ValueError: there is no good record.
+            OSError: it cannot be read now.
+        """
+        segment = self._find(physical_offset)
+        if segment is None or physical_offset >= end:
+            return LogPiece(b"", physical_offset)
+        return _read_good(segment, physical_offset, end, most_bytes)
+
+    def record_start_job(self, physical_offset: int) -> Callable[[], int]:
+        """Return a call that finds where the record, or the filler, begins that has the byte at a
+        physical offset; on any thread.
+
+        It raises ValueError where the records before cannot be told apart, OSError if they cannot
+        be read now.
+
+        Raises:
+            ValueError: the log has nothing there.
+        """
+        disk, end, segment = self._disk, self.end, self._find(physical_offset)
+        if segment is None:
+            return lambda: physical_offset
+
+        def find() -> int:
+            with opened(disk, segment) as file:
+                try:
+                    _read_good(file, physical_offset, end, _MAGIC.size)
+                except ValueError:
+                    return _record_start(file, physical_offset, end)
+                return physical_offset
+
+        return find
 
     def read_bytes(self, physical_offset: int, size: int) -> bytes:
         """Return so many bytes of one segment, whatever begins there.
@@ -163,7 +237,7 @@ class ReplicaLog:
             return bytes
 
         def read() -> bytes:
-            with _opened(disk, segment) as file:
+            with opened(disk, segment) as file:
                 return file.read(physical_offset - file.start, size)
 
         return read
@@ -176,6 +250,31 @@ class ReplicaLog:
         if segment is None or physical_offset > log.end:
             raise ValueError(f"the log has nothing at {physical_offset}, it begins at {log.start}")
         return segment
+
+    def tail_job(self, size_bytes: int) -> Callable[[], tuple[int, bytes]]:
+        """Return a call that reads the end of the log, on any thread: by which it can be told.
+
+        That is `size_bytes` of the last segment or all of it, and more where no record begins in
+        them, as in the filler behind a large one: a log is told by the heads of records, which have
+        times. The call returns the physical offset where the bytes begin, and them.
+
+        Raises:
+            ValueError: the log is empty.
+        """
+        disk, end, segment = self._disk, self.end, self._find(self.end - 1)
+        assert segment is not None
+
+        def read() -> tuple[int, bytes]:
+            at, data = end - segment.start, b""
+            with opened(disk, segment) as file:
+                while True:
+                    begin = max(at - size_bytes, 0)
+                    data = file.read(begin, at - begin) + data
+                    at = begin
+                    if not at or _has_record(data, segment.start + at):
+                        return segment.start + at, data
+
+        return read
 
     def keep_aside(self, physical_offset: int, directory: str) -> None:
         """Copy what lies at and above a physical offset into files there; on any thread.
@@ -212,14 +311,14 @@ class ReplicaLog:
             segment = self._find(physical_offset)
             assert segment is not None
             piece = self.read(physical_offset, _COPY_BYTES)
-            if _filler_end(piece.records, physical_offset, segment.end) is None:
+            if filler_end(piece.records, physical_offset, segment.end) is None:
                 entries = self._dispatch.check_followed(piece.records, physical_offset)
                 self._dispatch.hold_followed(entries)
             physical_offset = piece.end
 
 
 @contextmanager
-def _opened(disk: Disk, segment: Segment) -> Iterator[Segment]:
+def opened(disk: Disk, segment: Segment) -> Iterator[Segment]:
     """Open a segment's file anew: for a thread of its own."""
     pool = FilePool(disk, 1)
     try:
@@ -230,13 +329,13 @@ def _opened(disk: Disk, segment: Segment) -> Iterator[Segment]:
 
 def _copies(disk: Disk, segment: Segment, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
     """Yield the bytes between two physical offsets of a segment, each piece with its place."""
-    with _opened(disk, segment) as file:
+    with opened(disk, segment) as file:
         for start in range(begin, end, _COPY_BYTES):
             size = min(_COPY_BYTES, end - start)
             yield start - begin, file.read(start - file.start, size)
 
 
-def _read_piece(segment: Segment, physical_offset: int, log_end: int, most_bytes: int) -> LogPiece:
+def read_piece(segment: Segment, physical_offset: int, log_end: int, most_bytes: int) -> LogPiece:
     """Read whole records of a segment.
 
     Raises:
@@ -246,7 +345,9 @@ def _read_piece(segment: Segment, physical_offset: int, log_end: int, most_bytes
     position = physical_offset - segment.start
     rest = min(log_end, segment.end) - physical_offset
     data = segment.read(position, min(rest, max(most_bytes, _MAGIC.size)))
-    size = _whole_records(data)
+    # Records end where the log does; where the segment does, a filler may be among them.
+    is_to_end = physical_offset + len(data) == log_end < segment.end
+    size = len(data) if is_to_end and _begins_record(data) else _whole_records(data)
     if not size:
         first, magic = _MAGIC.unpack_from(data) if len(data) >= _MAGIC.size else (0, 0)
         if magic == BLANK_MAGIC:
@@ -255,6 +356,86 @@ def _read_piece(segment: Segment, physical_offset: int, log_end: int, most_bytes
             raise ValueError(f"no record begins at {physical_offset} in {segment.path}")
         data, size = segment.read(position, first), first
     return LogPiece(data[:size], physical_offset + size)
+
+
+def _read_good(segment: Segment, physical_offset: int, log_end: int, most_bytes: int) -> LogPiece:
+    """Read whole records of a segment up to the first damaged one.
+
+    Raises:
+        ValueError: that is the first of all.
+        OSError: they cannot be read now.
+    """
+    piece = read_piece(segment, physical_offset, log_end, most_bytes)
+    return _good_piece(piece, physical_offset, segment)
+
+
+def _record_start(segment: Segment, physical_offset: int, log_end: int) -> int:
+    """Find the record that has a byte by the sizes of those before, from the segment's start on.
+
+    Raises:
+        ValueError: one of them is none.
+        OSError: they cannot be read now.
+    """
+    at = segment.start
+    while True:
+        piece = read_piece(segment, at, log_end, _COPY_BYTES)
+        if piece.end <= physical_offset:
+            at = piece.end
+            continue
+        if filler_end(piece.records, at, segment.end) is not None:
+            return at
+        begin = at
+        while True:
+            size, _ = _MAGIC.unpack_from(piece.records, at - begin)
+            if at + size > physical_offset:
+                return at
+            at += size
+
+
+def _good_piece(piece: LogPiece, physical_offset: int, segment: Segment) -> LogPiece:
+    """Return the good records before the first damaged one.
+
+    Raises:
+        ValueError: there is none.
+    """
+    records = piece.records
+    if filler_end(records, physical_offset, segment.end) is not None:
+        return piece
+    view = memoryview(records)
+    at = blocks_from = 0
+    while at < len(records):
+        if compiled.scan_records is not None and at >= blocks_from:
+            size, count, *_ = compiled.scan_records(records, at, physical_offset + at, True, 0)
+            blocks_from = at + size
+            if count:
+                at = blocks_from
+                continue
+        try:
+            parts = read_record(view, at, physical_offset + at, check_crc=True)
+        except ValueError as error:
+            if not at:
+                text = f"the record at {physical_offset} in {segment.path} is damaged: {error}"
+                raise ValueError(text) from error
+            return LogPiece(records[:at], physical_offset + at)
+        at += parts.header.size_bytes
+    return piece
+
+
+def _begins_record(data: bytes) -> bool:
+    return len(data) >= FIXED_BYTES and _MAGIC.unpack_from(data)[1] in (MAGIC_V1, MAGIC_V2)
+
+
+def _has_record(data: bytes, physical_offset: int) -> bool:
+    """Tell whether a record begins in bytes of the log, with all of its head."""
+    found = data.find(_MAGIC_PREFIX, _MAGIC_AT)
+    while 0 <= found <= len(data) - _HEAD.size + _MAGIC_AT:
+        at = found - _MAGIC_AT
+        size, magic, own_offset = _HEAD.unpack_from(data, at)
+        is_here = own_offset == physical_offset + at and size >= FIXED_BYTES
+        if is_here and magic in (MAGIC_V1, MAGIC_V2):
+            return True
+        found = data.find(_MAGIC_PREFIX, found + 1)
+    return False
 
 
 def _whole_records(data: bytes) -> int:
@@ -268,7 +449,7 @@ def _whole_records(data: bytes) -> int:
     return at
 
 
-def _filler_end(data: bytes, physical_offset: int, segment_end: int) -> int | None:
+def filler_end(data: bytes, physical_offset: int, segment_end: int) -> int | None:
     """Return where the filler ends whose head this is, None if it is none."""
     if len(data) != FILLER_BYTES:
         return None

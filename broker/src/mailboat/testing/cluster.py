@@ -18,6 +18,7 @@ from mailboat.broker.controller import BrokerController
 from mailboat.config import load_settings
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.node import Node
+from mailboat.testing.kept_ports import KeptPorts
 
 SMALL_STORE: Final[Mapping[str, str]] = {
     "mappedFileSizeCommitLog": str(4 * 1024 * 1024),
@@ -59,6 +60,7 @@ class Cluster:
         self._broker_count = brokers
         self._name_servers: list[Node] = []
         self._brokers: dict[int, Node] = {}
+        self._kept_ports = KeptPorts()
         self._ports: dict[int, int] = {}
 
     async def __aenter__(self) -> Self:
@@ -104,23 +106,25 @@ class Cluster:
         """Return `host:port` of a broker's HTTP, once it answers."""
         node = self._brokers[index]
         await node.wait_http()
-        return node.addresses()["http"]
+        addresses = node.addresses()
+        return addresses.get("http") or addresses["https"]
 
     async def start_broker(self, index: int) -> BrokerController:
         """Start a broker, on the port that it had before if it ran before."""
         name = f"broker-{chr(ord('a') + index)}"
+        if index not in self._ports:
+            self._ports[index] = self._kept_ports.take()
         overrides = {
             **_LOCAL,
             "namesrvAddr": self.namesrv_addresses,
             "brokerName": name,
             "storePathRootDir": str(self._root / name),
-            "listenPort": str(self._ports.get(index, 0)),
+            "listenPort": str(self._ports[index]),
             **self._options,
         }
         node = Node(load_settings("broker", overrides=overrides))
         await node.start()
         self._brokers[index] = node
-        self._ports[index] = self.broker(index).port
         return self.broker(index)
 
     async def stop_broker(self, index: int = 0) -> None:
@@ -132,5 +136,6 @@ class Cluster:
             for index in list(self._brokers):
                 await self.stop_broker(index)
         finally:
+            self._kept_ports.close()
             for node in self._name_servers:
                 await node.shutdown()

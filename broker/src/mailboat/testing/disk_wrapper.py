@@ -12,9 +12,9 @@ class DiskWrapper:
         """Wrap `disk`."""
         self.disk = disk
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, is_private: bool = False) -> int:
         """Pass on."""
-        return self.disk.open(path, create=create)
+        return self.disk.open(path, create=create, is_private=is_private)
 
     def close(self, fd: int) -> None:
         """Pass on."""

@@ -61,10 +61,10 @@ class FaultyDisk(DiskWrapper):
         """Let every call succeed from now on."""
         self.fault = None
 
-    def open(self, path: str, *, create: bool = False) -> int:
+    def open(self, path: str, *, create: bool = False, is_private: bool = False) -> int:
         """Open, or fail."""
         self._meet("create" if create else "open", path)
-        return self.disk.open(path, create=create)
+        return self.disk.open(path, create=create, is_private=is_private)
 
     def pwrite(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
         """Write, or fail, or take half; an EIO comes after half was taken."""

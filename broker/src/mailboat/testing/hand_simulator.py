@@ -2,16 +2,16 @@
 
 There is no store of the lease: what a leader writes is so at once, and whoever talks to another
 replica hears whom that one believes to lead. The person promotes replicas at random times, while
-another one leads, or two at once. Volumes and power are lost; of volumes no more than one fewer
-than have each message.
+another one leads, or two at once, and has leaders hand over. Volumes and power are lost; of volumes
+no more than one fewer than have each message.
 
 What `mailboat.testing.replica_simulator` checks holds here too, but for authority, which a person
 answers for. In place of the recorded set, as many replicas as the group asks for have what was
 acknowledged, without those that lost a volume or power.
 """
 
-from mailboat.replication import actions
-from mailboat.replication.events import LeaseRead, LeaseWritten, Outcome, Promote
+from mailboat.replication import actions, frames
+from mailboat.replication.events import HandOver, LeaseRead, LeaseWritten, Outcome, Promote
 from mailboat.replication.hand_election import HandElection
 from mailboat.replication.lease import Lease
 from mailboat.replication.replica import Replica
@@ -32,10 +32,11 @@ class HandGroup(Group):
         # What a replica has been told of who leads, in this run of its process.
         self._believed: dict[Replica, Lease] = {}
         self._lost_volumes = 0
-        self.promotions = 0
+        self.promotions = self.handovers = 0
         super().__init__(seed, size=size, min_in_sync=min_in_sync, is_sync_flush=is_sync_flush)
         self._at(0.5, self._open_links)
         self._at(3.0, self._promote_somebody)
+        self._at(5.0, self._hand_over_to_somebody)
 
     # -- who leads --------------------------------------------------------------------------------
 
@@ -115,6 +116,21 @@ class HandGroup(Group):
         for machine in self.random.sample(self._machines, self.random.choice((1, 1, 1, 2))):
             self._promote(machine, accepts_loss=False)
 
+    def _hand_over_to_somebody(self) -> None:
+        self._at(self.random.uniform(2.0, 8.0), self._hand_over_to_somebody)
+        if self.has_faults:
+            self.hand_over(self.random.choice(self._machines).ordinal)
+
+    def leading(self) -> list[int]:
+        """Return who leads, as it believes itself."""
+        return [m.ordinal for m in self._machines if m.process is not None and m.process.leading]
+
+    def hand_over(self, ordinal: int) -> None:
+        """Have whoever leads let another replica lead."""
+        for machine in self._machines:
+            if machine.process is not None and machine.process.leading is not None:
+                self._tell(machine, HandOver(ordinal))
+
     def promote(self, ordinal: int) -> None:
         """Want a replica to lead."""
         self._promote(self._machines[ordinal], accepts_loss=False)
@@ -133,7 +149,11 @@ class HandGroup(Group):
 
     def _promote(self, machine: Machine, *, accepts_loss: bool) -> None:
         self.promotions += 1
-        self._tell(machine, Promote(accepts_loss=accepts_loss))
+        # What links there seem to be is not what there is.
+        seem = self.random.choice(
+            (None, frozenset(), frozenset({self.random.randrange(self._size)}))
+        )
+        self._tell(machine, Promote(accepts_loss=accepts_loss, reachable=seem))
 
         def look() -> None:
             process = machine.process
@@ -200,10 +220,13 @@ class HandGroup(Group):
         return max((e.epoch for e in machine.durable.epochs if e.start <= end), default=0), end
 
     def _nobody_may_lead(self) -> bool:
-        """Tell whether too many have lost power for anybody to know what was confirmed."""
+        """Tell whether nobody can know what was confirmed.
+
+        Too many have lost power; or volumes were lost before all replicas had followed once.
+        """
         keep = sum(m.durable.is_whole and not self._is_suspect(m) for m in self._machines)
-        is_any_suspect = any(self._is_suspect(m) for m in self._machines)
-        return is_any_suspect and keep <= self._size - self._min_in_sync
+        is_any_new = any(self._is_suspect(m) or not m.durable.epochs for m in self._machines)
+        return is_any_new and keep <= self._size - self._min_in_sync
 
     def _may_wait_for_person(self) -> bool:
         return False
@@ -229,4 +252,6 @@ class HandGroup(Group):
     def _perform(self, machine: Machine, process: Replica, action: actions.Action) -> None:
         if isinstance(action, actions.Persist) and action.state.seen < machine.durable.seen:
             raise InvariantError(f"I9: replica {machine.ordinal} forgets a promise")
+        if isinstance(action, actions.Send) and isinstance(action.frame, frames.TakeOver):
+            self.handovers += 1
         super()._perform(machine, process, action)

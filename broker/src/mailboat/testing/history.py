@@ -9,10 +9,16 @@ that can be read. The promises:
     unknown             there once or not at all
     seen by a consumer  there for good, except under ASYNC_FLUSH after a power cut
     offsets             without gaps or repeats; never given to a second message
-    order               within a queue that of sending
+    order               within a queue that of sending, for what went over one connection; in the
+                        log nothing lies before what was acknowledged before it was sent
     power cut, ASYNC    only the newest of the log are lost, none that a finished flush covered
+
+Replicas are the same store in several places: what is read anywhere belongs to one history. Only
+of a group that acknowledges what one replica has (ASYNC_MASTER) the newest may be lost, from
+`may_lose_from` on.
 """
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -50,6 +56,11 @@ class Sent:
     queue_offset: int = -1
     physical_offset: int = -1
     is_seen: bool = False
+    session: int = 0
+    """The connection on which it was sent."""
+
+    settled_at: int = -1
+    """How many messages had been sent when it was known to be stored."""
 
     def __str__(self) -> str:
         """Name the message in a violation."""
@@ -88,17 +99,19 @@ class History:
 
     `durable_below`: everything below this physical offset was covered by a flush that finished.
     `expired_below`: everything below this one may have been deleted by retention.
+    `may_lose_from`: messages from this number on may be lost, acknowledged and seen ones too.
     """
 
     sent: list[Sent] = field(default_factory=list)
     durable_below: int = 0
     expired_below: int = 0
+    may_lose_from: int = sys.maxsize
     _by_body: dict[bytes, Sent] = field(default_factory=dict)
     _by_place: dict[tuple[QueueKey, int], Sent] = field(default_factory=dict)
 
-    def send(self, topic: str, queue_id: int, body: bytes) -> Sent:
+    def send(self, topic: str, queue_id: int, body: bytes, session: int = 0) -> Sent:
         """Note a message about to be sent; its body must be like no other."""
-        message = Sent(len(self.sent), (topic, queue_id), body)
+        message = Sent(len(self.sent), (topic, queue_id), body, session=session)
         assert body not in self._by_body
         self.sent.append(message)
         self._by_body[body] = message
@@ -112,6 +125,8 @@ class History:
         """
         self._place(message, queue_offset, physical_offset)
         message.outcome = Outcome.ACKNOWLEDGED
+        if message.settled_at < 0:
+            message.settled_at = len(self.sent)
 
     def refuse(self, message: Sent) -> None:
         """Note an answer that says nothing was stored."""
@@ -137,6 +152,7 @@ class History:
         present: dict[Sent, Found] = {}
         for key, view in queues.items():
             self._check_queue(key, view, present)
+        self._check_log_order(present)
         self._check_missing(present, queues, crash)
 
     def adopt(self, queues: Mapping[QueueKey, QueueView], crash: Crash) -> None:
@@ -164,7 +180,10 @@ class History:
     def _place(self, message: Sent, queue_offset: int, physical_offset: int) -> None:
         holder = self._by_place.setdefault((message.key, queue_offset), message)
         if holder is not message:
-            _fail("offset given twice", f"{message} was stored where {holder} is")
+            if max(message.number, holder.number) < self.may_lose_from:
+                _fail("offset given twice", f"{message} was stored where {holder} is")
+            if holder.number >= self.may_lose_from:
+                self._by_place[message.key, queue_offset] = message
         if (message.queue_offset, message.physical_offset) not in (
             (-1, -1),
             (queue_offset, physical_offset),
@@ -188,17 +207,30 @@ class History:
         offsets = [found.queue_offset for found in view.messages]
         if offsets != list(range(view.min_offset, view.max_offset)):
             _fail("gap", f"{key} from {view.min_offset} to {view.max_offset} serves {offsets}")
-        last = -1
+        last: dict[int, int] = {}
         for found in view.messages:
             message = self._identify(key, found)
             if message in present:
                 _fail("stored twice", f"{message} again as {found.queue_offset}")
             if (message.queue_offset, message.physical_offset) not in ((-1, -1), found[:2]):
                 _fail("moved", f"{message} was found at {found[:2]}")
-            if message.number <= last:
-                _fail("order", f"{message} comes after message {last}")
-            last = message.number
+            before = last.get(message.session, -1)
+            if message.number <= before:
+                _fail("order", f"{message} comes after message {before}")
+            last[message.session] = message.number
             present[message] = found
+
+    def _check_log_order(self, present: dict[Sent, Found]) -> None:
+        """Check that nothing lies before what was known to be stored before it was sent.
+
+        So no leader acknowledges anything once a later one has.
+        """
+        newest: Sent | None = None
+        for message, _ in sorted(present.items(), key=lambda item: item[1].physical_offset):
+            if newest is not None and 0 <= message.settled_at <= newest.number:
+                _fail("order", f"{message} was stored before {newest} was sent, and is behind it")
+            if newest is None or message.number > newest.number:
+                newest = message
 
     def _check_missing(
         self,
@@ -216,6 +248,8 @@ class History:
                 view = queues.get(message.key)
                 if view is None or view.max_offset <= message.queue_offset:
                     _fail("offsets start again", f"{message} has expired, {view} follows")
+                continue
+            if message.number >= self.may_lose_from:
                 continue
             if crash is not Crash.POWER_CUT_ASYNC_FLUSH:
                 word = "acknowledged" if message.outcome is Outcome.ACKNOWLEDGED else "seen"

@@ -12,6 +12,7 @@ import dataclasses
 import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
@@ -24,10 +25,14 @@ from mailboat.replication.events import (
     HolderDied,
     LeaseRead,
     LeaseWritten,
+    Leave,
+    LinkClosed,
+    Linked,
     LogAppended,
     LogFlushed,
     Outcome,
     Received,
+    Release,
     Ticked,
 )
 from mailboat.replication.lease import Holder, Lease, Member
@@ -80,6 +85,9 @@ class Machine:
     """How much of the log is known to be what was confirmed."""
 
     kernel_boot: int = 1
+    place: int = 1
+    """Where its processes run: each fourth one runs elsewhere, as a pod that was made anew."""
+
     process: Replica | None = None
     streams: dict[int, _Streaming] = field(default_factory=dict)
 
@@ -97,6 +105,8 @@ class Group:
     ) -> None:
         """Make a group whose members are all in sync and have nothing."""
         self.random = Random(seed)
+        # Its own: what else happens in a life does not depend on it.
+        self._link_random = Random(seed)
         self.now_s = 100.0
         self.is_sync_flush = is_sync_flush
         self.has_faults = True
@@ -114,6 +124,8 @@ class Group:
         self._set_back_volumes: set[int] = set()
         self._clogged: set[tuple[int, int]] = set()
         self._is_lease_away: set[int] = set()
+        # Until when a replica has no right to write the lease.
+        self._refused_until_s: dict[int, float] = {}
         self._arrivals_s: dict[tuple[int, int], float] = {}
         members = frozenset(machine.member for machine in self._machines)
         self.lease = Lease(1, None, 0, members, min_in_sync)
@@ -128,6 +140,7 @@ class Group:
             self._start(machine)
         self._at(0.05, self._send_a_message)
         self._at(1.0, self._fail)
+        self._at(2.0, self._close_a_link)
 
     @property
     def leaders(self) -> int:
@@ -199,6 +212,7 @@ class Group:
         self._blocked.clear()
         self._clogged.clear()
         self._is_lease_away.clear()
+        self._refused_until_s.clear()
 
     def _run_until(self, end_s: float) -> None:
         while self._queue and self._queue[0][0] <= end_s:
@@ -232,9 +246,11 @@ class Group:
         self._at(self.random.random() * _TICK_S, tick)
 
     def _settings(self, machine: Machine) -> Settings:
+        number = next(self._count)
+        machine.place += number % 4 == 0
         return Settings(
             machine.ordinal,
-            f"b{next(self._count)}",
+            f"p{machine.place}/b{number}",
             f"k{machine.kernel_boot}",
             is_sync_flush=self.is_sync_flush,
         )
@@ -285,11 +301,39 @@ class Group:
         for pair in [pair for pair in self._arrivals_s if machine.ordinal in pair]:
             del self._arrivals_s[pair]
 
+        self._tell_others(machine, LinkClosed(machine.member))
+
         def start() -> None:
             if machine.process is None:
                 self._start(machine)
+                self._tell_others(machine, Linked(machine.member))
 
         self._at(self.random.uniform(0.3, longest_s), start)
+
+    def _tell_others(self, machine: Machine, event: Linked | LinkClosed) -> None:
+        """Let most of the others see that the links to a machine have ended, or are there again."""
+        for other in self._machines:
+            if other is not machine and self._link_random.random() < 0.8:
+                delay_s = self._link_random.uniform(0.001, 0.3)
+                self._at(delay_s, partial(self._tell, other, event))
+
+    def _close_a_link(self) -> None:
+        """End the link between two machines, and have it made again."""
+        self._at(self._link_random.uniform(1.0, 8.0), self._close_a_link)
+        if not self.has_faults:
+            return
+        one, other = self._link_random.sample(self._machines, 2)
+        pairs = {(one.ordinal, other.ordinal), (other.ordinal, one.ordinal)} - self._blocked
+        self._blocked |= pairs
+        self._tell(one, LinkClosed(other.member))
+        self._tell(other, LinkClosed(one.member))
+
+        def make_again() -> None:
+            self._blocked -= pairs
+            self._tell(one, Linked(other.member))
+            self._tell(other, Linked(one.member))
+
+        self._at(self._link_random.uniform(0.05, 2.0), make_again)
 
     def _cut_power(self, machine: Machine) -> None:
         """Lose some of what was not flushed, for good."""
@@ -314,6 +358,9 @@ class Group:
         match action:
             case actions.Persist(state):
                 machine.durable = state
+            case actions.Note(state):
+                note = partial(self._note, machine, machine.durable, state)
+                self._at(self.random.uniform(0.0, 0.05), note)
             case actions.CutLog(end):
                 self._cut_log(machine, end)
                 self._check_copies()
@@ -370,6 +417,11 @@ class Group:
         if chance < 0.03:
             self._at(self.random.uniform(0.01, self.random.choice((1.0, 4.0, 20.0))), arrive)
 
+    def _note(self, machine: Machine, before: Durable, state: Durable) -> None:
+        """Make a state durable if nothing else is since; it is lost with the process."""
+        if machine.process is not None and machine.durable is before:
+            machine.durable = state
+
     def _pump(self, machine: Machine) -> None:
         process = machine.process
         if process is None or process.leading is None:
@@ -382,7 +434,8 @@ class Group:
             while stream.at < len(machine.log):
                 records = tuple(machine.log[stream.at : stream.at + _CHUNK])
                 end = stream.at + len(records)
-                data = frames.Data(stream.session, stream.epoch, stream.at, end, records)
+                confirmed = process.confirmed
+                data = frames.Data(stream.session, stream.epoch, stream.at, end, confirmed, records)
                 stream.at = end
                 self._send(machine, ordinal, data)
 
@@ -428,6 +481,12 @@ class Group:
             if chance >= 0.05:
                 self._at(0.005, lambda: answer(outcome, written))
 
+        if not is_away and self.now_s < self._refused_until_s.get(machine.ordinal, 0.0):
+            self._at(0.005, lambda: answer(Outcome.REFUSED, None))
+            return
+        if chance < 0.02:
+            # Its pod was deleted, or an API server has just begun; what was sent before may count.
+            self._refused_until_s[machine.ordinal] = self.now_s + 4.0
         if not is_away:
             # A write without an answer may be applied long after it was given up.
             self._at(self.random.uniform(0.0, 5.0) if chance < 0.05 else 0.005, apply)
@@ -456,7 +515,12 @@ class Group:
         pair = machine.ordinal, other.ordinal
         match self.random.randrange(12):
             case 0:
-                self._kill(machine)
+                # In order, or not.
+                if machine.process is not None and self.random.random() < 0.3:
+                    self._tell(machine, Leave())
+                    self._at(0.1, lambda: self._kill(machine))
+                else:
+                    self._kill(machine)
             case 1:
                 self._cut_power(machine)
             case 2:
@@ -481,7 +545,8 @@ class Group:
     def _fail_otherwise(self, number: int, machine: Machine, other: Machine) -> None:
         match number:
             case 7:
-                self._tell(machine, HandOver(other.ordinal))
+                release = Release(leaves=self.now_s % 2 < 1)
+                self._tell(machine, release if machine is other else HandOver(other.ordinal))
             case 8:
                 # Whether it is true or not.
                 self._tell(machine, HolderDied())
@@ -586,7 +651,7 @@ class Group:
     def _check_lease(self, lease: Lease) -> None:
         if len(lease.in_sync) < lease.min_in_sync or lease.epoch < self.lease.epoch:
             raise InvariantError(f"I9: {lease}")
-        if lease.holder is None or lease.holder.member not in lease.in_sync:
+        if lease.holder is not None and lease.holder.member not in lease.in_sync:
             raise InvariantError(f"I10: the holder is not in {lease}")
 
     def _check_copies(self) -> None:

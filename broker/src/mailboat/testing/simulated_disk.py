@@ -112,8 +112,11 @@ class SimulatedDisk:
 
     # `mailboat.disk.Disk`.
 
-    def open(self, path: str, *, create: bool = False) -> int:
-        """Open for reading and writing; with `create` the file must not exist yet."""
+    def open(self, path: str, *, create: bool = False, is_private: bool = False) -> int:
+        """Open for reading and writing; with `create` the file must not exist yet.
+
+        There is one user here: what is private is as all else.
+        """
         self._check_power()
         directory, name = self._parent(path), _name(path)
         node = directory.live.get(name)

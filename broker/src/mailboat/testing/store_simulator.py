@@ -31,7 +31,11 @@ _DiskWrap = Callable[[Disk], Disk]
 
 
 def small_config(flush_disk_type: str, **changes: Any) -> MessageStoreConfig:
-    """Return settings with files so small that everything rolls all the time."""
+    """Return settings with files so small that everything rolls all the time.
+
+    Messages are taken however full the disk is: that of a test machine may be, which is nothing a
+    test of something else is about.
+    """
     values: dict[str, Any] = {
         "store_path_root_dir": "/store",
         "flush_disk_type": flush_disk_type,
@@ -41,6 +45,7 @@ def small_config(flush_disk_type: str, **changes: Any) -> MessageStoreConfig:
         "max_index_num": 40,
         "max_message_size": 4096,
         "file_reserved_time": 1,
+        "disk_space_warning_level_ratio": 100,
         "delete_when": ";".join(f"{hour:02}" for hour in range(24)),
     }
     return MessageStoreConfig(**(values | changes))

@@ -24,6 +24,7 @@ from mailboat.errors import ConfigError
 from mailboat.model.stored_numbers import MAX_QUEUE_NUMS
 from mailboat.model.topic import TopicConfig
 from mailboat.remoting.turns import in_turns
+from mailboat.security.tls import ServerTls
 from mailboat.web.api import serving_broker, topic_steps
 from mailboat.web.context import WebContext
 from mailboat.web.replies import read_json, reply
@@ -42,6 +43,15 @@ class NameServerBody(msgspec.Struct):
     """Address of another broker that has this one's name there."""
 
 
+class TlsBody(msgspec.Struct):
+    """The certificate that is shown by TLS."""
+
+    valid_from_timestamp_ms: int
+    valid_until_timestamp_ms: int
+    problem: str
+    """Why the files are not used as they are now, empty while they are."""
+
+
 class BrokerStateBody(msgspec.Struct):
     """One broker process."""
 
@@ -53,6 +63,8 @@ class BrokerStateBody(msgspec.Struct):
     uptime_seconds: float
     start_timestamp_ms: int
     name_servers: list[NameServerBody]
+    tls: TlsBody | None
+    """None where no port speaks TLS."""
 
 
 class ConfigBody(msgspec.Struct):
@@ -120,6 +132,7 @@ class OperatorApi:
             uptime_seconds=round(self._context.uptime_s, 3),
             start_timestamp_ms=broker.stats.boot_timestamp_ms,
             name_servers=[NameServerBody(*state) for state in broker.registration.states()],
+            tls=None if broker.tls is None else _tls_body(broker.tls),
         )
         return reply(body)
 
@@ -172,3 +185,10 @@ class OperatorApi:
         group, topic = request.match_info["group"], request.match_info["topic"]
         deleted = await administration.delete_offsets(broker, group, topic)
         return reply(OffsetsDeletedBody(group, topic, deleted))
+
+
+def _tls_body(tls: ServerTls) -> TlsBody:
+    validity = tls.validity
+    assert validity is not None
+    from_ms, until_ms = round(validity.not_before_s * 1000), round(validity.not_after_s * 1000)
+    return TlsBody(from_ms, until_ms, tls.problem)

@@ -85,7 +85,7 @@ class DeclarationsApi:
     async def declare(self, request: web.Request) -> web.Response:
         """Make what is not there, all of it or nothing if one of them is not legal."""
         broker = serving_broker(self._context)
-        body = await read_json(request, _decoder)
+        body = await read_declarations(request)
         if len(body.topics) + len(body.groups) > PAGE_MAX:
             raise web.HTTPBadRequest(text=f"more than {PAGE_MAX} topics and groups in one request")
         topics = [item for item in body.topics if broker.topics.select(item.topic_name) is None]
@@ -95,3 +95,12 @@ class DeclarationsApi:
         if groups:
             await administration.update_groups(broker, groups)
         return reply(DeclaredBody(len(topics), len(groups)))
+
+
+async def read_declarations(request: web.Request) -> DeclarationsBody:
+    """Read what a request declares.
+
+    Raises:
+        HTTPBadRequest: the body is nothing of the kind.
+    """
+    return await read_json(request, _decoder)

@@ -23,9 +23,11 @@ from mailboat.broker.controller import BrokerController
 from mailboat.broker.stats import FlowCounter
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.remoting.turns import SERVER, asker, in_turns
+from mailboat.security.tls import ServerTls
 from mailboat.web.context import WebContext
 from mailboat.web.delay_metrics import delay_metrics
 from mailboat.web.lag import Steps, largest_lags
+from mailboat.web.quota_metrics import quota_metrics
 from mailboat.web.replica_metrics import replica_metrics
 from mailboat.web.store_metrics import store_metrics
 from mailboat.web.transaction_metrics import transaction_metrics
@@ -146,6 +148,8 @@ class ProcessMetrics(Collector):
             {"implementation": core.FOUND.implementation, "version": __version__},
         )
         yield _gauge("mailboat_serving", "1 while clients are served.", context.phase == "serving")
+        if context.tls is not None:
+            yield from _tls_metrics(context.tls)
         if context.namesrv is not None:
             yield from _namesrv_metrics(context.namesrv)
         broker = context.broker
@@ -157,6 +161,7 @@ class ProcessMetrics(Collector):
             yield from store_metrics(broker, context.settings)
             yield from delay_metrics(broker.schedule, broker.retry)
             yield from transaction_metrics(broker.transactions)
+            yield from quota_metrics(broker)
             if broker.replicas is not None and broker.replicas.is_begun:
                 yield from replica_metrics(broker.replicas.report())
             yield self._lags.metric()
@@ -247,6 +252,25 @@ class _Series:
         if flow is not None:
             self.messages = self._messages_before + flow.messages
             self.size_bytes = self._size_before + flow.size_bytes
+
+
+def _tls_metrics(tls: ServerTls) -> Iterator[Metric]:
+    if tls.validity is not None:
+        yield _gauge(
+            "mailboat_tls_certificate_expiry_timestamp_seconds",
+            "When the certificate that is shown ends, in seconds since 1970.",
+            tls.validity.not_after_s,
+        )
+        yield _gauge(
+            "mailboat_tls_certificate_start_timestamp_seconds",
+            "When the certificate that is shown began, in seconds since 1970.",
+            tls.validity.not_before_s,
+        )
+    yield _gauge(
+        "mailboat_tls_files_refused",
+        "1 while the files of TLS cannot be used as they are, and those of before are.",
+        bool(tls.problem),
+    )
 
 
 def _namesrv_metrics(namesrv: NamesrvController) -> Iterator[Metric]:

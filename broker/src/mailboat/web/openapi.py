@@ -17,6 +17,7 @@ from mailboat.web import (
     replication,
     replies,
     retention,
+    users,
 )
 
 _JSON: Final = "application/json"
@@ -91,6 +92,12 @@ _OPERATIONS: Final = [
         api.TopicsBody,
         {400: "The page is not one.", **_NOT_STARTED},
         _PAGE,
+    ),
+    _Operation(
+        "/api/v1/users/{user}",
+        "Which state of a user counts, without secrets and rules.",
+        users.UserBody,
+        {404: "There is no such user."},
     ),
     _Operation(
         "/api/v1/topics/{topic}",
@@ -190,6 +197,30 @@ _OPERATIONS: Final = [
             **_NOT_STARTED,
         },
         body=replication.HandoverBody,
+        method="post",
+    ),
+    _Operation(
+        "/api/v1/replica/copy",
+        "Let this slave keep its log aside and get all of it anew; answered once it begins.",
+        replication.ReplicaBody,
+        {
+            404: "The broker has no replicas.",
+            409: "It takes no copy; the body says why.",
+            **_NOT_STARTED,
+        },
+        body=replication.CopyBody,
+        method="post",
+    ),
+    _Operation(
+        "/api/v1/replica/import",
+        "Take over what a stopped broker has and this slave has not; durable when answered.",
+        replication.ImportedBody,
+        {
+            404: "The broker has no replicas.",
+            409: "Nothing, or not all, was taken over; the body says why.",
+            **_NOT_STARTED,
+        },
+        body=replication.ImportBody,
         method="post",
     ),
     _Operation(

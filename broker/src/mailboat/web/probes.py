@@ -13,7 +13,7 @@ import msgspec
 from aiohttp import web
 
 from mailboat.broker.replicas.report import ReplicaReport
-from mailboat.web.context import WebContext
+from mailboat.web.context import WebContext, is_stranger
 from mailboat.web.replies import reply
 
 
@@ -61,27 +61,29 @@ class Probes:
         """Say whether the process can go on; that it answers shows that its loop runs."""
         failure = self._failure()
         if failure is not None:
-            return reply(ProbeBody("failed", failure), status=503)
+            return reply(ProbeBody("failed", _told(failure)), status=503)
         return reply(ProbeBody("alive"))
 
     async def readyz(self, _: web.Request) -> web.Response:
         """Say whether clients are served."""
         reason = self._unready()
         if reason is not None:
-            return reply(ProbeBody("unready", reason), status=503)
+            return reply(ProbeBody("unready", _told(reason)), status=503)
         return reply(ProbeBody("ready"))
 
     async def startupz(self, _: web.Request) -> web.Response:
         """Say how far the start is."""
         context, broker = self._context, self._context.broker
         started = context.phase != "starting"
+        if is_stranger.get():
+            return reply(ProbeBody(_start_status(started)), status=200 if started else 503)
         recovery = None
         if broker is not None and broker.store.is_open:
             report = broker.store.recovery
             damaged = sum(item.size_bytes for item in report.damaged)
             recovery = RecoveryBody(report.records, report.torn_bytes, damaged)
         body = StartupBody(
-            status="started" if started else "starting",
+            status=_start_status(started),
             phase=broker.phase if broker is not None and not started else context.phase,
             uptime_seconds=round(context.uptime_s, 3),
             recovery=recovery,
@@ -116,8 +118,17 @@ class Probes:
         )
 
 
+def _told(reason: str) -> str | None:
+    """Return a reason for whoever may know it: it may name addresses and files."""
+    return None if is_stranger.get() else reason
+
+
+def _start_status(started: bool) -> str:
+    return "started" if started else "starting"
+
+
 def _unready_replica(report: ReplicaReport) -> str | None:
     """Say why a replica is of no use; a slave that follows is, and a master that takes nothing."""
     if report.role != "joining":
         return None
-    return report.alarm or "this replica neither leads nor follows a master"
+    return report.alarm or report.write_trouble or "this replica neither leads nor follows a master"

@@ -1,9 +1,11 @@
 """Batch produce over HTTP: one request is one RocketMQ batch, stored as a whole or not at all.
 
-The batch goes to the broker's own port over the loopback, as that of any producer would: the same
-checks, the same flush, the same answers. What a client can get wrong is refused before.
+The batch takes the way of any producer's behind the broker's port: the same checks, the same flush,
+the same answers, and the caller's address in the records. What a client can get wrong is refused
+before.
 """
 
+import asyncio
 import ipaddress
 import random
 from typing import Annotated, Final
@@ -14,15 +16,19 @@ from aiohttp import web
 from mailboat.broker.controller import BrokerController
 from mailboat.client.outgoing import prepare_batch
 from mailboat.client.send_result import SendResult, read_send_result
-from mailboat.errors import IllegalMessageError
+from mailboat.errors import IllegalMessageError, RequestTimeoutError
+from mailboat.model.hosts import encode_host
 from mailboat.model.message import Message
 from mailboat.model.message_id import UniqKeyGenerator
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.properties import PropertyName
 from mailboat.model.topic import Perm
-from mailboat.remoting.client import RemotingClient
+from mailboat.protocol.command import RemotingCommand, decode_command
+from mailboat.protocol.frame import FrameDecoder
+from mailboat.protocol.send_header import send_request
 from mailboat.web.api import serving_broker
 from mailboat.web.context import WebContext
+from mailboat.web.permissions import CALLER
 from mailboat.web.replies import read_json, reply
 
 PRODUCER_GROUP: Final = "mailboat-http"
@@ -74,21 +80,28 @@ def add_routes(app: web.Application, context: WebContext) -> None:
     """Serve batch produce."""
     handler = ProduceHandler(context)
     app.router.add_post("/api/v1/topics/{topic}/messages", handler.produce)
-    app.on_cleanup.append(handler.close)
+
+
+class _Caller:
+    """Who sends the batch, as the broker sees it: a `mailboat.broker.dispatcher.Asker`."""
+
+    def __init__(self, peer_host: bytes) -> None:
+        self.peer_host = peer_host
+        self.answer: asyncio.Future[RemotingCommand] = asyncio.get_running_loop().create_future()
+
+    def write(self, data: bytes) -> None:
+        if not self.answer.done():  # else it was waited for long enough
+            [frame] = FrameDecoder().feed(data)
+            self.answer.set_result(decode_command(frame))
 
 
 class ProduceHandler:
-    """The handler and its connection to the broker's port."""
+    """The handler."""
 
     def __init__(self, context: WebContext) -> None:
-        """Send to the broker of one process; connects with the first request."""
+        """Give messages to the broker of one process."""
         self._context = context
-        self._client = RemotingClient(name="http-produce")
         self._unique_keys = UniqKeyGenerator(ipaddress.IPv4Address("127.0.0.1").packed)
-
-    async def close(self, _: web.Application) -> None:
-        """Close the connection."""
-        await self._client.close()
 
     async def produce(self, request: web.Request) -> web.Response:
         """Store the messages of a request."""
@@ -100,11 +113,32 @@ class ProduceHandler:
         _check_size(broker, messages)
         name = broker.settings.broker.broker_name
         queue = MessageQueue(topic, name, _queue_id(broker, topic, body.queue_id))
+        command = outgoing.to_command(queue)
+        user = request.get(CALLER)
+        if broker.quotas is not None and user is not None:
+            size_bytes = sum(len(message.body) for message in messages)
+            broker.quotas.publish_by_http(user, topic, len(messages), size_bytes)
+        caller = _Caller(_peer_host(request))
         timeout_s = broker.settings.store.sync_flush_timeout / 1000 + _TIMEOUT_MARGIN_S
-        answer = await self._client.request(
-            _loopback_address(broker), outgoing.to_command(queue), timeout_s
-        )
+        try:
+            async with asyncio.timeout(timeout_s):
+                await broker.take_send(caller, send_request(command), command.body)
+                answer = await caller.answer
+        except TimeoutError as error:
+            raise RequestTimeoutError(f"no answer within {timeout_s:g} s") from error
         return reply(_produced(read_send_result(answer, queue, outgoing.message_id)))
+
+
+def _peer_host(request: web.Request) -> bytes:
+    """Return the caller's address as records hold it.
+
+    Raises:
+        ConnectionResetError: the caller is gone.
+    """
+    peername = None if request.transport is None else request.transport.get_extra_info("peername")
+    if peername is None:
+        raise ConnectionResetError
+    return encode_host(peername[0], peername[1])
 
 
 def _message(topic: str, index: int, item: MessageBody) -> Message:
@@ -148,17 +182,6 @@ def _queue_id(broker: BrokerController, topic: str, wanted: int | None) -> int:
     if wanted >= count:
         raise IllegalMessageError(f"topic {topic} has the queues 0 to {count - 1}, not {wanted}")
     return wanted
-
-
-def _loopback_address(broker: BrokerController) -> str:
-    """Return the broker's port on an address that this process reaches whatever clients are
-    told."""
-    bound = broker.settings.broker.bind_address
-    if bound in ("0.0.0.0", ""):
-        return f"127.0.0.1:{broker.port}"
-    if ":" in bound:
-        return f"[{'::1' if bound == '::' else bound}]:{broker.port}"
-    return f"{bound}:{broker.port}"
 
 
 def _produced(result: SendResult) -> ProducedBody:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from mailboat.broker.replicas.report import PeerReport, ReplicaReport
 
@@ -29,6 +29,26 @@ def replica_metrics(report: ReplicaReport) -> Iterator[Metric]:
     if report.in_sync is not None:
         yield _gauge("in_sync", "Replicas in the in-sync set, the master too.", len(report.in_sync))
     yield _gauge("needs_person", "1 while nothing goes on without a person.", bool(report.alarm))
+    yield _gauge(
+        "cannot_write",
+        "1 while this replica cannot store what it is sent; its status says why.",
+        bool(report.write_trouble),
+    )
+    yield _gauge(
+        "damaged_ranges",
+        "Ranges of the log known to be damaged and not repaired.",
+        report.damaged_ranges,
+    )
+    yield _gauge(
+        "diverged_bytes",
+        "Of logs that others did not have, kept aside until somebody removes them.",
+        report.diverged_bytes,
+    )
+    yield CounterMetricFamily(
+        "mailboat_replica_repaired_bytes",
+        "Of damaged records that were put back from other replicas.",
+        value=report.repaired_bytes,
+    )
     yield from _peer_metrics(report.peers)
 
 

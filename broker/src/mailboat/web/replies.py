@@ -18,10 +18,13 @@ _STATUS_BY_CODE: Final = {
     ResponseCode.INVALID_PARAMETER: 400,
     ResponseCode.NO_PERMISSION: 403,
     ResponseCode.TOPIC_NOT_EXIST: 404,
+    ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST: 404,
     ResponseCode.SYSTEM_BUSY: 429,
     ResponseCode.FLOW_CONTROL: 429,
     ResponseCode.SERVICE_NOT_AVAILABLE: 503,
 }
+# These headers of an error are about the text that it has without us.
+_OF_THE_BODY: Final = frozenset({"content-type", "content-length"})
 
 logger = logging.getLogger(__name__)
 
@@ -66,8 +69,9 @@ async def answer_errors(
         if exc.status < 400:
             raise
         answer = refuse(exc.status, exc.text or exc.reason)
-        if "Allow" in exc.headers:
-            answer.headers["Allow"] = exc.headers["Allow"]
+        for name, value in exc.headers.items():
+            if name.lower() not in _OF_THE_BODY:
+                answer.headers.add(name, value)
         return answer
     except IllegalMessageError as exc:
         return refuse(400, str(exc))
@@ -81,5 +85,6 @@ async def answer_errors(
         # Nobody reads it any more.
         return refuse(400, "the connection ended before the request did")
     except Exception as exc:
-        logger.exception("request failed: %s %s", request.method, request.path)
+        # As it was sent, without the query: decoded it could hold lines of its own.
+        logger.exception("request failed: %s %s", request.method, request.rel_url.raw_path)
         return refuse(500, f"internal error: {type(exc).__name__}")

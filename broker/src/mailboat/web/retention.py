@@ -131,6 +131,8 @@ class RetentionDocument(msgspec.Struct):
     thresholds: ThresholdsBody
     active: ActiveBody
     refusal: str | None
+    """Why this store has no room for messages; not that another replica leads."""
+
     retention: RetentionRulesBody
     reclaimable: ReclaimableBody
     unread_bytes: int
@@ -210,7 +212,7 @@ def retention_steps(broker: BrokerController) -> Steps[RetentionDocument]:
         active=ActiveBody(
             retention.active.expire, retention.active.force_clean, retention.active.reject_writes
         ),
-        refusal=store.refusal() or log.no_room,
+        refusal=store.own_refusal() or log.no_room,
         retention=_rules(broker),
         reclaimable=ReclaimableBody(reclaimable["expired"], reclaimable["consumed"]),
         unread_bytes=max(log.end - max(reading.position(), log.start), 0),

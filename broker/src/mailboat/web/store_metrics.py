@@ -147,7 +147,9 @@ def _write_metrics(store: MessageStore) -> Iterator[Metric]:
         rejected.add_metric([reason], count)
     yield rejected
     state = GaugeMetricFamily(
-        "store_write_state", "1 for the state in which sends are.", labels=["state"]
+        "store_write_state",
+        "1 for the state in which the store is, whoever leads.",
+        labels=["state"],
     )
     present = _write_state(store)
     for name in _WRITE_STATES:
@@ -158,7 +160,7 @@ def _write_metrics(store: MessageStore) -> Iterator[Metric]:
 def _write_state(store: MessageStore) -> str:
     if store.commit_log.failure is not None:
         return "failed"
-    is_refused = store.refusal() is not None or store.commit_log.no_room is not None
+    is_refused = store.own_refusal() is not None or store.commit_log.no_room is not None
     return "rejecting" if is_refused else "open"
 
 

@@ -23,6 +23,41 @@
 {{- default (include "mailboat.sparkJobName" .) .job.output.claimName -}}
 {{- end -}}
 
+{{/* What a job shows and whom it trusts, in the driver and in executors alike. */}}
+{{- define "mailboat.sparkJobSecretMounts" -}}
+{{- if .job.userSecretName }}
+- name: user
+  mountPath: /etc/mailboat-user
+  readOnly: true
+{{- end }}
+{{- if and .job.tls.enabled .job.tls.caSecretName }}
+- name: ca
+  mountPath: /etc/mailboat-ca
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "mailboat.sparkJobSecretVolumes" -}}
+{{- if .job.userSecretName }}
+- name: user
+  secret:
+    secretName: {{ .job.userSecretName | quote }}
+    defaultMode: 0440
+    items:
+      - key: secretKey
+        path: secretKey
+{{- end }}
+{{- if and .job.tls.enabled .job.tls.caSecretName }}
+- name: ca
+  secret:
+    secretName: {{ .job.tls.caSecretName | quote }}
+    defaultMode: 0440
+    items:
+      - key: ca.crt
+        path: ca.crt
+{{- end }}
+{{- end -}}
+
 {{/* The pod of a job's driver; call with (dict "root" $ "job" $completeJob "restartPolicy" "Always"). */}}
 {{- define "mailboat.sparkJobPod" -}}
 {{- $job := .job }}
@@ -70,6 +105,17 @@ spec:
         - {{ printf "--tags=%v" $job.tags | quote }}
         - {{ printf "--compression=%v" $job.compression | quote }}
         - {{ printf "--partition-by=%v" (join "," $job.partitionBy) | quote }}
+        {{- if $job.userSecretName }}
+        - --access-key=$(ACCESS_KEY)
+        - --secret-key-file=/etc/mailboat-user/secretKey
+        {{- end }}
+        {{- if $job.tls.enabled }}
+        - --tls=true
+        - {{ printf "--tls-check=%v" $job.tls.check | quote }}
+        {{- if $job.tls.caSecretName }}
+        - --tls-trust=/etc/mailboat-ca/ca.crt
+        {{- end }}
+        {{- end }}
         - {{ printf "--stop-timeout=%vs" $job.graceSeconds | quote }}
         {{- if $job.schedule }}
         - --mode=available-now
@@ -97,8 +143,16 @@ spec:
         {{- range $key, $value := $job.sparkConf }}
         - {{ printf "--conf=%v=%v" $key $value | quote }}
         {{- end }}
-      {{- if $kubernetes }}
+      {{- if or $kubernetes $job.userSecretName }}
       env:
+        {{- if $job.userSecretName }}
+        - name: ACCESS_KEY
+          valueFrom:
+            secretKeyRef:
+              name: {{ $job.userSecretName | quote }}
+              key: accessKey
+        {{- end }}
+        {{- if $kubernetes }}
         - name: POD_NAME
           valueFrom:
             fieldRef:
@@ -111,6 +165,7 @@ spec:
           valueFrom:
             fieldRef:
               fieldPath: status.podIP
+        {{- end }}
       {{- end }}
       ports:
         - name: metrics
@@ -152,6 +207,9 @@ spec:
           mountPath: /data
         - name: tmp
           mountPath: /tmp
+        {{- with include "mailboat.sparkJobSecretMounts" . }}
+        {{- . | nindent 8 }}
+        {{- end }}
         {{- if $kubernetes }}
         - name: executor
           mountPath: /etc/mailboat
@@ -163,6 +221,9 @@ spec:
         claimName: {{ include "mailboat.sparkJobClaim" . | quote }}
     - name: tmp
       emptyDir: {}
+    {{- with include "mailboat.sparkJobSecretVolumes" . }}
+    {{- . | nindent 4 }}
+    {{- end }}
     {{- if $kubernetes }}
     - name: executor
       configMap:
@@ -212,12 +273,18 @@ spec:
           mountPath: /data
         - name: tmp
           mountPath: /tmp
+        {{- with include "mailboat.sparkJobSecretMounts" . }}
+        {{- . | nindent 8 }}
+        {{- end }}
   volumes:
     - name: data
       persistentVolumeClaim:
         claimName: {{ include "mailboat.sparkJobClaim" . | quote }}
     - name: tmp
       emptyDir: {}
+    {{- with include "mailboat.sparkJobSecretVolumes" . }}
+    {{- . | nindent 4 }}
+    {{- end }}
   {{- with .job.nodeSelector }}
   nodeSelector:
     {{- toYaml . | nindent 4 }}

@@ -18,14 +18,37 @@ from mailboat_operator.crds.common import (
     check_child_name,
     parse_object,
 )
+from mailboat_operator.crds.listeners import (
+    LISTENER_CONFIG,
+    NODE_PORT_MAX,
+    NODE_PORTS_RULE,
+    Listeners,
+    check_listeners,
+    listener_rules,
+    node_port_of,
+)
 from mailboat_operator.crds.network_policy import NetworkPolicySpec
 from mailboat_operator.crds.pod_template import PodTemplateSpec, Resources
+from mailboat_operator.crds.replication import REPLICAS_MAX, ReplicationSpec
 from mailboat_operator.crds.retention import (
     ExpireLevel,
     ForceCleanLevel,
     RejectWritesLevel,
     RetentionSpec,
     ThresholdsSpec,
+)
+from mailboat_operator.crds.security import (
+    AUTHORIZATION_RULE,
+    IDENTITY_RULE,
+    REVIEW_RULE,
+    SECURITY_CONFIG,
+    TOKEN_RULE,
+    AuthenticationSpec,
+    AuthorizationSpec,
+    HttpSpec,
+    TlsSpec,
+    check_users,
+    is_authenticated,
 )
 from mailboat_operator.crds.storage import AutoGrowSpec, StorageSpec
 
@@ -42,17 +65,22 @@ __all__ = [
     "PodTemplateSpec",
     "PvcRetentionSpec",
     "RejectWritesLevel",
+    "ReplicationSpec",
     "RetentionSpec",
     "ScaleDownSpec",
     "ShutdownSpec",
     "StorageSpec",
     "ThresholdsSpec",
+    "TlsSpec",
     "broker_name_of",
     "cluster_name_of",
     "parse_broker",
 ]
 
 GROUPS_MAX: Final = 64
+_PORTS: Final = (8_080, 10_909, 10_911, 10_912, 10_913)
+"""Those that a broker has anyway."""
+
 SHUTDOWN_RESERVE_S: Final = 15
 """Seconds of graceSeconds that are left to close the store after the drain."""
 
@@ -81,6 +109,8 @@ OWNED_CONFIG: Final[Mapping[str, str]] = {
     "diskRejectFreeBytes": "use spec.retention.thresholds.rejectWrites.freeBytes",
     "diskThresholdHysteresisPercent": "use spec.retention.thresholds.hysteresisPercent",
     "shutdownDrainSeconds": "use spec.shutdown.drainSeconds",
+    **LISTENER_CONFIG,
+    **SECURITY_CONFIG,
 }
 """Settings that spec.config must not hold, because the operator writes them: key -> what to do."""
 
@@ -227,6 +257,12 @@ class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
             " messages are deleted",
             field=".storage.autoGrow.whenUsedPercent",
         ),
+        Rule(
+            cel="!has(self.replication.inSyncReplicas)"
+            " || self.replication.inSyncReplicas <= self.replicas",
+            message="spec.replication.inSyncReplicas must not be above spec.replicas",
+            field=".replication.inSyncReplicas",
+        ),
         *(
             Rule(
                 cel=f"!has(self.retention.thresholds.{level}.freeBytes)"
@@ -238,6 +274,12 @@ class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
             )
             for level in ("expire", "forceClean", "rejectWrites")
         ),
+        AUTHORIZATION_RULE,
+        IDENTITY_RULE,
+        REVIEW_RULE,
+        TOKEN_RULE,
+        *listener_rules(_PORTS),
+        NODE_PORTS_RULE,
     )
 
     name_servers: Annotated[
@@ -268,6 +310,18 @@ class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
             le=GROUPS_MAX,
         ),
     ] = 1
+    replicas: Annotated[
+        int,
+        Meta(
+            description="How many brokers have each group's messages: one leads, the others follow"
+            " and take its place when it is lost. Each has a volume of its own.",
+            ge=1,
+            le=REPLICAS_MAX,
+        ),
+    ] = 1
+    replication: Annotated[
+        ReplicationSpec, Meta(description="How the replicas of a group work together.")
+    ] = ReplicationSpec()
     image: Annotated[
         Annotated[str, Meta(min_length=1, max_length=512, pattern=IMAGE_PATTERN)] | None,
         Meta(description="Image of mailboat. Default: the one that the operator is set to."),
@@ -301,6 +355,25 @@ class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
     network_policy: Annotated[
         NetworkPolicySpec, Meta(description="Who may connect to the pods.")
     ] = NetworkPolicySpec()
+    tls: Annotated[TlsSpec | None, Meta(description="What the ports speak. Default: no TLS.")] = (
+        None
+    )
+    authentication: Annotated[
+        AuthenticationSpec | None,
+        Meta(description="Whether clients have to say who they are. Default: no."),
+    ] = None
+    authorization: Annotated[
+        AuthorizationSpec | None,
+        Meta(description="Whether users need rules for what they do. Default: no."),
+    ] = None
+    http: Annotated[
+        HttpSpec | None,
+        Meta(
+            description="Who may use the HTTP port. Default: everybody whom the network lets,"
+            " without authentication."
+        ),
+    ] = None
+    listeners: Listeners = ()
     shutdown: Annotated[ShutdownSpec, Meta(description="How a broker ends.")] = ShutdownSpec()
     pvc_retention: Annotated[
         PvcRetentionSpec, Meta(description="What becomes of volumes that are no longer used.")
@@ -314,6 +387,20 @@ class BrokerSpec(msgspec.Struct, frozen=True, rename="camel"):
         for key, remedy in OWNED_CONFIG.items():
             if key in self.config:
                 raise ValueError(f"config.{key} cannot be set here: {remedy}")
+        check_users(self.authentication, self.authorization, self.http, self.tls)
+        check_listeners(self.listeners, self.tls, _PORTS)
+        last = [node_port_of(one, self.groups - 1, self.replicas - 1) for one in self.listeners]
+        if any(port is not None and port > NODE_PORT_MAX for port in last):
+            raise ValueError(NODE_PORTS_RULE.message)
+        has_token = self.http is not None and self.http.token_secret_ref is not None
+        if is_authenticated(self.authentication) and not has_token:
+            raise ValueError(TOKEN_RULE.message)
+        in_sync_replicas = self.replication.in_sync_replicas
+        if in_sync_replicas is not None and in_sync_replicas > self.replicas:
+            raise ValueError(
+                f"replication.inSyncReplicas ({in_sync_replicas}) must not be above replicas"
+                f" ({self.replicas})"
+            )
         when_used_percent = self.storage.auto_grow.when_used_percent
         force_clean_percent = self.retention.thresholds.force_clean.percent
         if self.storage.auto_grow.enabled and when_used_percent >= force_clean_percent:

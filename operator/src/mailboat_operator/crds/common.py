@@ -32,6 +32,10 @@ _PORT_PATTERN: Final = (
 ADDRESS_PATTERN: Final = rf"^[^:;,\s]{{1,253}}:{_PORT_PATTERN}$"
 IMAGE_PATTERN: Final = r"^[^\s]+$"
 RESOURCE_NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+ACCESS_KEY_PATTERN: Final = r"^[-._@a-zA-Z0-9]+$"
+AUDIENCE_PATTERN: Final = r"^[-._:/@a-zA-Z0-9]+$"
+KIND_PATTERN: Final = r"^[A-Z][a-zA-Z0-9]*$"
+SECRET_KEY_PATTERN: Final = r"^[-._a-zA-Z0-9]+$"  # noqa: S105 - a pattern
 TOPIC_NAME_PATTERN: Final = r"^[%|a-zA-Z0-9_-]+$"
 DELETE_WINDOW_PATTERN: Final = r"^([01][0-9]|2[0-3]):00-([01][0-9]|2[0-3]|24):00$"
 
@@ -45,6 +49,10 @@ _HINTS: Final = {
     ADDRESS_PATTERN: "must be host:port, the port from 1 to 65535",
     IMAGE_PATTERN: "must be the name of an image, without spaces",
     RESOURCE_NAME_PATTERN: "must be the name of a Kubernetes object: a-z 0-9 - .",
+    ACCESS_KEY_PATTERN: "may only hold the characters a-z A-Z 0-9 - . _ @",
+    AUDIENCE_PATTERN: "may only hold the characters a-z A-Z 0-9 - . _ : / @",
+    KIND_PATTERN: "must be a kind of the API, such as Issuer",
+    SECRET_KEY_PATTERN: "must be the key of a Secret: a-z A-Z 0-9 - . _",
     TOPIC_NAME_PATTERN: "may only hold the characters % | a-z A-Z 0-9 _ -",
     DELETE_WINDOW_PATTERN: "must be whole hours of the day such as 04:00-06:00",
 }

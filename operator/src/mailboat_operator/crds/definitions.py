@@ -7,8 +7,9 @@ from mailboat_operator.crds.broker import Broker, BrokerSpec
 from mailboat_operator.crds.common import GROUP, VERSION
 from mailboat_operator.crds.name_server import NameServer, NameServerSpec
 from mailboat_operator.crds.schema import Schema, resource_schema
-from mailboat_operator.crds.status import BrokerStatus, NameServerStatus, TopicStatus
+from mailboat_operator.crds.status import BrokerStatus, NameServerStatus, TopicStatus, UserStatus
 from mailboat_operator.crds.topic import Topic, TopicSpec
+from mailboat_operator.crds.user import User, UserSpec
 
 CATEGORY: Final = "messaging"
 
@@ -71,6 +72,13 @@ DEFINITIONS: Final = (
             Column("Retention", ".status.retention", "Shortest effective retention."),
             _REASON,
             Column("Cluster", ".status.clusterName", "Name of the cluster.", wide=True),
+            Column("Replicas", ".spec.replicas", "Wanted per group.", type="integer", wide=True),
+            Column(
+                "Failover",
+                '.status.conditions[?(@.type=="FailoverPossible")].status',
+                "Whether each group bears the loss of one replica.",
+                wide=True,
+            ),
             _AGE,
         ),
         scale=(".spec.groups", ".status.groups"),
@@ -103,6 +111,25 @@ DEFINITIONS: Final = (
             Column("Write", ".spec.queues.write", "Queues that producers write.", type="integer"),
             Column("Perm", ".spec.perm", "What clients may do."),
             _REASON,
+            _AGE,
+        ),
+        scale=None,
+    ),
+    Definition(
+        resource=User,
+        spec=UserSpec,
+        status=UserStatus,
+        plural="users",
+        short_name="mqu",
+        columns=(
+            Column("Ready", f"{_READY}.status", "Whether it counts at every broker."),
+            Column("Broker", ".spec.brokerRef", "The Broker that it is of."),
+            Column("Key", ".status.accessKey", "Its name in signatures."),
+            Column("Type", ".spec.type", "Normal or Super."),
+            Column("Disabled", ".spec.disabled", "Whether it is refused.", type="boolean"),
+            Column("Applied", ".status.applied", "Brokers that have it, of all."),
+            _REASON,
+            Column("Secret", ".status.secretName", "What clients sign with.", wide=True),
             _AGE,
         ),
         scale=None,

@@ -1,7 +1,7 @@
 """The NameServer: a number of name servers, each knowing every broker's topics."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 from msgspec import Meta
@@ -15,9 +15,23 @@ from mailboat_operator.crds.common import (
     check_child_name,
     parse_object,
 )
+from mailboat_operator.crds.listeners import Listeners, check_listeners, listener_rules
 from mailboat_operator.crds.network_policy import NetworkPolicySpec
 from mailboat_operator.crds.pod_template import PodTemplateSpec, Resources
 from mailboat_operator.crds.quantity import QUANTITY_PATTERN
+from mailboat_operator.crds.security import (
+    AUTHORIZATION_RULE,
+    IDENTITY_RULE,
+    REVIEW_RULE,
+    AuthenticationSpec,
+    AuthorizationSpec,
+    HttpSpec,
+    TlsSpec,
+    check_users,
+)
+
+_PORTS: Final = (8_079, 9_876)
+"""Those that a name server has anyway."""
 
 
 class NameServerStorageSpec(msgspec.Struct, frozen=True, rename="camel"):
@@ -55,6 +69,13 @@ class NameServerStorageSpec(msgspec.Struct, frozen=True, rename="camel"):
 class NameServerSpec(msgspec.Struct, frozen=True, rename="camel"):
     """What a NameServer should be."""
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        AUTHORIZATION_RULE,
+        IDENTITY_RULE,
+        REVIEW_RULE,
+        *listener_rules(_PORTS),
+    )
+
     replicas: Annotated[
         int,
         Meta(
@@ -87,6 +108,30 @@ class NameServerSpec(msgspec.Struct, frozen=True, rename="camel"):
     network_policy: Annotated[
         NetworkPolicySpec, Meta(description="Who may connect to the pods.")
     ] = NetworkPolicySpec()
+    tls: Annotated[TlsSpec | None, Meta(description="What the ports speak. Default: no TLS.")] = (
+        None
+    )
+    authentication: Annotated[
+        AuthenticationSpec | None,
+        Meta(description="Whether clients have to say who they are. Default: no."),
+    ] = None
+    authorization: Annotated[
+        AuthorizationSpec | None,
+        Meta(description="Whether users need rules for what they do. Default: no."),
+    ] = None
+    http: Annotated[
+        HttpSpec | None,
+        Meta(
+            description="Who may use the HTTP port. Default: everybody whom the network lets,"
+            " without authentication."
+        ),
+    ] = None
+    listeners: Listeners = ()
+
+    def __post_init__(self) -> None:
+        """Check what the API server checks, for manifests that did not come through it."""
+        check_users(self.authentication, self.authorization, self.http, self.tls)
+        check_listeners(self.listeners, self.tls, _PORTS)
 
 
 class NameServer(Object[NameServerSpec], frozen=True):

@@ -29,6 +29,15 @@ EXAMPLES: Final[dict[str, dict[str, Any]]] = {
         "metadata": {"name": "payments"},
         "spec": {"brokerRef": "orders", "queues": {"read": 8, "write": 8}},
     },
+    "User": {
+        "apiVersion": API_VERSION,
+        "kind": "User",
+        "metadata": {"name": "till"},
+        "spec": {
+            "brokerRef": "orders",
+            "acls": [{"resource": {"type": "Topic", "name": "payments"}, "actions": ["Pub"]}],
+        },
+    },
 }
 """The smallest useful object of each kind."""
 

@@ -183,6 +183,81 @@ class StorageStatusEntry(
     ] = None
 
 
+class ReplicaStatusEntry(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
+):
+    """One replica of a group."""
+
+    pod: Annotated[str, Meta(description="Name of its pod.", max_length=253)]
+    role: Annotated[
+        Literal["leader", "follower", "joining"] | None,
+        Meta(description="leader, follower, or joining while it is neither."),
+    ] = None
+    in_sync: Annotated[
+        bool | None, Meta(description="Whether it is in the recorded in-sync set.")
+    ] = None
+    ready: Annotated[bool | None, Meta(description="Whether its pod is ready.")] = None
+    lag_bytes: Annotated[
+        _Count | None,
+        Meta(description="What it lacks of the leader's log, in whole MiB."),
+    ] = None
+    diverged_bytes: Annotated[
+        _Count | None,
+        Meta(
+            description="What it had of the log and its leader had not, kept in mailboat/diverged"
+            " on its volume until somebody removes it."
+        ),
+    ] = None
+    message: Annotated[
+        _Text | None, Meta(description="What is wrong with it, if something is.")
+    ] = None
+
+
+class ReplicaGroupStatusEntry(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
+):
+    """The replicas of one group."""
+
+    name: Annotated[
+        str, Meta(description="Name of the group's StatefulSet, Service and Lease.", max_length=253)
+    ]
+    leader: Annotated[_Name | None, Meta(description="Name of the pod that leads.")] = None
+    epoch: Annotated[
+        _Count | None, Meta(description="How often the leader has changed; it never falls.")
+    ] = None
+    in_sync: Annotated[
+        tuple[_Name, ...],
+        Meta(description="Pods of the recorded in-sync set: only these may lead.", max_length=8),
+    ] = ()
+    lag_bytes: Annotated[
+        _Count | None,
+        Meta(description="What the furthest behind lacks of the leader's log, in whole MiB."),
+    ] = None
+    replicas: Annotated[
+        tuple[ReplicaStatusEntry, ...],
+        Meta(
+            description="Each replica.",
+            max_length=8,
+            extra={"list_map_keys": ("pod",)},
+        ),
+    ] = ()
+    message: Annotated[
+        _Text | None, Meta(description="What is wrong with the group, if something is.")
+    ] = None
+
+
+class ListenerStatusEntry(
+    msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True
+):
+    """One listener, and where clients find it."""
+
+    name: Annotated[str, Meta(description="Name of the listener.", max_length=253)]
+    addresses: Annotated[
+        tuple[_Name, ...],
+        Meta(description="host:port of each pod, as far as it is known.", max_length=512),
+    ] = ()
+
+
 class BrokerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
     """What is known of a Broker."""
 
@@ -213,12 +288,28 @@ class BrokerStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tr
             extra={"list_map_keys": ("name",)},
         ),
     ] = ()
+    replica_groups: Annotated[
+        tuple[ReplicaGroupStatusEntry, ...],
+        Meta(
+            description="The replicas of each group; nothing where there is one of each.",
+            max_length=128,
+            extra={"list_map_keys": ("name",)},
+        ),
+    ] = ()
     storage: Annotated[
         tuple[StorageStatusEntry, ...],
         Meta(
-            description="Each group's volume.",
-            max_length=128,
+            description="Each broker's volume.",
+            max_length=512,
             extra={"list_map_keys": ("pod",)},
+        ),
+    ] = ()
+    listeners: Annotated[
+        tuple[ListenerStatusEntry, ...],
+        Meta(
+            description="Where clients find each listener.",
+            max_length=8,
+            extra={"list_map_keys": ("name",)},
         ),
     ] = ()
 
@@ -239,6 +330,14 @@ class NameServerStatus(
     addresses: Annotated[
         tuple[_Name, ...],
         Meta(description="host:port of each, for clients and brokers.", max_length=16),
+    ] = ()
+    listeners: Annotated[
+        tuple[ListenerStatusEntry, ...],
+        Meta(
+            description="Where clients find each listener.",
+            max_length=8,
+            extra={"list_map_keys": ("name",)},
+        ),
     ] = ()
 
 
@@ -272,7 +371,30 @@ class TopicStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     ] = ()
 
 
-Status: TypeAlias = BrokerStatus | NameServerStatus | TopicStatus
+class UserStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
+    """What is known of a User."""
+
+    observed_generation: ObservedGeneration = None
+    conditions: Conditions = ()
+    access_key: Annotated[_Name | None, Meta(description="Its name in signatures.")] = None
+    secret_name: Annotated[
+        _Name | None, Meta(description="The Secret with what clients sign with.")
+    ] = None
+    applied: Annotated[
+        _Name | None,
+        Meta(description="Brokers for which the User counts as it is, of all, such as 2/2."),
+    ] = None
+    applied_brokers: Annotated[
+        tuple[_Name, ...],
+        Meta(description="The pods of those.", max_length=512, extra={"list_type": "set"}),
+    ] = ()
+    previous_secret_until: Annotated[
+        _Time | None,
+        Meta(description="Until when the secret key of before is still taken."),
+    ] = None
+
+
+Status: TypeAlias = BrokerStatus | NameServerStatus | TopicStatus | UserStatus
 """The status of any of the kinds."""
 
 

@@ -49,6 +49,61 @@ class Apply:
 
 
 @dataclass(frozen=True, slots=True)
+class Create:
+    """Make an object that others change from then on; one that is there stays as it is."""
+
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSecret:
+    """Make a Secret of chance; one that is there stays as it is, and is not read."""
+
+    manifest: Manifest
+    """Without what it holds."""
+
+    key: str
+    """The one that it is to hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class PutSecret:
+    """Put values into a Secret and leave all others of it; it is made if it is missing."""
+
+    manifest: Manifest
+    """Without what it holds."""
+
+    values: Mapping[str, str | None] = field(repr=False)
+    """By key; None takes one out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeUpLease:
+    """Give a Lease that its leader has made anew the labels and the owner that it should have."""
+
+    manifest: Manifest
+    """With nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetLeaseMinimum:
+    """Change in a group's Lease how many replicas have to be in sync, and nothing else."""
+
+    name: str
+    uid: str
+    minimum: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Let another replica lead: POST /api/v1/replica/handover at the one that does."""
+
+    pod: str
+    ordinals: tuple[int, ...]
+    """Who is asked for, one after another, until one can."""
+
+
+@dataclass(frozen=True, slots=True)
 class Patch:
     """Change exactly the object that the plan saw, in what server-side apply cannot."""
 
@@ -133,6 +188,12 @@ Action: TypeAlias = (
     Apply
     | Delete
     | Evict
+    | Create
+    | CreateSecret
+    | PutSecret
+    | TakeUpLease
+    | SetLeaseMinimum
+    | HandOver
     | Patch
     | ResizeClaim
     | ConfigureBroker

@@ -16,7 +16,13 @@ from typing import Final, Literal
 
 from mailboat_operator.crds.retention import RetentionSpec, ThresholdsSpec
 from mailboat_operator.crds.storage import AutoGrowSpec
-from mailboat_operator.planner.forecast import Rates, Release, level_bytes, time_until
+from mailboat_operator.planner.forecast import (
+    SHORT_FORECAST_S,
+    Rates,
+    Release,
+    level_bytes,
+    time_until,
+)
 from mailboat_operator.planner.snapshot import VolumeNumbers
 
 MEBIBYTE: Final = 1 << 20
@@ -120,6 +126,18 @@ class RetentionCase:
 def time_to_force_clean(case: GrowthCase) -> float | None:
     """Return in how many seconds forceClean is reached; None if the rate is unknown."""
     return _time_to_force_clean(case.thresholds, case.numbers, case.rates.fill, case.releases)
+
+
+def shown_time_to_force_clean(case: GrowthCase) -> float | None:
+    """Return the same, but leave to the rate of the last hour what is far away.
+
+    By that of a few minutes a file that was made once would fill the volume within days, and
+    minutes later never.
+    """
+    left_s = time_to_force_clean(case)
+    if left_s is None or left_s <= SHORT_FORECAST_S:
+        return left_s
+    return time_to_force_clean(replace(case, rates=case.rates.of_last_hour))
 
 
 def decide_growth(case: GrowthCase) -> Growth:

@@ -46,6 +46,16 @@ class ConfigPlan:
     """When a setting that was refused is due again."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Broker:
+    """One pod of a group, with what its broker should work with."""
+
+    pod_name: str
+    pod: Manifest | None
+    settings: Mapping[str, str]
+    file_settings: Mapping[str, str]
+
+
 def plan_config(
     snapshot: BrokerSnapshot,
     groups: tuple[Group, ...],
@@ -58,30 +68,30 @@ def plan_config(
         snapshot: The Broker.
         groups: Its groups.
         user: Its `spec.config`.
-        elsewhere: By group's name, live settings that are decided and sent elsewhere, because they
+        elsewhere: By pod's name, live settings that are decided and sent elsewhere, because they
             follow the disk.
     """
     steps, behind, silent, refused, unreachable, waits_s = [], [], [], [], [], []
-    for group in groups:
-        handled = elsewhere.get(group.name, {})
-        changes = _changes(snapshot, group, handled)
+    for broker in (broker for group in groups for broker in _brokers(group)):
+        handled = elsewhere.get(broker.pod_name, {})
+        changes = _changes(snapshot, broker, handled)
         refused += [
-            f"{group.pod_name} refused {_spelled(item.values)}: {item.sentence}"
-            for item in _refusals(snapshot, group, {**(changes or {}), **handled})
+            f"{broker.pod_name} refused {_spelled(item.values)}: {item.sentence}"
+            for item in _refusals(snapshot, broker, {**(changes or {}), **handled})
         ]
-        if _needs_restart(group):
-            behind.append(f"{group.pod_name} has yet to be restarted for a setting")
+        if _needs_restart(broker):
+            behind.append(f"{broker.pod_name} has yet to be restarted for a setting")
         elif changes:
-            behind.append(f"{group.pod_name} has yet to take over {', '.join(changes)}")
-        elif (why := _unreachable(snapshot, group)) is not None:
+            behind.append(f"{broker.pod_name} has yet to take over {', '.join(changes)}")
+        elif (why := _unreachable(snapshot, broker)) is not None:
             unreachable.append(why)
         elif changes is None:
-            silent.append(f"{group.pod_name} has not said what it works with")
-        wait_s = _wait_s(snapshot, group, changes or {})
+            silent.append(f"{broker.pod_name} has not said what it works with")
+        wait_s = _wait_s(snapshot, broker, changes or {})
         if wait_s > 0:
             waits_s.append(wait_s)
-        elif changes and _answers(snapshot, group):
-            steps.append(_step(group, changes))
+        elif changes and _answers(snapshot, broker):
+            steps.append(_step(broker, changes))
     finding = _finding(user, refused, behind, unreachable, silent)
     before = previous_condition(snapshot.resource.status, CONFIG_APPLIED)
     if finding.reason == UNREACHABLE and before.get("reason") != UNREACHABLE:
@@ -90,11 +100,17 @@ def plan_config(
     return ConfigPlan(tuple(steps), finding, min(waits_s, default=None))
 
 
+def _brokers(group: Group) -> list[_Broker]:
+    return [
+        _Broker(item.name, item.pod, group.settings, group.file_settings) for item in group.pods
+    ]
+
+
 def _refusals(
-    snapshot: BrokerSnapshot, group: Group, wanted: Mapping[str, str]
+    snapshot: BrokerSnapshot, broker: _Broker, wanted: Mapping[str, str]
 ) -> list[ConfigRefusal]:
     """Return what a broker refused and should still take over."""
-    observation = fresh_observation(snapshot, group.pod_name, group.pod)
+    observation = fresh_observation(snapshot, broker.pod_name, broker.pod)
     if observation is None or observation.config is None:
         return []
     has = observation.config
@@ -108,59 +124,59 @@ def _refusals(
     ]
 
 
-def _wait_s(snapshot: BrokerSnapshot, group: Group, changes: Mapping[str, str]) -> float:
+def _wait_s(snapshot: BrokerSnapshot, broker: _Broker, changes: Mapping[str, str]) -> float:
     """Return how long these changes, which were refused, are not sent; 0 if they were not."""
-    found = [item for item in _refusals(snapshot, group, changes) if item.values == changes]
+    found = [item for item in _refusals(snapshot, broker, changes) if item.values == changes]
     passed_s = min((snapshot.monotonic_s - item.monotonic_s for item in found), default=ASK_AGAIN_S)
     return max(0.0, ASK_AGAIN_S - passed_s)
 
 
 def _changes(
-    snapshot: BrokerSnapshot, group: Group, elsewhere: Mapping[str, str]
+    snapshot: BrokerSnapshot, broker: _Broker, elsewhere: Mapping[str, str]
 ) -> dict[str, str] | None:
     """Return the live settings that a broker has to take over; None if it does not say.
 
     A key that the broker does not show is one of a newer version than it runs.
     """
-    observation = fresh_observation(snapshot, group.pod_name, group.pod)
-    if group.pod is None or is_ending(group.pod) or not group.settings:
+    observation = fresh_observation(snapshot, broker.pod_name, broker.pod)
+    if broker.pod is None or is_ending(broker.pod) or not broker.settings:
         return None
     if observation is None or observation.config is None:
         return None
     has = {key: value for key, value in observation.config.items() if key not in elsewhere}
     return {
         key: value
-        for key, value in live_settings(group.settings).items()
+        for key, value in live_settings(broker.settings).items()
         if key in has and not same_value(key, has[key], value)
     }
 
 
-def _unreachable(snapshot: BrokerSnapshot, group: Group) -> str | None:
+def _unreachable(snapshot: BrokerSnapshot, broker: _Broker) -> str | None:
     """Return how it shows that the operator cannot reach a broker that serves, if it cannot."""
-    pod, observation = group.pod, snapshot.observations.get(group.pod_name)
+    pod, observation = broker.pod, snapshot.observations.get(broker.pod_name)
     if pod is None or not is_ready(pod) or observation is None:
         return None
-    if fresh_observation(snapshot, group.pod_name, pod) is not None:
+    if fresh_observation(snapshot, broker.pod_name, pod) is not None:
         return None
     if observation.stranger is not None:
-        return f"broker {observation.stranger} answers at the address of {group.pod_name}"
+        return f"broker {observation.stranger} answers at the address of {broker.pod_name}"
     silent_s, ready_s = observation.silent_since_monotonic_s, changed_s(pod)
     if silent_s is None or snapshot.monotonic_s - silent_s < UNREACHABLE_S:
         return None
     if ready_s is not None and 0.0 <= snapshot.now_s - ready_s < UNREACHABLE_S:
         return None
-    return f"{group.pod_name} is ready and does not answer the operator at its HTTP port"
+    return f"{broker.pod_name} is ready and does not answer the operator at its HTTP port"
 
 
-def _answers(snapshot: BrokerSnapshot, group: Group) -> bool:
-    return snapshot.observations[group.pod_name].error is None
+def _answers(snapshot: BrokerSnapshot, broker: _Broker) -> bool:
+    return snapshot.observations[broker.pod_name].error is None
 
 
-def _needs_restart(group: Group) -> bool:
+def _needs_restart(broker: _Broker) -> bool:
     """Return whether a pod was made for other settings than the spec has now."""
-    if group.pod is None or not group.settings:
+    if broker.pod is None or not broker.settings:
         return False
-    return _config_hash(group.pod) != restart_hash(group.file_settings)
+    return _config_hash(broker.pod) != restart_hash(broker.file_settings)
 
 
 def _config_hash(pod: Manifest) -> str | None:
@@ -169,13 +185,13 @@ def _config_hash(pod: Manifest) -> str | None:
     return None if value is None else str(value)
 
 
-def _step(group: Group, changes: Mapping[str, str]) -> Step:
-    message = f"{group.pod_name} works with {_spelled(changes)}"
+def _step(broker: _Broker, changes: Mapping[str, str]) -> Step:
+    message = f"{broker.pod_name} works with {_spelled(changes)}"
     return Step(
         "config live",
         (
-            ConfigureBroker(group.pod_name, changes),
-            Notify("Normal", "ConfigChanged", message, group.pod_name),
+            ConfigureBroker(broker.pod_name, changes),
+            Notify("Normal", "ConfigChanged", message, broker.pod_name),
         ),
     )
 

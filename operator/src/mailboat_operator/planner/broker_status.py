@@ -1,11 +1,13 @@
 """The status of a Broker: whole, rounded, and the same as before as long as nothing changes."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from mailboat_operator.crds.broker import cluster_name_of
 from mailboat_operator.crds.status import (
     BrokerStatus,
     BrokerStatusEntry,
+    ListenerStatusEntry,
+    ReplicaGroupStatusEntry,
     StorageStatusEntry,
     status_manifest,
 )
@@ -26,13 +28,13 @@ from mailboat_operator.planner.fitness import (
     is_unknown_everywhere,
     unregistered,
 )
-from mailboat_operator.planner.groups import kept_claims
+from mailboat_operator.planner.groups import Group, kept_claims
 from mailboat_operator.planner.pods import is_ready, trouble
 from mailboat_operator.planner.progress import describe_pod, join_names, selector_text
 from mailboat_operator.planner.rollout import Member, is_outdated
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
 from mailboat_operator.resources.labels import broker_labels
-from mailboat_operator.resources.names import BROKER_PORT
+from mailboat_operator.resources.names import BROKER_PORT, group_of
 
 
 def ready_finding(
@@ -63,17 +65,31 @@ def ready_finding(
 
 
 def broker_entry(
-    snapshot: BrokerSnapshot, name: str, address: str | None, member: Member, *, is_new: bool
+    snapshot: BrokerSnapshot,
+    group: Group,
+    members: Mapping[str, Member],
+    *,
+    is_new: bool,
 ) -> BrokerStatusEntry:
-    """Return what is shown of one group."""
-    pod = member.pod
+    """Return what is shown of one group: of the broker that serves its clients.
+
+    Args:
+        snapshot: The Broker.
+        group: Which group.
+        members: The pods of all groups, by name.
+        is_new: Whether it has yet to get topics.
+    """
+    member = members[group.leader.name]
+    pod, address = member.pod, group.address
     observation = fresh_observation(snapshot, member.name, pod)
     said = observation.broker if observation is not None else None
+    stateful_set = member.stateful_set
+    pods = [members[item.name].pod for item in group.pods]
     up_to_date = None
-    if pod is not None and member.stateful_set is not None:
-        up_to_date = not is_outdated(pod, member.stateful_set)
+    if pod is not None and stateful_set is not None:
+        up_to_date = not any(item and is_outdated(item, stateful_set) for item in pods)
     return BrokerStatusEntry(
-        name=name,
+        name=group.name,
         broker_name=said.get("broker_name") if said is not None else None,
         pod=member.name,
         address=f"{address}:{BROKER_PORT}" if address else None,
@@ -87,18 +103,20 @@ def broker_entry(
 
 
 def retained_entries(snapshot: BrokerSnapshot) -> tuple[StorageStatusEntry, ...]:
-    """Return what is shown of volumes whose group is no more."""
-    return tuple(_retained_entry(claim) for claim in kept_claims(snapshot))
+    """Return what is shown of volumes whose group or replica is no more."""
+    return tuple(_retained_entry(snapshot, claim) for claim in kept_claims(snapshot))
 
 
 def broker_status(
     snapshot: BrokerSnapshot,
     findings: Iterable[Finding],
     brokers: tuple[BrokerStatusEntry, ...],
+    replica_groups: tuple[ReplicaGroupStatusEntry, ...],
     storage: tuple[StorageStatusEntry, ...],
     *,
     disk: str | None,
     retention: str | None,
+    listeners: tuple[ListenerStatusEntry, ...],
 ) -> Manifest:
     """Return the whole status."""
     broker = snapshot.resource
@@ -120,7 +138,9 @@ def broker_status(
             disk=disk,
             retention=retention,
             brokers=brokers,
+            replica_groups=replica_groups,
             storage=storage,
+            listeners=listeners,
         )
     )
 
@@ -161,7 +181,7 @@ def _is_unknown(snapshot: BrokerSnapshot, member: Member) -> bool:
     return is_unknown_everywhere(observation.broker)
 
 
-def _retained_entry(claim: Manifest) -> StorageStatusEntry:
+def _retained_entry(snapshot: BrokerSnapshot, claim: Manifest) -> StorageStatusEntry:
     name = claim["metadata"]["name"]
     requests = (claim["spec"].get("resources") or {}).get("requests") or {}
     capacity = ((claim.get("status") or {}).get("capacity") or {}).get("storage")
@@ -170,5 +190,10 @@ def _retained_entry(claim: Manifest) -> StorageStatusEntry:
         claim=name,
         capacity=capacity,
         requested_size=requests.get("storage"),
-        message="kept although its group was scaled away; the group takes it up when it comes back",
+        message=_kept_text(snapshot, name.removeprefix("data-")),
     )
+
+
+def _kept_text(snapshot: BrokerSnapshot, pod: str) -> str:
+    what = "replica" if group_of(pod) in snapshot.children.stateful_sets else "group"
+    return f"kept although its {what} was scaled away; the {what} takes it up when it comes back"

@@ -29,7 +29,7 @@ _IMMUTABLE: Final[Mapping[str, tuple[str, ...]]] = {
         "spec.serviceName",
         "spec.volumeClaimTemplates",
     ),
-    "Service": ("spec.clusterIP",),
+    "Service": ("spec.clusterIP", "spec.loadBalancerClass"),
 }
 _STRIPPED: Final = frozenset({"PodDisruptionBudget"})
 """Kinds that stand in nobody's way without the field that has to go, and so are not made anew. A
@@ -127,6 +127,20 @@ def patch_of(live: Manifest, changes: Manifest, reason: str) -> Patch:
         uid=metadata["uid"],
         resource_version=metadata["resourceVersion"],
         changes=changes,
+        reason=reason,
+    )
+
+
+def removal(live: Manifest, reason: str, *, orphan: bool = False) -> Delete:
+    """Return the action that removes an object."""
+    metadata = live["metadata"]
+    is_pod = live["kind"] == "Pod"
+    return Delete(
+        kind=str(live["kind"]),
+        name=metadata["name"],
+        uid=metadata["uid"],
+        resource_version=None if is_pod else metadata["resourceVersion"],
+        orphan=orphan,
         reason=reason,
     )
 

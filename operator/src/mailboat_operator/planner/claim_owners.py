@@ -15,7 +15,7 @@ from mailboat_operator.planner.actions import Patch, Step
 from mailboat_operator.planner.children import patch_of
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Manifest
 from mailboat_operator.resources.labels import dependent_reference
-from mailboat_operator.resources.names import claim_name, group_index, pod_name
+from mailboat_operator.resources.names import group_index, group_of, pod_of_claim
 
 
 def plan_claim_owners(snapshot: BrokerSnapshot, busy: Collection[str]) -> list[Step]:
@@ -27,13 +27,11 @@ def plan_claim_owners(snapshot: BrokerSnapshot, busy: Collection[str]) -> list[S
     """
     steps = []
     for name, claim in sorted(snapshot.children.claims.items()):
-        group = name.removeprefix("data-").rpartition("-")[0]
-        index = group_index(snapshot.resource.name, group)
-        is_ours = index is not None and name == claim_name(group)
-        if not is_ours or name in busy or claim["metadata"].get("deletionTimestamp"):
+        pod = pod_of_claim(snapshot.resource.name, name)
+        if pod is None or name in busy or claim["metadata"].get("deletionTimestamp"):
             continue
         is_wanted = snapshot.resource.spec.pvc_retention.when_deleted == "Delete"
-        if is_wanted and (_goes_with_its_pod(snapshot, group) or _is_of_a_pod(claim)):
+        if is_wanted and (_goes_with_its_pod(snapshot, pod) or _is_of_a_pod(claim)):
             is_wanted = False
         if is_wanted != is_owned(snapshot, claim):
             steps.append(Step("claim owners", (_patch(snapshot, claim, is_wanted),)))
@@ -46,12 +44,12 @@ def is_owned(snapshot: BrokerSnapshot, claim: Manifest) -> bool:
     return any(reference.get("uid") == uid for reference in _owners(claim))
 
 
-def _goes_with_its_pod(snapshot: BrokerSnapshot, group: str) -> bool:
-    """Whether the group is being scaled away, and its volume with it."""
-    spec, live = snapshot.resource.spec, snapshot.children
+def _goes_with_its_pod(snapshot: BrokerSnapshot, pod: str) -> bool:
+    """Whether the pod's group is being scaled away, and its volume with it."""
+    spec, live, group = snapshot.resource.spec, snapshot.children, group_of(pod)
     index = group_index(snapshot.resource.name, group)
     is_wanted = index is not None and index < spec.groups
-    is_there = group in live.stateful_sets or pod_name(group) in live.pods
+    is_there = group in live.stateful_sets or pod in live.pods
     return spec.pvc_retention.when_scaled == "Delete" and not is_wanted and is_there
 
 

@@ -16,6 +16,12 @@ PROGRESSING: Final = "Progressing"
 STORAGE_READY: Final = "StorageReady"
 DISK_PRESSURE: Final = "DiskPressure"
 CONFIG_APPLIED: Final = "ConfigApplied"
+REPLICATED: Final = "Replicated"
+SECRET_READY: Final = "SecretReady"  # noqa: S105 - a word
+USER_APPLIED: Final = "Applied"
+REACHABLE: Final = "Reachable"
+CERTIFICATE_EXPIRING: Final = "CertificateExpiring"
+FAILOVER_POSSIBLE: Final = "FailoverPossible"
 
 ALL_GROUPS_SERVING: Final = "AllGroupsServing"
 ALL_NAME_SERVERS_SERVING: Final = "AllNameServersServing"
@@ -45,6 +51,37 @@ TOPIC_PENDING: Final = "TopicPending"
 TOPIC_READY: Final = "TopicReady"
 QUEUES_IN_USE: Final = "QueuesInUse"
 DELETING: Final = "Deleting"
+ALL_IN_SYNC: Final = "AllInSync"
+REPLICAS_BEHIND: Final = "ReplicasBehind"
+NO_LEADER: Final = "NoLeader"
+WAITING_FOR_REPLICAS: Final = "WaitingForReplicas"
+LEASE_MISSING: Final = "LeaseMissing"
+LEASE_UNREADABLE: Final = "LeaseUnreadable"
+LEASE_TAKEN: Final = "LeaseTaken"
+MEMBERS_LOST: Final = "MembersLost"
+STORES_DIFFER: Final = "StoresDiffer"
+IMAGE_TOO_OLD: Final = "ImageTooOld"
+POSSIBLE: Final = "Possible"
+TOO_FEW_IN_SYNC: Final = "TooFewInSync"
+ADDRESSES_KNOWN: Final = "AddressesKnown"
+ADDRESS_MISSING: Final = "AddressMissing"
+CERTIFICATE_VALID: Final = "CertificateValid"
+EXPIRES_SOON: Final = "ExpiresSoon"
+CERTIFICATE_EXPIRED: Final = "CertificateExpired"
+NOT_VALID_YET: Final = "NotValidYet"
+FILES_REFUSED: Final = "FilesRefused"
+CERT_MANAGER_MISSING: Final = "CertManagerMissing"
+NOT_SAID: Final = "NotSaid"
+
+USER_READY: Final = "UserReady"
+USER_PENDING: Final = "UserPending"
+NOT_AUTHENTICATED: Final = "NotAuthenticated"
+SECRET_MISSING: Final = "SecretMissing"  # noqa: S105 - a word
+SECRET_INVALID: Final = "SecretInvalid"  # noqa: S105 - a word
+SECRET_PENDING: Final = "SecretPending"  # noqa: S105 - a word
+SECRET_THERE: Final = "SecretThere"  # noqa: S105 - a word
+ROTATING: Final = "Rotating"
+ACL_INVALID: Final = "AclInvalid"
 
 ROLL_STOPPED: Final = frozenset({ROLL_BLOCKED, BUDGETS_OVERLAP})
 """What Progressing says of a roll that does not go on."""
@@ -67,7 +104,39 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         QUEUES_IN_USE: "Read queues that are to go still hold messages; they stay until those are"
         " expired.",
         BROKER_MISSING: "The Broker that brokerRef names does not exist.",
-        DELETING: "The topic is being removed from every group.",
+        DELETING: "The topic is being removed from every group; a user is being forgotten by every"
+        " broker.",
+        USER_READY: "Every broker takes the user as the spec has it, and its Secret is there.",
+        USER_PENDING: "A broker does not take the user as the spec has it yet, or does not say; the"
+        " message names it.",
+        NOT_AUTHENTICATED: "The Broker lets everybody in, so the User means nothing: set its"
+        " spec.authentication.",
+        SECRET_MISSING: "The Secret that secretRef names, or its key, is not there.",
+        SECRET_INVALID: "What that Secret holds is no secret key.",
+        SECRET_PENDING: "The secret key is not in the user's Secret yet.",
+        ACL_INVALID: "A rule cannot be followed; the message says why, and the user stays as it"
+        " was.",
+    },
+    SECRET_READY: {
+        SECRET_THERE: "The Secret holds what clients sign with, and brokers take it.",
+        SECRET_PENDING: "The Secret is made once every broker takes what will be in it.",
+        ROTATING: "Another secret key is under way: brokers take both until it is in the Secret,"
+        " and for spec.authentication.overlap longer.",
+        SECRET_MISSING: "The Secret that secretRef names, or its key, is not there; what brokers"
+        " took before stays in force.",
+        SECRET_INVALID: "What that Secret holds is no secret key.",
+        NAME_TAKEN: "The name of the user, or that of its Secret, is somebody else's.",
+    },
+    USER_APPLIED: {
+        APPLIED: "Every broker takes the user as the spec has it.",
+        USER_PENDING: "A broker does not say so yet; the message names it.",
+        NAME_TAKEN: "An older User has the access key at this Broker.",
+        BROKER_MISSING: "The Broker that brokerRef names does not exist.",
+        NOT_AUTHENTICATED: "The Broker lets everybody in.",
+        ACL_INVALID: "A rule cannot be followed; the message says why.",
+        SECRET_MISSING: "There is no secret key to apply.",
+        SECRET_INVALID: "There is no secret key to apply.",
+        DELETING: "The user is being forgotten by every broker.",
     },
     PROGRESSING: {
         SETTLED: "Nothing is being changed.",
@@ -97,6 +166,49 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
         UNREACHABLE: "A broker whose pod is ready does not answer the operator over HTTP for two"
         " minutes, or another broker answers at its address; the operator needs port 8080 of the"
         " pods.",
+    },
+    REPLICATED: {
+        ALL_IN_SYNC: "Every replica of every group has all that was acknowledged, and may lead.",
+        REPLICAS_BEHIND: "A replica is not in the in-sync set of its group: it is away, or has yet"
+        " to catch up; the message names it.",
+        NO_LEADER: "Nobody leads a group, so it takes no messages; another replica takes over by"
+        " itself if one of its in-sync set serves.",
+        WAITING_FOR_REPLICAS: "A group has never had a leader, and not every replica has said what"
+        " is in its store: the one with messages is to lead at first.",
+        LEASE_MISSING: "The Lease of a group that has had a leader is gone. A leader that runs"
+        " writes it again; without one it is made again once all replicas are there and none has"
+        " lost anything, and else a person has to say which log counts.",
+        LEASE_UNREADABLE: "The Lease of a group contradicts itself; nobody leads by it.",
+        LEASE_TAKEN: "The Lease of a group's name belongs to somebody else; it is left alone.",
+        MEMBERS_LOST: "None of the volumes is there any more that the Lease of a group names, so"
+        " nobody may lead; a person has to say that what is there counts.",
+        STORES_DIFFER: "Two volumes of a group have messages and no common history; a person has"
+        " to say which one counts.",
+        IMAGE_TOO_OLD: "spec.replicas is above 1, and brokers of the image cannot be replicas;"
+        " nothing is changed for it.",
+    },
+    FAILOVER_POSSIBLE: {
+        POSSIBLE: "The loss of any one replica stops no group.",
+        TOO_FEW_IN_SYNC: "A group would take no messages with one replica less: it has no more in"
+        " sync than it needs.",
+        NO_LEADER: "Nobody leads a group.",
+    },
+    REACHABLE: {
+        ADDRESSES_KNOWN: "Every listener of type NodePort or LoadBalancer has its addresses.",
+        ADDRESS_MISSING: "A Service has no address yet, or no node port; the message names it.",
+    },
+    CERTIFICATE_EXPIRING: {
+        CERTIFICATE_VALID: "What every broker shows is valid for a while; the message says until"
+        " when.",
+        EXPIRES_SOON: "What a broker shows ends within two weeks, and four fifths of its time are"
+        " over: it should have been renewed.",
+        CERTIFICATE_EXPIRED: "What a broker shows has expired; clients that check it stay away.",
+        NOT_VALID_YET: "What a broker shows is not valid yet.",
+        FILES_REFUSED: "A broker cannot use what the Secret holds now and goes on with what it held"
+        " before; the message has its words.",
+        CERT_MANAGER_MISSING: "spec.tls.issuerRef is set, and this cluster knows no Certificates:"
+        " nobody makes or renews one. It is looked for again every half a minute.",
+        NOT_SAID: "No broker has said what it shows: none answers, or all are too old to say.",
     },
     STORAGE_READY: {
         "VolumesReady": "Every volume has its size.",

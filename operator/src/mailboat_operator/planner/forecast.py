@@ -23,6 +23,9 @@ from mailboat_operator.planner.snapshot import (
 FORECAST_S: Final = 600.0
 """So long the last numbers may be carried forward at the last rate; beyond `fresh_s` at least."""
 
+SHORT_FORECAST_S: Final = 6 * 3600.0
+"""So far ahead the rate of the last minutes is worth something to people."""
+
 SHORT_WINDOW_S: Final = 300.0
 LONG_WINDOW_S: Final = 3600.0
 _SHORT_SPAN_S: Final = 60.0
@@ -63,6 +66,11 @@ class Rates:
     def fill(self) -> float | None:
         """The pessimistic rate: the largest of those that are known."""
         return _max_known(self.short, self.long)
+
+    @property
+    def of_last_hour(self) -> "Rates":
+        """Those of the last hour alone."""
+        return replace(self, used_5m=None, written_5m=None)
 
 
 UNKNOWN_RATES: Final = Rates()

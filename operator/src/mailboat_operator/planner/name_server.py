@@ -3,14 +3,17 @@
 from dataclasses import replace
 from typing import Any, Final
 
+from mailboat_operator.crds.listeners import ListenerSpec
 from mailboat_operator.crds.name_server import NameServer
-from mailboat_operator.crds.status import NameServerStatus, status_manifest
+from mailboat_operator.crds.status import ListenerStatusEntry, NameServerStatus, status_manifest
 from mailboat_operator.planner.actions import Plan, Step
+from mailboat_operator.planner.certificates import certificate_plan, without_cert_manager
 from mailboat_operator.planner.children import (
     ChildPlan,
     foreign,
     plan_child,
     plan_unwanted,
+    removal,
 )
 from mailboat_operator.planner.conditions import (
     ALL_NAME_SERVERS_SERVING,
@@ -20,7 +23,7 @@ from mailboat_operator.planner.conditions import (
     Finding,
     build_conditions,
 )
-from mailboat_operator.planner.groups import removal
+from mailboat_operator.planner.listeners import reachable, unwanted_services
 from mailboat_operator.planner.pods import changed_s, is_ending, is_ready
 from mailboat_operator.planner.progress import (
     describe_pod,
@@ -33,11 +36,21 @@ from mailboat_operator.planner.progress import (
 from mailboat_operator.planner.rollout import Member, Roll, plan_roll
 from mailboat_operator.planner.snapshot import Manifest, NameServerSnapshot
 from mailboat_operator.resources import name_server as build
+from mailboat_operator.resources.certificate import name_server_certificate
 from mailboat_operator.resources.labels import name_server_labels
+from mailboat_operator.resources.listeners import (
+    NODE_IP,
+    in_brackets,
+    service_host,
+    service_port,
+    with_values,
+)
 from mailboat_operator.resources.names import (
     VOLUME,
+    listener_service_name,
     name_server_addresses,
     name_server_network_policy_name,
+    name_server_nodes_name,
     pod_name,
 )
 
@@ -63,11 +76,14 @@ def plan_name_server(snapshot: NameServerSnapshot) -> Plan:
     roll = _unstuck(snapshot, roll) if has_volume else roll
     problems = tuple(child.problem for child in children.values() if child.problem)
     findings = [_ready(members, problems), progress_finding(members, roll, resource.status)]
+    findings += [*_reachable(snapshot), *without_cert_manager(snapshot.certificate)]
     steps = [Step(name, child.actions) for name, child in children.items() if child.actions]
     steps += rollout_step(roll, resource.status)
     steps += roll_notices(findings[1], resource.status)
     status = _status(snapshot, members, findings)
-    return Plan(tuple(steps), status, again_after_s=_again(roll, problems), failures=problems)
+    waits = bool(problems or without_cert_manager(snapshot.certificate))
+    again_s = 30.0 if waits else roll.again_after_s
+    return Plan(tuple(steps), status, again_after_s=again_s, failures=problems)
 
 
 def _has_volume(snapshot: NameServerSnapshot) -> bool:
@@ -140,11 +156,29 @@ def _children(snapshot: NameServerSnapshot, has_volume: bool) -> dict[str, Child
             live.stateful_sets,
         ),
     }
-    plans = {"network policy": _network_policy_plan(snapshot)}
+    tls, uid = resource.spec.tls, resource.metadata.uid
+    asked = (
+        None if tls is None or tls.issuer_ref is None else name_server_certificate(resource, tls)
+    )
+    plans = {
+        "network policy": _network_policy_plan(snapshot),
+        "certificate": certificate_plan(asked, snapshot.certificate, uid),
+    }
     plans |= {
         step: plan_child(manifest, found.get(manifest["metadata"]["name"]), resource.metadata.uid)
         for step, (manifest, found) in wanted.items()
     }
+    for listener in resource.spec.listeners:
+        if listener.has_service:
+            manifest = build.name_server_listener_service(resource, listener)
+            found = live.services.get(manifest["metadata"]["name"])
+            name = f"listener {listener.name}"
+            plans[name] = plan_child(manifest, found, resource.metadata.uid)
+    plans |= unwanted_services(
+        live.services,
+        {listener_service_name(resource.name, one.name) for one in _served(resource)},
+        resource.metadata.uid,
+    )
     stateful_set = live.stateful_sets.get(resource.name)
     claims = stateful_set is not None and stateful_set["spec"].get("volumeClaimTemplates")
     if stateful_set is not None and claims and not has_volume and plans["stateful set"].actions:
@@ -152,6 +186,64 @@ def _children(snapshot: NameServerSnapshot, has_volume: bool) -> dict[str, Child
         reason = "spec.storage.enabled is false"
         plans["stateful set"] = ChildPlan((removal(stateful_set, reason, orphan=True),))
     return plans
+
+
+def _served(resource: NameServer) -> list[ListenerSpec]:
+    return [listener for listener in resource.spec.listeners if listener.has_service]
+
+
+def _entries(snapshot: NameServerSnapshot) -> tuple[ListenerStatusEntry, ...]:
+    """Return where clients find each listener: at every node that a pod runs on, or one address."""
+    resource, live = snapshot.resource, snapshot.children
+    entries = []
+    for listener in resource.spec.listeners:
+        service = _service_of(snapshot, listener)
+        port = listener.advertised.port or service_port(listener, service)
+        nodes = f"{{pod}}.{name_server_nodes_name(resource.name)}"
+        host = listener.advertised.host or service_host(listener, service, nodes)
+        found: set[str] = set()
+        for ordinal in range(resource.spec.replicas) if host and port else ():
+            pod = pod_name(resource.name, ordinal)
+            node_ip = ((live.pods.get(pod) or {}).get("status") or {}).get("hostIP")
+            if NODE_IP in str(host) and not node_ip:
+                continue
+            values = {
+                "pod": pod,
+                "ordinal": str(ordinal),
+                "group": "0",
+                "nodeIP": in_brackets(str(node_ip)),
+            }
+            values["namespace"] = resource.namespace
+            found.add(f"{with_values(str(host), values)}:{port}")
+        entries.append(ListenerStatusEntry(name=listener.name, addresses=tuple(sorted(found))))
+    return tuple(entries)
+
+
+def _reachable(snapshot: NameServerSnapshot) -> tuple[Finding, ...]:
+    resource = snapshot.resource
+    missing = [
+        listener_service_name(resource.name, listener.name)
+        for listener in resource.spec.listeners
+        if listener.is_external
+        and not (
+            (
+                listener.advertised.host
+                or service_host(listener, _service_of(snapshot, listener), "")
+            )
+            and (
+                listener.advertised.port or service_port(listener, _service_of(snapshot, listener))
+            )
+        )
+    ]
+    return reachable(resource.spec.listeners, missing)
+
+
+def _service_of(snapshot: NameServerSnapshot, listener: ListenerSpec) -> Manifest | None:
+    """Return the live Service of a listener; None if there is none of ours."""
+    resource, live = snapshot.resource, snapshot.children.services
+    service = live.get(listener_service_name(resource.name, listener.name))
+    is_ours = service is not None and not foreign(service, resource.metadata.uid)
+    return service if is_ours else None
 
 
 def _network_policy_plan(snapshot: NameServerSnapshot) -> ChildPlan:
@@ -193,10 +285,6 @@ def _is_unready(member: Member) -> bool:
     return member.pod is None or not is_ready(member.pod)
 
 
-def _again(roll: Roll, problems: tuple[str, ...]) -> float | None:
-    return 30.0 if problems else roll.again_after_s
-
-
 def _status(
     snapshot: NameServerSnapshot, members: list[Member], findings: list[Finding]
 ) -> Manifest:
@@ -216,5 +304,6 @@ def _status(
             addresses=name_server_addresses(
                 resource.name, resource.namespace, resource.spec.replicas
             ),
+            listeners=_entries(snapshot),
         )
     )

@@ -57,6 +57,14 @@ def runs_nothing(pod: Manifest) -> bool:
     return not any("running" in (status.get("state") or {}) for status in _containers(pod))
 
 
+def is_being_made(pod: Manifest) -> bool:
+    """Return whether a container of the pod waits for what it needs from its node."""
+    return any(
+        ((status.get("state") or {}).get("waiting") or {}).get("reason") == "ContainerCreating"
+        for status in _containers(pod)
+    )
+
+
 def has_run(pod: Manifest) -> bool:
     """Return whether a container of the pod ever ran: its image and its settings were to be had."""
     return any(

@@ -12,7 +12,8 @@ Kubernetes is told to replace no pod by itself (OnDelete). The order is:
    has yet to prove itself; one that hangs in its start, or runs, has started and has not been ready
    for a while, goes while no other one is on its way.
 5. Then one pod at a time, and only while every other one is ready, fit and has been so for long
-   enough that clients know about it. Its disruption budget has the last word (eviction).
+   enough that clients know about it. Its disruption budget has the last word (eviction). Of a group
+   of replicas the followers go first and the leader last.
 
 A container between two runs is not dead: the kubelet will have it back in a moment. A pod that is
 starting is not taken while its start moves: it may be repairing its store for an hour, and would
@@ -99,6 +100,12 @@ class Member:
 
     refusal: EvictionRefusal | None = None
 
+    behind: frozenset[str] = frozenset()
+    """The pods that are replaced before this one, if they are to be: a leader's followers."""
+
+    awaits: str | None = None
+    """The pod whose restart this one needs to become ready: with that one it becomes a replica."""
+
 
 @dataclass(frozen=True, slots=True)
 class Roll:
@@ -152,8 +159,11 @@ def plan_roll(
     for member in free:
         if _may_give_up(member, members, reasons, now_s):
             return Roll((_delete(member, reasons[member.name]),), outdated)
+    awaited = next((item for item in free if _is_awaited(item, members)), None)
     waiting = next(_obstacles(members), None)
-    if waiting is not None:
+    if awaited is not None:
+        roll = _plan_awaited(awaited, members, reasons, now_s, settle_s)
+    elif waiting is not None:
         roll = Roll((), outdated, None, waiting, RETRY_S)
     else:
         roll = _plan_healthy(members, free, reasons, now_s, settle_s)
@@ -185,6 +195,10 @@ def _plan_healthy(
     """Take the first of the free pods whose loss all others can bear."""
     outdated, waiting, again_after_s = tuple(reasons), None, RETRY_S
     for member in free:
+        first = sorted(member.behind & set(reasons))
+        if first:
+            waiting = waiting or f"{member.name} goes behind {first[0]}"
+            continue
         others = [other for other in members if other is not member]
         wait = _wait(member, others, now_s, settle_s)
         if wait is None:
@@ -192,6 +206,33 @@ def _plan_healthy(
         if waiting is None:
             waiting, again_after_s = wait
     return Roll((), outdated, None, waiting, again_after_s)
+
+
+def _is_awaited(member: Member, members: Sequence[Member]) -> bool:
+    return any(other.awaits == member.name for other in members)
+
+
+def _plan_awaited(
+    member: Member,
+    members: Sequence[Member],
+    reasons: dict[str, str],
+    now_s: float,
+    settle_s: float,
+) -> Roll:
+    """Take a pod that others await, so that they become its replicas.
+
+    Its budget is not asked: it counts those that await it as lost.
+    """
+    outdated = tuple(reasons)
+    at_work = [other for other in members if other.awaits is None]
+    waiting = next(_obstacles(at_work), None)
+    if waiting is not None:
+        return Roll((), outdated, None, waiting, RETRY_S)
+    others = [other for other in at_work if other is not member]
+    wait = _wait(member, others, now_s, settle_s)
+    if wait is not None:
+        return Roll((), outdated, None, *wait)
+    return Roll((_delete(member, reasons[member.name]),), outdated)
 
 
 def _wait(
@@ -236,7 +277,7 @@ def _outdated(member: Member) -> str | None:
 
 def _blocked(members: Sequence[Member], reasons: dict[str, str], now_s: float) -> Iterator[str]:
     for member in members:
-        if member.pod is None or member.name in reasons:
+        if member.pod is None or member.name in reasons or member.awaits is not None:
             continue
         found = trouble(member.pod)
         if found is not None:

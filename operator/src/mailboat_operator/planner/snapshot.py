@@ -7,6 +7,7 @@ from typing import Any, Final, TypeAlias
 from mailboat_operator.crds.broker import Broker
 from mailboat_operator.crds.name_server import NameServer
 from mailboat_operator.crds.topic import Topic
+from mailboat_operator.crds.user import User
 
 Manifest: TypeAlias = dict[str, Any]
 """A Kubernetes object as the API server's JSON has it."""
@@ -36,6 +37,11 @@ class Children:
     disruption_budgets: Mapping[str, Manifest] = field(default_factory=dict)
     service_accounts: Mapping[str, Manifest] = field(default_factory=dict)
     network_policies: Mapping[str, Manifest] = field(default_factory=dict)
+    leases: Mapping[str, Manifest] = field(default_factory=dict)
+    endpoint_slices: Mapping[str, Manifest] = field(default_factory=dict)
+    endpoints: Mapping[str, Manifest] = field(default_factory=dict)
+    roles: Mapping[str, Manifest] = field(default_factory=dict)
+    role_bindings: Mapping[str, Manifest] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +119,9 @@ class Observation:
     is_retention_older: bool = False
     """Whether settings were changed since `retention` was read."""
 
+    replica: Manifest | None = None
+    """GET /api/v1/replica; None where the broker is no replica."""
+
     start_moved_monotonic_s: float | None = None
     """When the broker's start was last seen to get on; None if it is not starting, or does not say
     how far it is."""
@@ -126,6 +135,16 @@ class EvictionRefusal:
     has_many_budgets: bool = False
     """Whether more than one disruption budget selects the pod: then it is evicted once somebody has
     removed all but one, and not before."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCertificate:
+    """The Certificate of a resource that has cert-manager make its certificate."""
+
+    is_kind_known: bool
+    """Whether the cluster has cert-manager."""
+
+    manifest: Manifest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +184,9 @@ class BrokerSnapshot:
     http_peers: tuple[Manifest, ...] | None = None
     """Who may reach every broker's HTTP, as NetworkPolicyPeers; None: no NetworkPolicy is made."""
 
+    certificate: LiveCertificate | None = None
+    """None where none is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class NameServerSnapshot:
@@ -179,6 +201,9 @@ class NameServerSnapshot:
 
     http_peers: tuple[Manifest, ...] | None = None
     """Who may reach every name server's HTTP; None: no NetworkPolicy is made."""
+
+    certificate: LiveCertificate | None = None
+    """As a Broker's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,3 +227,45 @@ class TopicSnapshot:
 
     rivals: tuple[Manifest, ...] = ()
     """The Topics that stand for the same topic of the same Broker (`topic.is_same_topic`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserSnapshot:
+    """A User, the Secrets that it is in, and what each broker says of it."""
+
+    resource: User
+    broker: Broker | None
+    """The Broker that `brokerRef` names; None if there is none."""
+
+    name_server: NameServer | None
+    """The NameServer that the Broker names; None if there is none."""
+
+    broker_users: Manifest | None = field(repr=False)
+    """The Secret with the Broker's users; None if there is none yet."""
+
+    name_server_users: Manifest | None = field(repr=False)
+    """That of the NameServer."""
+
+    own_secret: Manifest | None = field(repr=False)
+    """What the operator made for the user's clients; None if there is none."""
+
+    given_secret: Manifest | None = field(repr=False)
+    """The Secret that `secretRef` names; None if there is none, or none is named."""
+
+    chance: str = field(repr=False)
+    """What a new secret key would be."""
+
+    servers: tuple[str, ...]
+    """The pods of the Broker that may answer somebody."""
+
+    said: Mapping[str, str | None]
+    """Pod -> the revision of the user that counts there; None: there is no such user. One that did
+    not answer is missing."""
+
+    now_s: float
+    rivals: tuple[Manifest, ...] = ()
+    """The Users with the same access key at the same Broker, itself among them."""
+
+    other_users: tuple[Manifest, ...] = field(default=(), repr=False)
+    """The Secrets with the users of the namespace's other NameServers: the Broker may have named
+    one of them before."""

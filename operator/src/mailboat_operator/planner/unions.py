@@ -41,10 +41,22 @@ def leftovers(wanted: Any, live: Any, path: Path = ()) -> Iterator[Path]:
         if not path:
             both = set(wanted.get("data") or ()) & set(live.get("binaryData") or ())
             yield from (("binaryData", key) for key in sorted(both))
+            yield from _fixed_class(wanted, live)
         for key in sorted(wanted):
             yield from leftovers(wanted[key], live.get(key), (*path, key))
     elif isinstance(wanted, list | tuple) and isinstance(live, list | tuple):
         yield from _in_entries(wanted, live, path)
+
+
+def _fixed_class(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Iterator[Path]:
+    """Yield the class of a load balancer, which goes with its Service only.
+
+    An apply is tried before: one that somebody else gave stays, and nothing is refused.
+    """
+    specs = [manifest.get("spec") or {} for manifest in (wanted, live)]
+    is_one = live.get("kind") == "Service" and {it.get("type") for it in specs} == {"LoadBalancer"}
+    if is_one and specs[1].get("loadBalancerClass") and "loadBalancerClass" not in specs[0]:
+        yield ("spec", "loadBalancerClass")
 
 
 def _in_entries(wanted: Any, live: Any, path: Path) -> Iterator[Path]:

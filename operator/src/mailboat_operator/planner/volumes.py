@@ -34,6 +34,7 @@ from mailboat_operator.planner.autopilot import (
     decide_read_hours,
     horizon_s,
     rate_text,
+    shown_time_to_force_clean,
     time_text,
     time_to_force_clean,
 )
@@ -75,7 +76,7 @@ from mailboat_operator.planner.volume_status import (
     storage_ready,
     time_field,
 )
-from mailboat_operator.resources.names import VOLUME, claim_name, group_name, pod_name
+from mailboat_operator.resources.names import VOLUME, claim_name, group_name, group_of, pod_name
 
 NO_GROWTH: Final = Growth()
 
@@ -118,7 +119,7 @@ class VolumePlan:
     """`status.retention`."""
 
     live_values: Mapping[str, Mapping[str, str]]
-    """Group's name -> live settings that are decided here, and sent by the steps."""
+    """Pod's name -> live settings that are decided here, and sent by the steps."""
 
     restarts: Mapping[str, str]
     """Pods that have to be restarted so that their file system grows -> why."""
@@ -168,25 +169,29 @@ class _Found:
     again_s: float = _SELDOM_S
 
 
-class _Group:
-    """One group's volume: looked at, decided, and shown."""
+class _Volume:
+    """One broker's volume: looked at, decided, and shown."""
 
-    def __init__(self, snapshot: BrokerSnapshot, group: int) -> None:
+    def __init__(
+        self, snapshot: BrokerSnapshot, pod: str, *, floor_bytes: int = 0, is_replica: bool = False
+    ) -> None:
         self.snapshot = snapshot
         self.spec = snapshot.resource.spec
-        self.name = group_name(snapshot.resource.name, group)
-        self.pod_name = pod_name(self.name)
-        self.claim_name = claim_name(self.name)
+        self.group, self.pod_name = group_of(pod), pod
+        self.name = pod if is_replica else self.group
+        self.claim_name = claim_name(self.pod_name)
+        self.floor_bytes = max(self.spec.storage.size_bytes, floor_bytes)
+        """What it should have at least: the spec's size, or that of the largest of its group."""
         self.pod = _pod_on(snapshot.children.pods.get(self.pod_name), self.claim_name)
         self.claim = claim_of(snapshot.children.claims.get(self.claim_name))
         observed = snapshot.observations.get(self.pod_name) if self.pod is not None else None
         self.observation = observed
         self.reading = read_volume(observed, snapshot.monotonic_s, snapshot.fresh_s)
         self.before = _Before(_previous_entry(snapshot.resource.status, self.pod_name))
-        self.template_live = template_bytes_of(snapshot.children.stateful_sets.get(self.name))
+        self.template_live = template_bytes_of(snapshot.children.stateful_sets.get(self.group))
         self.found = _Found(
             desired_bytes=max(
-                self.spec.storage.size_bytes,
+                self.floor_bytes,
                 self.claim.size_bytes if self.claim else self.template_live,
             ),
             last_growth_s=self.before.time_s("lastGrowthTime"),
@@ -218,7 +223,7 @@ class _Group:
         self._note_grown(claim)
         if claim.infeasible_bytes is not None and claim.request_bytes > claim.lowest_bytes:
             self._ask_for_less(claim)
-        elif claim.is_growing and self.spec.storage.size_bytes <= claim.request_bytes:
+        elif claim.is_growing and self.floor_bytes <= claim.request_bytes:
             self._wait_for_growth(claim)
         else:
             self._grow(claim)
@@ -227,17 +232,17 @@ class _Group:
     def _grow(self, claim: Claim) -> None:
         """Ask for the spec's size, for one that was decided before, or for what is needed."""
         found = self.found
-        spec_bytes = self.spec.storage.size_bytes
+        floor_bytes = self.floor_bytes
         refusal = self._class_refusal(claim)
-        if spec_bytes > claim.size_bytes:
+        if floor_bytes > claim.size_bytes:
             if refusal:
                 found.blocked = "ClassCannotGrow"
                 self._settle("ClassCannotGrow", f"{claim.name}: {refusal}")
-            elif found.infeasible_bytes is not None and spec_bytes >= found.infeasible_bytes:
+            elif found.infeasible_bytes is not None and floor_bytes >= found.infeasible_bytes:
                 found.blocked = "ResizeInfeasible"
                 self._settle("ResizeInfeasible", self._infeasible_text(claim))
             else:
-                self._ask(claim, spec_bytes, "spec.storage.size is larger")
+                self._ask(claim, floor_bytes, self._floor_reason())
             return
         unlanded = self._unlanded(claim)
         if unlanded is not None and not refusal:
@@ -246,6 +251,11 @@ class _Group:
         if not claim.is_growing and not self._has_just_grown(claim):
             found.growth = self._autopilot(claim)
         self._act_on(claim, found.growth, refusal)
+
+    def _floor_reason(self) -> str:
+        if self.floor_bytes > self.spec.storage.size_bytes:
+            return "that of another replica of its group has as much"
+        return "spec.storage.size is larger"
 
     def _act_on(self, claim: Claim, growth: Growth, refusal: str | None) -> None:
         found, auto_grow = self.found, self.spec.storage.auto_grow
@@ -308,16 +318,16 @@ class _Group:
         """Take back a size that cannot be made; try one in between if the volume needs it."""
         found = self.found
         found.blocked = "ResizeInfeasible"
-        spec_bytes = self.spec.storage.size_bytes
+        floor_bytes = self.floor_bytes
         size_bytes = claim.lowest_bytes
-        if claim.capacity_bytes < spec_bytes < claim.request_bytes:
-            size_bytes = spec_bytes
-        elif spec_bytes <= claim.capacity_bytes:
+        if claim.capacity_bytes < floor_bytes < claim.request_bytes:
+            size_bytes = floor_bytes
+        elif floor_bytes <= claim.capacity_bytes:
             found.growth = self._autopilot(claim, is_second_try=True)
             if found.growth.size_bytes is not None:
                 size_bytes, found.last_growth_s = found.growth.size_bytes, self.snapshot.now_s
         found.resize_bytes = min(size_bytes, claim.request_bytes - 1)
-        found.desired_bytes = max(spec_bytes, found.resize_bytes)
+        found.desired_bytes = max(floor_bytes, found.resize_bytes)
         self._settle("ResizeInfeasible", self._infeasible_text(claim))
         text = (
             f"{claim.name} cannot have {format_quantity(claim.request_bytes)}"
@@ -415,7 +425,7 @@ class _Group:
             return None
         storage = self.spec.storage
         limit_bytes = storage.auto_grow.max_size_bytes if storage.auto_grow.enabled else 0
-        return wanted if wanted <= max(limit_bytes or 0, storage.size_bytes) else None
+        return wanted if wanted <= max(limit_bytes or 0, self.floor_bytes) else None
 
     def _has_just_grown(self, claim: Claim) -> bool:
         """Whether the broker's numbers are still those of a smaller volume."""
@@ -673,7 +683,7 @@ class _Group:
             oldest_message_time=oldest_time(reading),
             effective_retention=f"{self.kept_hours}h",
             time_to_full=forecast_field(
-                self._time_to_force_clean(), self.before.entry.get("timeToFull")
+                self._time_to_force_clean(in_status=True), self.before.entry.get("timeToFull")
             ),
             last_growth_time=time_field(found.last_growth_s),
             grown_from=_quantity(found.grown_from_bytes),
@@ -684,41 +694,72 @@ class _Group:
             last_retention_change_time=time_field(self.retention_changed_s),
         )
 
-    def _time_to_force_clean(self) -> float | None:
+    def _time_to_force_clean(self, *, in_status: bool = False) -> float | None:
         claim, numbers = self.claim, self.reading.numbers
         if claim is None or numbers is None:
             return None
-        return time_to_force_clean(self._growth_case(claim, numbers))
+        case = self._growth_case(claim, numbers)
+        return shown_time_to_force_clean(case) if in_status else time_to_force_clean(case)
 
 
-def plan_volumes(snapshot: BrokerSnapshot) -> VolumePlan:
-    """Decide about the volumes of all groups."""
-    groups = [_Group(snapshot, index) for index in range(snapshot.resource.spec.groups)]
-    for group in groups:
-        group.decide()
-    found = [(group.found.reason, group.found.message) for group in groups]
+def plan_volumes(snapshot: BrokerSnapshot, replicas: Mapping[str, int]) -> VolumePlan:
+    """Decide about the volumes of all groups.
+
+    Args:
+        snapshot: The Broker.
+        replicas: How many pods each group has whose pods are replicas, by its name.
+    """
+    volumes = _volumes(snapshot, replicas)
+    for volume in volumes:
+        volume.decide()
+    found = [(volume.found.reason, volume.found.message) for volume in volumes]
     pressure = disk_pressure(
-        [pressure_of(group.name, group.reading, has_pod=group.pod is not None) for group in groups]
+        [pressure_of(item.name, item.reading, has_pod=item.pod is not None) for item in volumes]
     )
-    steps = [step for group in groups for step in group.steps()]
+    steps = [step for volume in volumes for step in volume.steps()]
     if notices := pressure_notices(snapshot.resource.status, pressure):
         steps.append(Step("disk pressure", notices))
-    percents = [g.reading.numbers.used_percent for g in groups if g.reading.numbers is not None]
+    percents = [v.reading.numbers.used_percent for v in volumes if v.reading.numbers is not None]
     return VolumePlan(
         steps=tuple(steps),
-        storage=tuple(group.entry() for group in groups),
+        storage=tuple(volume.entry() for volume in volumes),
         storage_ready=storage_ready(found),
         disk_pressure=pressure,
         disk=f"{max(percents)}%" if percents else None,
-        retention=f"{min(group.kept_hours for group in groups)}h" if groups else None,
-        live_values={group.name: {READ_HOURS_KEY: group.read_hours_text()} for group in groups},
-        restarts={group.pod_name: why for group in groups if (why := group.restart_reason())},
+        retention=f"{min(volume.kept_hours for volume in volumes)}h" if volumes else None,
+        live_values={item.pod_name: {READ_HOURS_KEY: item.read_hours_text()} for item in volumes},
+        restarts={item.pod_name: why for item in volumes if (why := item.restart_reason())},
         urgent_restarts=frozenset(
-            group.pod_name for group in groups if group.restart_reason() and group.is_refusing()
+            item.pod_name for item in volumes if item.restart_reason() and item.is_refusing()
         ),
-        template_size_bytes={group.name: group.template_bytes() for group in groups},
-        again_after_s=min((group.again_after_s() for group in groups), default=_SELDOM_S),
+        template_size_bytes={
+            group: max(item.template_bytes() for item in volumes if item.group == group)
+            for group in {item.group for item in volumes}
+        },
+        again_after_s=min((volume.again_after_s() for volume in volumes), default=_SELDOM_S),
     )
+
+
+def _volumes(snapshot: BrokerSnapshot, replicas: Mapping[str, int]) -> list[_Volume]:
+    found = []
+    for index in range(snapshot.resource.spec.groups):
+        group = group_name(snapshot.resource.name, index)
+        pods = [pod_name(group, ordinal) for ordinal in range(replicas.get(group, 1))]
+        if group not in replicas:
+            found.append(_Volume(snapshot, pods[0]))
+            continue
+        # A log that the leader has room for has to fit into every follower's volume.
+        floor_bytes = max(_asked_bytes(snapshot, pod) for pod in pods)
+        found += [_Volume(snapshot, pod, floor_bytes=floor_bytes, is_replica=True) for pod in pods]
+    return found
+
+
+def _asked_bytes(snapshot: BrokerSnapshot, pod: str) -> int:
+    """Return the size that a volume has or may still get; 0 if there is none."""
+    claim = claim_of(snapshot.children.claims.get(claim_name(pod)))
+    if claim is None:
+        return 0
+    return claim.size_bytes if claim.infeasible_bytes is None else claim.capacity_bytes
 
 
 def _is_emergency(reading: Reading, thresholds: ThresholdsSpec) -> bool:

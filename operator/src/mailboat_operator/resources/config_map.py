@@ -8,7 +8,7 @@ keys a broker of another version takes is the matter of `broker_keys`.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from mailboat.config import check_value, live_keys, nearest_key, role_settings
@@ -26,13 +26,22 @@ from mailboat_operator.crds.common import Object
 from mailboat_operator.resources.broker_keys import ImageKeys, config_file
 from mailboat_operator.resources.labels import child, digest, group_labels
 from mailboat_operator.resources.names import (
+    BROKER_HA_PORT,
     BROKER_HTTP_PORT,
+    BROKER_LEADER_PORT,
     BROKER_PORT,
+    broker_nodes_name,
     group_name,
     join_addresses,
+    pod_name,
 )
+from mailboat_operator.resources.replication import LINK_FILE
 
 BROKER_CONF: Final = "broker.conf"
+REPLICA_CONF: Final = "replica.conf"
+"""What a replica starts with. The pod of before may start again until it becomes one, and cannot be
+one: it keeps to a file that says nothing of that."""
+
 NAMESRV_CONF: Final = "namesrv.conf"
 STORE_FOLDER: Final = "/var/lib/mailboat/store"
 ADDRESS_KEY: Final = "brokerIP1"
@@ -80,19 +89,36 @@ class UserConfig:
     """Keys of `problems` that brokers of the image are known not to take."""
 
 
-# Each group has one broker: these would have it wait for others.
-_REPLICA_KEYS: Final = frozenset(
+LEASE_KEY: Final = "leaseName"
+"""The setting without which a broker is no replica."""
+
+REPLICATION_KEYS: Final = frozenset(
     {
         "brokerIP2",
+        "brokerRole",
         "haListenPort",
         "haMasterAddress",
         "haSecretFile",
         "inSyncReplicas",
-        "slaveReadEnable",
-        "slaveTimeout",
+        "kubeApiFolder",
+        "leaderListenPort",
+        LEASE_KEY,
+        "leaseSeconds",
+        "maxHaTransferByteInSecond",
+        "podName",
+        "podUid",
         "totalReplicas",
     }
 )
+"""What the operator decides where there are replicas, and what means nothing where there are none:
+a broker would wait for others."""
+
+_LEASES: Final = frozenset({"haMasterAddress", "inSyncReplicas", "totalReplicas"})
+"""What changes with the number of replicas, and concerns none that runs: the Lease says who is in
+sync and how many have to be, and who is new connects to those with lower numbers."""
+
+_REPLICAS_OWN: Final = frozenset({"haFlowControlEnable", "slaveReadEnable", "slaveTimeout"})
+"""What the user decides, and means nothing without replicas."""
 
 
 def user_config(spec: BrokerSpec, keys: ImageKeys | None = None) -> UserConfig:
@@ -105,11 +131,20 @@ def user_config(spec: BrokerSpec, keys: ImageKeys | None = None) -> UserConfig:
     accepted, problems, without_effect, lacking = {}, [], [], []
     for key, text in sorted(spec.config.items()):
         taken = keys.takes(key) if keys is not None else None
-        if key in _REPLICA_KEYS or (key in UNSUPPORTED_KEYS and key not in _KNOWN and not taken):
+        if key == "brokerRole":
+            if text != _role(spec):
+                sentence = (
+                    f"config.{key} cannot be {text!r}: use spec.replicas and spec.replication"
+                )
+                problems.append(ConfigProblem(key, False, sentence))
+            else:
+                accepted[key] = text
+        elif (
+            key in REPLICATION_KEYS
+            or (key in _REPLICAS_OWN and spec.replicas == 1)
+            or (key in UNSUPPORTED_KEYS and key not in _KNOWN and not taken)
+        ):
             without_effect.append(key)
-        elif key == "brokerRole" and text != "ASYNC_MASTER":
-            sentence = f"config.{key} cannot be {text!r}: replicas are not made here yet"
-            problems.append(ConfigProblem(key, False, sentence))
         elif keys is not None and taken is False and (key in _KNOWN or not keys.is_own):
             sentence = f"config.{key} is not a setting that a broker of {keys.image} knows"
             problems.append(ConfigProblem(key, True, sentence))
@@ -131,6 +166,24 @@ def user_config(spec: BrokerSpec, keys: ImageKeys | None = None) -> UserConfig:
     return UserConfig(accepted, tuple(problems), tuple(without_effect), tuple(lacking))
 
 
+def with_security(user: UserConfig, security: Mapping[str, str], keys: ImageKeys) -> UserConfig:
+    """Add what of a Broker's security its brokers do not know: they serve without it.
+
+    Args:
+        user: Its `spec.config`, sorted.
+        security: The settings of its security.
+        keys: What is known of the keys that its brokers take.
+    """
+    lacking = tuple(key for key in security if keys.takes(key) is False)
+    problems = tuple(
+        ConfigProblem(
+            key, True, f"a broker of {keys.image} knows no {key}, so it serves without it"
+        )
+        for key in lacking
+    )
+    return replace(user, problems=(*user.problems, *problems), lacking=(*user.lacking, *lacking))
+
+
 def broker_settings(
     broker: Broker,
     group: int,
@@ -138,6 +191,7 @@ def broker_settings(
     address: str,
     name_servers: tuple[str, ...] | None,
     user: UserConfig | None = None,
+    replicas: int | None = None,
 ) -> dict[str, str]:
     """Return everything that a group's broker should work with.
 
@@ -147,6 +201,7 @@ def broker_settings(
         address: What the broker tells its clients to connect to.
         name_servers: Where it registers; None while that is not known.
         user: Its `spec.config`, sorted; None sorts it as for a broker of this version.
+        replicas: How many replicas the group has; None for a broker that is none.
     """
     settings = _derived_file_sizes(broker.spec.storage.segment_size_bytes)
     settings["routeKeptSeconds"] = str(_ROUTE_KEPT_S)
@@ -165,7 +220,33 @@ def broker_settings(
     }
     if name_servers is not None:
         settings[NAME_SERVERS_KEY] = join_addresses(name_servers)
+    if replicas is not None:
+        settings |= _replication_settings(broker, group, replicas)
     return dict(sorted(settings.items()))
+
+
+def _replication_settings(broker: Broker, group: int, replicas: int) -> dict[str, str]:
+    """Return what all replicas of a group have in common; the rest is in their environment."""
+    spec, name = broker.spec.replication, group_name(broker.name, group)
+    nodes = f"{broker_nodes_name(broker.name)}.{broker.namespace}.svc"
+    return {
+        "brokerRole": f"{spec.mode.upper()}_MASTER",
+        "haListenPort": str(BROKER_HA_PORT),
+        "haMasterAddress": join_addresses(
+            f"{pod_name(name, ordinal)}.{nodes}:{BROKER_HA_PORT}" for ordinal in range(replicas)
+        ),
+        "haSecretFile": LINK_FILE,
+        "inSyncReplicas": str(spec.minimum(replicas)),
+        "leaderListenPort": str(BROKER_LEADER_PORT),
+        LEASE_KEY: name,
+        "leaseSeconds": str(spec.lease_seconds),
+        "maxHaTransferByteInSecond": str(spec.catch_up_bytes_per_second),
+        "totalReplicas": str(replicas),
+    }
+
+
+def _role(spec: BrokerSpec) -> str:
+    return f"{spec.replication.mode.upper()}_MASTER" if spec.replicas > 1 else "ASYNC_MASTER"
 
 
 def _derived_file_sizes(segment_bytes: int) -> dict[str, str]:
@@ -207,16 +288,26 @@ def same_value(key: str, one: str, other: str) -> bool:
 
 
 def restart_hash(settings: Mapping[str, str]) -> str:
-    """Return the digest of the settings that take effect at a start only."""
-    return digest({key: value for key, value in settings.items() if key not in LIVE_KEYS})
+    """Return the digest of the settings that take effect at a start only, and matter before."""
+    without = LIVE_KEYS | _LEASES if LEASE_KEY in settings else LIVE_KEYS
+    return digest({key: value for key, value in settings.items() if key not in without})
 
 
 def broker_config_map(
     broker: Broker, group: int, settings: Mapping[str, str], head: str = ""
 ) -> dict[str, Any]:
-    """Return the ConfigMap of a group; `head` are the comments that its file begins with."""
+    """Return the ConfigMap of a group; `head` are the comments that its files begin with."""
     name, labels = group_name(broker.name, group), group_labels(broker.name, group)
-    return config_map(broker, name, labels, {BROKER_CONF: head + properties(settings)})
+    if LEASE_KEY not in settings:
+        return config_map(broker, name, labels, {BROKER_CONF: head + properties(settings)})
+    alone = {key: value for key, value in settings.items() if key not in REPLICATION_KEYS}
+    files = {BROKER_CONF: head + properties(alone), REPLICA_CONF: head + properties(settings)}
+    return config_map(broker, name, labels, files)
+
+
+def broker_file(settings: Mapping[str, str]) -> str:
+    """Return the name of the file with all settings of a group's brokers."""
+    return REPLICA_CONF if LEASE_KEY in settings else BROKER_CONF
 
 
 def config_map(

@@ -7,7 +7,7 @@ from mailboat_operator.resources.labels import child, selector_of
 
 
 def disruption_budget(owner: Object[Any], name: str, labels: dict[str, str]) -> dict[str, Any]:
-    """Return a budget of one pod at a time over all groups.
+    """Return a budget of one pod at a time: over all groups, or of a group with replicas.
 
     A pod that does not serve may always be evicted: a broker that cannot start must not keep a node
     from being drained.

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mailboat.config import OPERATOR_MARK
+from mailboat_operator.crds.listeners import ListenerSpec, node_port_of
 from mailboat_operator.crds.name_server import NameServer, NameServerStorageSpec
 from mailboat_operator.resources.config_map import NAMESRV_CONF, config_map, properties
 from mailboat_operator.resources.disruption_budget import disruption_budget
@@ -18,6 +19,12 @@ from mailboat_operator.resources.labels import (
     digest,
     name_server_labels,
     selector_of,
+)
+from mailboat_operator.resources.listeners import (
+    LISTENER_LABEL,
+    listener_ports,
+    listener_service,
+    listener_settings,
 )
 from mailboat_operator.resources.names import (
     HTTP,
@@ -30,6 +37,7 @@ from mailboat_operator.resources.names import (
 )
 from mailboat_operator.resources.network_policy import Peer, network_policy
 from mailboat_operator.resources.pod import Process, pod_template
+from mailboat_operator.resources.security import name_server_security
 from mailboat_operator.resources.service_account import service_account
 from mailboat_operator.resources.services import headless_service, service_ports
 from mailboat_operator.resources.stateful_set import (
@@ -63,19 +71,23 @@ def name_server_stateful_set(
     """
     spec, name = name_server.spec, name_server.name
     nodes, labels = name_server_nodes_name(name), name_server_labels(name)
+    security = name_server_security(name_server)
     process = Process(
         name="namesrv",
         config_file=NAMESRV_CONF,
         config_map=nodes,
-        ports=_PORTS,
+        ports=_PORTS | listener_ports(spec.listeners),
         image=spec.image or default_image,
         image_pull_policy=spec.image_pull_policy,
         resources=NAME_SERVER_RESOURCES if spec.resources is None else spec.resources,
         service_account=nodes,
         grace_seconds=GRACE_SECONDS,
         volumes={VOLUME: DATA_FOLDER} if has_volume else {},
+        env=security.env,
+        mounted=security.volumes,
+        probe_scheme=security.probe_scheme,
     )
-    annotations = {CONFIG_HASH_ANNOTATION: digest(_settings(has_volume))}
+    annotations = {CONFIG_HASH_ANNOTATION: digest(_settings(name_server, has_volume))}
     return stateful_set(
         name_server,
         name,
@@ -87,8 +99,10 @@ def name_server_stateful_set(
     )
 
 
-def _settings(has_volume: bool) -> dict[str, str]:
-    return _SETTINGS | (_KV_CONFIG if has_volume else {})
+def _settings(name_server: NameServer, has_volume: bool) -> dict[str, str]:
+    own = _SETTINGS | (_KV_CONFIG if has_volume else {})
+    own |= dict(name_server_security(name_server).settings)
+    return own | listener_settings(name_server.spec.listeners)
 
 
 def _claims(name_server: NameServer) -> dict[str, Any]:
@@ -117,6 +131,14 @@ def name_server_service(name_server: NameServer) -> dict[str, Any]:
     )
 
 
+def name_server_listener_service(name_server: NameServer, listener: ListenerSpec) -> dict[str, Any]:
+    """Return the Service that leads to a listener of any name server that is ready."""
+    labels = name_server_labels(name_server.name)
+    selector, marked = selector_of(labels), labels | {LISTENER_LABEL: listener.name}
+    port = node_port_of(listener)
+    return listener_service(name_server, name_server.name, marked, selector, listener, port)
+
+
 def name_server_nodes_service(name_server: NameServer) -> dict[str, Any]:
     """Return the headless Service that gives the name servers their names."""
     name = name_server_nodes_name(name_server.name)
@@ -129,7 +151,7 @@ def name_server_config_map(name_server: NameServer, *, has_volume: bool) -> dict
         name_server,
         name_server_nodes_name(name_server.name),
         name_server_labels(name_server.name),
-        {NAMESRV_CONF: f"{OPERATOR_MARK}\n{properties(_settings(has_volume))}"},
+        {NAMESRV_CONF: f"{OPERATOR_MARK}\n{properties(_settings(name_server, has_volume))}"},
     )
 
 
@@ -153,6 +175,7 @@ def name_server_network_policy(
         # Those of its own namespace: a `nameServers.ref` leads nowhere else. Of others its owner
         # decides, not whoever makes a Broker there.
         client_peers=[{"podSelector": {"matchLabels": any_broker()}}],
+        listeners=name_server.spec.listeners,
     )
 
 

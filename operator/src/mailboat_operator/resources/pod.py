@@ -4,7 +4,7 @@ Everything fits Pod Security "restricted". The user's `podTemplate` comes last a
 `PodTemplateSpec` names, so it can add a label and never take away a safeguard.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -43,6 +43,21 @@ class Process:
     volumes: Mapping[str, str] = field(default_factory=dict)
     """Name -> path of volumes that the StatefulSet makes."""
 
+    env: Sequence[Mapping[str, Any]] = ()
+    """Beside those of the podTemplate, which are no settings of ours."""
+
+    mounted: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Path -> volume that is mounted there to be read."""
+
+    affinity: Mapping[str, Any] | None = None
+    """What the podTemplate's own takes the place of."""
+
+    spread: Sequence[Mapping[str, Any]] = ()
+    """As well, beside that over nodes."""
+
+    probe_scheme: str | None = None
+    """How the kubelet asks over HTTP; None: plainly."""
+
 
 def pod_template(
     process: Process,
@@ -66,13 +81,14 @@ def pod_template(
         "volumes": [
             {"name": CONFIG_VOLUME, "configMap": {"name": process.config_map}},
             {"name": _TMP_VOLUME, "emptyDir": {"sizeLimit": _TMP_LIMIT}},
+            *(dict(volume) for volume in process.mounted.values()),
         ],
-        "topologySpreadConstraints": _spread(labels, added),
+        "topologySpreadConstraints": _spread(process, labels, added),
     }
     spec |= {
         key: value
         for key, value in (
-            ("affinity", added.affinity),
+            ("affinity", added.affinity or process.affinity),
             ("imagePullSecrets", list(added.image_pull_secrets)),
             ("nodeSelector", dict(sorted(added.node_selector.items()))),
             ("priorityClassName", added.priority_class_name),
@@ -86,6 +102,9 @@ def pod_template(
 def _container(process: Process, added: PodTemplateSpec) -> dict[str, Any]:
     mounts = {CONFIG_FOLDER: CONFIG_VOLUME, "/tmp": _TMP_VOLUME}  # noqa: S108 - a volume of the pod
     mounts |= {path: name for name, path in process.volumes.items()}
+    mounts |= {path: volume["name"] for path, volume in process.mounted.items()}
+    read_only = {CONFIG_VOLUME, *(volume["name"] for volume in process.mounted.values())}
+    env = [*process.env, *added.env]
     container: dict[str, Any] = {
         "name": process.name,
         "image": process.image,
@@ -101,12 +120,12 @@ def _container(process: Process, added: PodTemplateSpec) -> dict[str, Any]:
             "runAsNonRoot": True,
         },
         "startupProbe": _probe(
-            "/startupz", _STARTUP_PERIOD_S, _STARTUP_PATIENCE_S // _STARTUP_PERIOD_S
+            process, "/startupz", _STARTUP_PERIOD_S, _STARTUP_PATIENCE_S // _STARTUP_PERIOD_S
         ),
-        "livenessProbe": _probe("/livez", 20, 3),
-        "readinessProbe": _probe("/readyz", 2, 3),
+        "livenessProbe": _probe(process, "/livez", 20, 3),
+        "readinessProbe": _probe(process, "/readyz", 2, 3),
         "volumeMounts": [
-            {"name": name, "mountPath": path} | _read_only(name)
+            {"name": name, "mountPath": path} | ({"readOnly": True} if name in read_only else {})
             for path, name in sorted(mounts.items())
         ],
     }
@@ -114,8 +133,8 @@ def _container(process: Process, added: PodTemplateSpec) -> dict[str, Any]:
         container["imagePullPolicy"] = process.image_pull_policy
     if process.resources:
         container["resources"] = _texts(process.resources)
-    if added.env:
-        container["env"] = [dict(variable) for variable in added.env]
+    if env:
+        container["env"] = [dict(variable) for variable in env]
     return container
 
 
@@ -131,16 +150,19 @@ def _pod_security() -> dict[str, Any]:
     }
 
 
-def _probe(path: str, period_s: int, failures: int) -> dict[str, Any]:
+def _probe(process: Process, path: str, period_s: int, failures: int) -> dict[str, Any]:
+    scheme = {} if process.probe_scheme is None else {"scheme": process.probe_scheme}
     return {
-        "httpGet": {"path": path, "port": HTTP},
+        "httpGet": {"path": path, "port": HTTP, **scheme},
         "periodSeconds": period_s,
         "timeoutSeconds": 5,
         "failureThreshold": failures,
     }
 
 
-def _spread(labels: Mapping[str, str], added: PodTemplateSpec) -> list[dict[str, Any]]:
+def _spread(
+    process: Process, labels: Mapping[str, str], added: PodTemplateSpec
+) -> list[dict[str, Any]]:
     """Return the user's wish, or several nodes where that is possible."""
     if added.topology_spread_constraints:
         return [dict(constraint) for constraint in added.topology_spread_constraints]
@@ -151,12 +173,9 @@ def _spread(labels: Mapping[str, str], added: PodTemplateSpec) -> list[dict[str,
             "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "ScheduleAnyway",
             "labelSelector": {"matchLabels": every_pod},
-        }
+        },
+        *(dict(constraint) for constraint in process.spread),
     ]
-
-
-def _read_only(volume: str) -> dict[str, bool]:
-    return {"readOnly": True} if volume == CONFIG_VOLUME else {}
 
 
 def _texts(resources: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The Services of a Broker.
 
 Each group has one of its own, because clients are told its address: it outlives the pod, so a
-broker that is started again is found where it was. The headless one gives the pods their names.
+broker that is started again is found where it was. One of a group with replicas selects no pod:
+its EndpointSlice says where the leader is. The headless one gives the pods their names.
 """
 
 from typing import Any, Final
@@ -10,19 +11,27 @@ from mailboat_operator.crds.broker import Broker
 from mailboat_operator.resources.labels import broker_labels, child, group_labels, selector_of
 from mailboat_operator.resources.names import (
     BROKER_FAST_PORT,
+    BROKER_HA_PORT,
     BROKER_HTTP_PORT,
+    BROKER_LEADER_PORT,
     BROKER_PORT,
     FAST,
+    HA,
     HTTP,
+    LEADER,
     REMOTING,
     broker_nodes_name,
     group_name,
 )
 
 BROKER_PORTS: Final = {REMOTING: BROKER_PORT, FAST: BROKER_FAST_PORT, HTTP: BROKER_HTTP_PORT}
+REPLICA_PORTS: Final = BROKER_PORTS | {HA: BROKER_HA_PORT, LEADER: BROKER_LEADER_PORT}
+"""What a broker that is a replica listens on."""
 
 
-def group_service(broker: Broker, group: int, address: str | None) -> dict[str, Any]:
+def group_service(
+    broker: Broker, group: int, address: str | None, *, has_replicas: bool = False
+) -> dict[str, Any]:
     """Return the Service of a group.
 
     A pod that is not ready stays behind it: a broker that ends goes on serving for a while, and one
@@ -32,6 +41,7 @@ def group_service(broker: Broker, group: int, address: str | None) -> dict[str, 
         broker: The resource.
         group: Which group.
         address: The address that clients know; None takes any.
+        has_replicas: Whether its pods are replicas, of which one leads.
     """
     labels = group_labels(broker.name, group)
     spec: dict[str, Any] = {
@@ -40,6 +50,8 @@ def group_service(broker: Broker, group: int, address: str | None) -> dict[str, 
         "ports": service_ports(BROKER_PORTS),
         "publishNotReadyAddresses": True,
     }
+    if has_replicas:
+        del spec["selector"]
     service = child("v1/Service", broker, group_name(broker.name, group), labels, spec=spec)
     if address is not None:
         # Behind the digest: an address that was given is no change of what is wanted.
@@ -47,10 +59,10 @@ def group_service(broker: Broker, group: int, address: str | None) -> dict[str, 
     return service
 
 
-def broker_nodes_service(broker: Broker) -> dict[str, Any]:
+def broker_nodes_service(broker: Broker, ports: dict[str, int]) -> dict[str, Any]:
     """Return the headless Service that gives a Broker's pods their names."""
     return headless_service(
-        broker, broker_nodes_name(broker.name), broker_labels(broker.name), BROKER_PORTS
+        broker, broker_nodes_name(broker.name), broker_labels(broker.name), ports
     )
 
 

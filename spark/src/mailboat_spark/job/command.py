@@ -102,6 +102,28 @@ _SOURCE_OPTIONS: Final = (
         help="Store the group's offsets on the brokers after each batch.",
     ),
 )
+_ACCESS_OPTIONS: Final = (
+    click.Option(["--access-key"], metavar="NAME", help="Sign requests as this user."),
+    click.Option(
+        ["--secret-key-file"],
+        metavar="FILE",
+        help="File with that user's secret key; executors read it too, at the same path.",
+    ),
+    click.Option(["--tls"], type=bool, metavar="true|false", help="Connect to servers by TLS."),
+    click.Option(
+        ["--tls-trust"],
+        metavar="FILE",
+        help="PEM file of the authorities to trust; default: those of the system.",
+    ),
+    click.Option(["--tls-cert"], metavar="FILE", help="PEM file with the certificate to show."),
+    click.Option(["--tls-key"], metavar="FILE", help="PEM file with its key."),
+    click.Option(
+        ["--tls-check"],
+        type=bool,
+        metavar="true|false",
+        help="Check certificates and names of servers; false connects to whoever answers.",
+    ),
+)
 _TABLE_OPTIONS: Final = (
     click.Option(["--output"], required=True, type=_FOLDER, help="Folder of the table, absolute."),
     click.Option(["--checkpoint"], type=_FOLDER, help="Folder; default: OUTPUT/_checkpoints/NAME."),
@@ -211,7 +233,13 @@ COMMAND: Final = click.version_option(__version__, "--version", message=f"{PROGR
     click.Command(
         PROGRAM,
         help=_HELP,
-        params=[*_SOURCE_OPTIONS, *_TABLE_OPTIONS, *_RUN_OPTIONS, *_KUBERNETES_OPTIONS],
+        params=[
+            *_SOURCE_OPTIONS,
+            *_ACCESS_OPTIONS,
+            *_TABLE_OPTIONS,
+            *_RUN_OPTIONS,
+            *_KUBERNETES_OPTIONS,
+        ],
         context_settings={
             "help_option_names": ["-h", "--help"],
             "max_content_width": 100,

@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from mailboat.errors import MailboatError
-from mailboat.http_connections import HttpConnections
+from mailboat.http_connections import READ_BUFFER_BYTES, HttpConnections, request_logger
 from mailboat_spark.job.progress import JobState
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,13 @@ class _Endpoints:
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/{path:.*}", self._nothing)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(
+            app,
+            access_log=None,
+            logger=request_logger("mailboat_spark.requests"),
+            read_bufsize=READ_BUFFER_BYTES,
+            shutdown_timeout=1.0,
+        )
         try:
             listening = await connections.listen(runner, host="0.0.0.0", port=port)
             self.started.set_result(int(listening.sockets[0].getsockname()[1]))

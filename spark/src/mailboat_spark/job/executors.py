@@ -73,6 +73,13 @@ def _own_labels(job: str, instance: str) -> dict[str, str]:
     return {JOB_LABEL: job} | ({INSTANCE_LABEL: instance} if instance else {})
 
 
+class _StaysThere(urllib.request.HTTPRedirectHandler):
+    """Follows nobody elsewhere: the token is for the API server alone."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
 class PodClient:
     """The two calls that clearing needs, with the rights of the pod's service account."""
 
@@ -125,15 +132,14 @@ class PodClient:
         if token.is_file():
             request.add_header("Authorization", f"Bearer {token.read_text('utf-8').strip()}")
         certificate = self._account_dir / "ca.crt"
-        context = (
-            ssl.create_default_context(cafile=str(certificate) if certificate.is_file() else None)
-            if self._base.startswith("https:")
-            else None
-        )
+        handlers = [urllib.request.ProxyHandler({}), _StaysThere()]
+        if self._base.startswith("https:"):
+            authorities = str(certificate) if certificate.is_file() else None
+            context = ssl.create_default_context(cafile=authorities)
+            handlers.append(urllib.request.HTTPSHandler(context=context))
         try:
-            with urllib.request.urlopen(  # noqa: S310
-                request, timeout=_HTTP_TIMEOUT_S, context=context
-            ) as answer:
+            opener = urllib.request.build_opener(*handlers)
+            with opener.open(request, timeout=_HTTP_TIMEOUT_S) as answer:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as exc:
             with exc:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 from mailboat.errors import ConfigError
+from mailboat_spark.access import AccessOptions
 from mailboat_spark.options import SourceOptions, parse_options
 
 Mode: TypeAlias = Literal["streaming", "available-now"]
@@ -34,6 +35,13 @@ _SOURCE_NAMES: Final = {
     "failOnDataLoss": "--fail-on-data-loss",
     "commitGroupOffsets": "--commit-group-offsets",
     "tags": "--tags",
+    "accessKey": "--access-key",
+    "secretKeyFile": "--secret-key-file",
+    "tls.enable": "--tls",
+    "tls.client.trustCertPath": "--tls-trust",
+    "tls.client.certPath": "--tls-cert",
+    "tls.client.keyPath": "--tls-key",
+    "tls.client.authServer": "--tls-check",
 }
 
 
@@ -74,6 +82,13 @@ class JobOptions:
     tags: str = "*"
     fail_on_data_loss: bool = True
     commit_group_offsets: bool = True
+    access_key: str = ""
+    secret_key_file: str = ""
+    tls: bool = False
+    tls_trust: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    tls_check: bool = True
     partition_by: tuple[str, ...] = ("topic", "date")
     compression: str = "zstd"
     master: str = "local[2]"
@@ -107,6 +122,19 @@ class JobOptions:
         """Whether executors are pods."""
         return self.master.startswith(KUBERNETES_MASTER)
 
+    @property
+    def access(self) -> AccessOptions:
+        """What the driver's own client takes, equal to what the data source makes of it."""
+        return AccessOptions(
+            access_key=self.access_key,
+            secret_key_file=self.secret_key_file,
+            tls=self.tls,
+            tls_trust_cert_path=self.tls_trust,
+            tls_cert_path=self.tls_cert,
+            tls_key_path=self.tls_key,
+            tls_auth_server=self.tls_check,
+        )
+
     def source_options(self) -> dict[str, str]:
         """Return the options of the data source, as Spark takes them."""
         return {
@@ -118,6 +146,21 @@ class JobOptions:
             "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
             "failOnDataLoss": str(self.fail_on_data_loss).lower(),
             "tags": self.tags,
+            **self._access_options(),
+        }
+
+    def _access_options(self) -> dict[str, str]:
+        named = {
+            "accessKey": self.access_key,
+            "secretKeyFile": self.secret_key_file,
+            "tls.client.trustCertPath": self.tls_trust,
+            "tls.client.certPath": self.tls_cert,
+            "tls.client.keyPath": self.tls_key,
+        }
+        switches = {"tls.enable": self.tls, "tls.client.authServer": self.tls_check}
+        return {
+            **{name: value for name, value in named.items() if value},
+            **{name: str(value).lower() for name, value in switches.items()},
         }
 
 

@@ -137,7 +137,7 @@ def _follow(
     stop: threading.Event,
     stop_file: Path,
 ) -> None:
-    client = shared_client(options.namesrv)
+    client = shared_client(options.namesrv, options.access)
     sampler = LagSampler(client, options.topic_names, state, _LAG_INTERVAL_S)
     tasks = TaskWatch(tracker, state)
     try:
@@ -176,7 +176,7 @@ def _store_group_offsets(options: JobOptions) -> None:
         return
     offsets = checkpoint.finished_offsets(options.checkpoint_dir)
     if offsets:
-        client = shared_client(options.namesrv)
+        client = shared_client(options.namesrv, options.access)
         client.run(client.client.commit(options.group_name, offsets))
 
 

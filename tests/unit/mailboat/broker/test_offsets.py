@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from mailboat.broker.offsets import ConsumerOffsetManager
+from mailboat.broker.offsets import ConsumerOffsetManager, SharedOffsets
 from mailboat.disk import read_file
 from mailboat.disk.json_file import JsonFile
 from mailboat.errors import DamagedStoreError
@@ -373,3 +373,18 @@ def test_cloned_offsets_replace_those_of_the_other_group() -> None:
     assert not offsets.has_resets
     offsets.clone("unknown", "H", "T")
     assert offsets.queues("H", "T") == {0: 5, 1: 6}
+
+
+def test_a_slave_notices_that_a_group_has_more_to_read() -> None:
+    """What its retention took for read counts as unread again."""
+    offsets = manager()
+    offsets.is_followed = True
+    lowered, commits = offsets.lowered, offsets.commits
+    offsets.follow(SharedOffsets("T@G", 7, {0: 20}, {}))
+    assert offsets.lowered > lowered
+    lowered = offsets.lowered
+    offsets.follow(SharedOffsets("T@G", 7, {0: 30}, {}))
+    assert offsets.lowered == lowered
+    assert offsets.commits > commits
+    offsets.follow(SharedOffsets("T@G", 8, {0: 0}, {0: 0}))
+    assert offsets.lowered > lowered

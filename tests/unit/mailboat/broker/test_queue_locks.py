@@ -162,3 +162,39 @@ def test_a_file_that_is_not_understood_is_refused(content: bytes) -> None:
     JsonFile(disk, f"{OWN}/queueLocks.json").save(content)
     with pytest.raises(DamagedStoreError, match="queueLocks"):
         manager(Clock(), disk)
+
+
+def test_locks_are_counted_for_the_user_of_their_holder() -> None:
+    """From the moment of the lock to its end, however it ends; a renewal counts once."""
+    clock = Clock()
+    locks = manager(clock)
+    locks.lock("G", "a", [FIRST, SECOND], "u")
+    locks.lock("G", "a", [FIRST], "u")
+    locks.lock("H", "c", [FIRST], "v")
+    locks.lock("G", "b", [FIRST], "v")
+    assert (locks.held_by("u"), locks.held_by("v")) == (2, 1)
+    locks.unlock("G", "b", [FIRST])
+    locks.unlock("G", "a", [FIRST])
+    assert (locks.held_by("u"), locks.held_by("v")) == (1, 1)
+    # The same member under another name.
+    locks.lock("G", "a", [SECOND], "w")
+    assert (locks.held_by("u"), locks.held_by("w")) == (0, 1)
+    clock.now += 61
+    locks.lock("H", "d", [FIRST], "u")
+    assert (locks.held_by("u"), locks.held_by("v")) == (1, 0)
+    locks.expire()
+    assert locks.held_by("w") == 0
+    locks.follow("H", [("T", 0, "d")])
+    assert locks.held_by("u") == 0
+
+
+def test_who_held_a_lock_before_a_restart_counts_with_the_next_renewal() -> None:
+    """The file does not tell the user."""
+    disk = SimulatedDisk()
+    before = manager(Clock(), disk)
+    before.lock("G", "a", [FIRST], "u")
+    before.persist_blocking()
+    locks = manager(Clock(), disk)
+    assert locks.held_by("u") == 0
+    assert locks.lock("G", "a", [FIRST], "u") == {FIRST}
+    assert locks.held_by("u") == 1

@@ -7,20 +7,20 @@ from click.testing import CliRunner
 from mailboat.cli.client_command import (
     confirm,
     each,
-    namesrv_option,
     start_point_option,
     time_option,
     yes_option,
 )
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.queue_offsets import ConsumeFromWhere, StartPoint
 
 
 @click.command()
 @start_point_option("--from", "start_point", default="first", help_text="Where.")
-@namesrv_option
-def command(start_point: StartPoint, namesrv: str) -> None:
+@servers_options
+def command(start_point: StartPoint, servers: Servers) -> None:
     """Print what was understood."""
-    click.echo(f"{start_point.where.name} {start_point.timestamp_ms} {namesrv}")
+    click.echo(f"{start_point.where.name} {start_point.timestamp_ms} {servers.namesrv}")
 
 
 def output(*words: str, env: dict[str, str] | None = None) -> str:

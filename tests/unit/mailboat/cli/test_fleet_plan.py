@@ -181,6 +181,19 @@ def test_replicas_keep_what_was_chosen() -> None:
         plan_replicas(settings(namesrvListenPort="10912"), 2)
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"authenticationEnabled": "true"}, "haSecretFile=: must be set"),
+        ({"tls.server.mode": "enforcing"}, "tls.enable=false: must be true"),
+    ],
+)
+def test_replicas_are_refused_what_each_would_be(changes: dict[str, str], sentence: str) -> None:
+    """One broker with these settings makes sense, and is no replica."""
+    with pytest.raises(ConfigError, match=sentence):
+        plan_replicas(settings(**changes), 2)
+
+
 def test_fewer_replicas_than_there_were_are_refused(tmp_path: Path) -> None:
     """Of messages that only the others have nobody would know."""
     one = settings(storePathRootDir=str(tmp_path))

@@ -52,7 +52,7 @@ def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         (["nope"], 2, "mailboat: No such command 'nope'."),
         (["broker", "--nope"], 2, "mailboat broker: No such option '--nope'."),
         (["namesrv", "--namesrv-port", "x"], 2, "mailboat namesrv: Invalid value for"),
-        (["broker", "-o", "listenPort"], 3, "mailboat: -o=listenPort: must be key=value"),
+        (["broker", "-o", "listenPort"], 3, "mailboat: -o=<hidden>: must be key=value"),
         (["broker", "-o", "flushDiskTyp=x"], 3, "the nearest one is flushDiskType"),
         (["broker", "-c", "/nope"], 3, "mailboat: -c=/nope: the file cannot be read"),
         (["standalone", "-o", "brokerRole=SLAVE"], 3, "must be above 0 for a SLAVE"),
@@ -117,6 +117,21 @@ def test_the_configuration_is_printed_with_its_sources(
     assert lines["httpPort"] == ["-1", "command line"]
     assert lines["namesrvListenPort"] == ["9876", "default"]
     assert lines["bindAddress"] == ["127.0.0.1", "default"]
+
+
+def test_clients_are_told_host_also_where_it_is_listened_elsewhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Behind an address that the machine does not have; brokerIP1 goes before it."""
+    flags = ["--host", "broker.example.com", "-o", "bindAddress=0.0.0.0"]
+
+    def told(*more: str) -> list[str]:
+        assert main(["standalone", "--print-config", *flags, *more]) == 0
+        lines = {line.split()[0]: line.split()[1] for line in _output_lines(capsys)}
+        return [lines["bindAddress"], lines["brokerIP1"]]
+
+    assert told() == ["0.0.0.0", "broker.example.com"]
+    assert told("-o", "brokerIP1=192.0.2.1") == ["0.0.0.0", "192.0.2.1"]
 
 
 def test_a_server_does_not_pay_for_what_it_does_not_use() -> None:

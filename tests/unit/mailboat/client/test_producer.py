@@ -101,9 +101,10 @@ async def test_other_codes_are_raised_at_once(name_server, make_peer, code):
     assert sum(sends(peers)) == 1
 
 
-async def test_three_tries_at_most(name_server, make_peer):
+@pytest.mark.parametrize("code", [2, 16])
+async def test_three_tries_at_most(name_server, make_peer, code):
     """One send and two retries, then the last refusal is raised."""
-    peers = await two_brokers(name_server, make_peer, answering(2), answering(2))
+    peers = await two_brokers(name_server, make_peer, answering(code), answering(code))
     async with Producer("G", namesrv=name_server.address) as producer:
         with pytest.raises(BrokerError):
             await producer.send(Message("T", b"x"))

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from mailboat.client import queue_reader
+from mailboat.client import queue_reader, refusals
 from mailboat.client.name_servers import NameServers
 from mailboat.client.pulling import Puller, PullRequest, PullResult, PullStatus
 from mailboat.client.queue_reader import QueueReader
@@ -23,13 +23,13 @@ RECORD = bytes.fromhex(
 )
 
 
-def answer(code: int, next_offset: int, body: bytes = b"", slave: int = 0):
+def answer(code: int, next_offset: int, body: bytes = b"", slave: int = 0, remark: str = "remark"):
     """Return a pull answer of a broker."""
     fields = {
         "nextBeginOffset": next_offset, "minOffset": 0, "maxOffset": 9,
         "suggestWhichBrokerId": slave,
     }  # fmt: skip
-    return lambda command: command.response(code, "remark", fields, body)
+    return lambda command: command.response(code, remark, fields, body)
 
 
 class Script:
@@ -131,12 +131,56 @@ async def test_tag_is_compared_as_text(broker, read):
 async def test_refused_pull_is_tried_again(broker, read, monkeypatch, caplog):
     """A broker that refuses for a while is asked again, and the log says it once."""
     monkeypatch.setattr(queue_reader, "ERROR_PAUSE_S", 0.001)
-    broker.answer(PULL, Script(*[answer(16, 0)] * 3, answer(0, 3, RECORD)))
+    forbidden = answer(16, 0, remark="the topic[T1] pulling message is forbidden")
+    broker.answer(PULL, Script(*[forbidden] * 3, answer(0, 3, RECORD)))
     sink = Sink()
     read(sink)
     assert await asyncio.wait_for(sink.events.get(), 5) == ([2], 3)
     warnings = [entry for entry in caplog.records if entry.levelname == "WARNING"]
     assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "remark"),
+    [
+        (16, "User:bob has no permission to access Group:G from 10.0.0.1, no matched policies."),
+        (1, "org.apache.rocketmq.acl.common.AclException: No default permission for topic:T1, x"),
+    ],
+    ids=["ACL 2.0", "ACL 1.0"],
+)
+async def test_a_user_without_the_right_does_not_ask_at_once(
+    broker, read, monkeypatch, caplog, code, remark
+):
+    """Somebody has to grant it first; the log says who lacks what, once for many tries."""
+    monkeypatch.setattr(queue_reader, "ERROR_PAUSE_S", 0.001)
+    monkeypatch.setattr(refusals, "REFUSED_PAUSE_S", 0.15)
+    broker.answer(PULL, Script(*[answer(code, 0, remark=remark)] * 3, answer(0, 3, RECORD)))
+    sink = Sink()
+    began_s = asyncio.get_running_loop().time()
+    read(sink)
+    assert await asyncio.wait_for(sink.events.get(), 5) == ([2], 3)
+    assert asyncio.get_running_loop().time() - began_s >= 3 * 0.15
+    assert caplog.text.count(remark) == 1
+    assert "pull topic=T1 group=G" in caplog.text
+
+
+async def test_a_broker_that_stays_busy_is_asked_more_and_more_seldom(
+    broker, read, monkeypatch, caplog
+):
+    """Twice as long each time, up to a limit; an answer begins anew, and the log says it once."""
+    monkeypatch.setattr(queue_reader, "BUSY_PAUSE_MAX_S", 0.08)
+    busy = answer(2, 0, remark="[FLOW]10 pulls of user u wait")
+    script = [*[busy] * 5, answer(0, 3, RECORD), busy, answer(20, 8)]
+    broker.answer(PULL, Script(*script))
+    sink = Sink()
+    began_s = asyncio.get_running_loop().time()
+    read(sink)
+    assert await asyncio.wait_for(sink.events.get(), 5) == ([2], 3)
+    assert asyncio.get_running_loop().time() - began_s >= 0.02 + 0.04 + 3 * 0.08
+    assert caplog.text.count("is put off") == 1
+    assert "[FLOW]10 pulls of user u wait" in caplog.text
+    assert await asyncio.wait_for(sink.events.get(), 5) == ([], 8)
+    assert caplog.text.count("is put off") == 1
 
 
 async def test_damaged_body_is_pulled_again(broker, read, monkeypatch):

@@ -24,17 +24,22 @@ class Broker:
         self.peer = peer
         self.members: list[str] = []
         self.learns_from_heartbeats = True
+        self.refusals: dict[int, tuple[int, str]] = {}
         peer.answer(RequestCode.HEART_BEAT, self._heartbeat)
         peer.answer(MEMBERS, self._list)
         peer.answer(RequestCode.UNREGISTER_CLIENT, lambda command: command.response(0))
 
     def _heartbeat(self, command: RemotingCommand) -> RemotingCommand:
+        if command.code in self.refusals:
+            return command.response(*self.refusals[command.code])
         client_id = decode_heartbeat(command.body).client_id
         if self.learns_from_heartbeats and client_id not in self.members:
             self.members.append(client_id)
         return command.response(0)
 
     def _list(self, command: RemotingCommand) -> RemotingCommand:
+        if command.code in self.refusals:
+            return command.response(*self.refusals[command.code])
         if not self.members:
             return command.response(1, "no consumer for this group")
         return command.response(0, body=encode_consumer_id_list(self.members))
@@ -109,6 +114,36 @@ async def test_forgetful_broker_does_not_take_queues_away(member, broker):
     broker.members[:] = ["other@1"]
     await member.rebalancer.rebalance()
     assert member.given.empty()
+
+
+DENIALS = [
+    (16, "User:bob has no permission to access Group:G from 10.0.0.1, no matched policies."),
+    (1, "org.apache.rocketmq.acl.common.AclException: No default permission for group:G, x.y(z)"),
+]
+
+
+@pytest.mark.parametrize("denial", DENIALS, ids=["ACL 2.0", "ACL 1.0"])
+@pytest.mark.parametrize("refused", [MEMBERS, RequestCode.HEART_BEAT])
+async def test_a_member_that_is_refused_is_not_a_group_without_members(
+    member, broker, caplog, monkeypatch, denial, refused
+):
+    """It keeps its queues, says why, and does not ask again at once whether it is known now."""
+    monkeypatch.setattr(rebalance, "UNROUTED_INTERVAL_S", 0.0)
+    await member.rebalancer.rebalance()
+    await member.next_given()
+    broker.members[:] = ["other@1"]
+    broker.refusals[refused] = denial
+    before = len(broker.peer.asked(refused))
+    member.rebalancer._wake.clear()  # The first look at the route was a change.
+    for _ in range(3):
+        await member.rebalancer.rebalance()
+    assert member.given.empty()
+    assert len(broker.peer.asked(refused)) - before == 3
+    await asyncio.sleep(0)  # What is due at once had its turn.
+    assert not member.rebalancer._wake.is_set()
+    assert "rebalance topic=T group=G" in caplog.text
+    # Each subject once: the heartbeat, and what comes of it.
+    assert caplog.text.count(denial[1]) == (1 if refused == MEMBERS else 2)
 
 
 async def test_broker_that_is_away_changes_nothing(member, broker):

@@ -67,11 +67,22 @@ async def test_unknown_topic_borrows_the_default_route(cache, name_server):
 
 async def test_borrowed_route_is_replaced_soon(cache, name_server, monkeypatch):
     """Once the topic exists, its own route is used without waiting for the 30 s poll."""
-    monkeypatch.setattr("mailboat.client.routes._BORROWED_TTL_S", 0.0)
+    monkeypatch.setattr("mailboat.client.routes._MAKESHIFT_TTL_S", 0.0)
     name_server.set_route("TBW102", {"a": "127.0.0.1:1"}, queues=8, perm=7)
     assert len(await cache.write_queues("New")) == 4
     name_server.set_route("New", {"a": "127.0.0.1:1"}, queues=7)
     assert len(await cache.write_queues("New")) == 7
+
+
+async def test_a_new_master_is_found_soon(cache, name_server, monkeypatch):
+    """Producers that have found no master ask again with a send, not with the next poll only."""
+    monkeypatch.setattr("mailboat.client.routes._MAKESHIFT_TTL_S", 0.0)
+    name_server.set_route("T", {"a": "127.0.0.1:1"}, perm=4)
+    with pytest.raises(NoWritableQueueError):
+        await cache.write_queues("T")
+    name_server.set_route("T", {"a": "127.0.0.1:2"})
+    assert cache.known_write_queues("T") == ()
+    assert await cache.write_queues("T")
 
 
 async def test_consumers_do_not_borrow(cache, name_server):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mailboat.config import OPERATOR_MARK, load_settings, parse_overrides
+from mailboat.config import OPERATOR_MARK, Role, load_settings, parse_overrides, properties_of
 from mailboat.errors import ConfigError
 
 # The file that RocketMQ ships as conf/broker.conf, comments apart.
@@ -93,6 +93,27 @@ def test_any_unknown_key_gets_a_nearest_one() -> None:
         load_settings("namesrv", overrides={"zzz": "1"})
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "httpTokn=a-secret-of-many",
+        'initAuthenticationUsr={"username":"root","password":"a-secret-of-many"}',
+        "tls.server.keyPasword: a-secret-of-many",
+        "httpToken a-secret-of-many",
+        "a-secret-of-many",
+        "httpToken=a-secret-of-many!",
+    ],
+)
+def test_a_slip_shows_no_secret(tmp_path: Path, line: str) -> None:
+    """What follows a mistyped key may be one: it is in no error, which ends up in logs."""
+    with pytest.raises(ConfigError, match="<hidden>") as caught:
+        load_settings("broker", file=_write(tmp_path, line))
+    assert "a-secret" not in str(caught.value)
+    with pytest.raises(ConfigError, match="<hidden>") as caught:
+        load_settings("broker", overrides=parse_overrides([line.replace(": ", "=")]))
+    assert "a-secret" not in str(caught.value)
+
+
 def test_an_error_in_a_file_names_its_line(tmp_path: Path) -> None:
     """The line of an unknown key is part of the sentence."""
     file = _write(tmp_path, "listenPort=1\n\nnoSuchKey=2\n")
@@ -164,7 +185,7 @@ def test_a_service_link_that_looks_like_a_key_is_no_setting() -> None:
 
 def test_an_unknown_variable_is_an_error() -> None:
     """A misspelt variable is named, as a misspelt key is."""
-    with pytest.raises(ConfigError, match=r"MAILBOAT_FLUSH_DISK_TPE=x.*flushDiskType"):
+    with pytest.raises(ConfigError, match=r"MAILBOAT_FLUSH_DISK_TPE=<hidden>.*flushDiskType"):
         load_settings("broker", environ={"MAILBOAT_FLUSH_DISK_TPE": "x"})
 
 
@@ -199,3 +220,30 @@ def test_an_override_without_key_or_value_is_an_error(text: str) -> None:
     """`-o` takes KEY=VALUE."""
     with pytest.raises(ConfigError, match="must be key=value"):
         parse_overrides([text])
+
+
+@pytest.mark.parametrize("role", ["broker", "namesrv", "standalone"])
+def test_the_token_of_http_comes_from_its_own_variable(role: Role) -> None:
+    """It is never shown, and locks HTTP by itself."""
+    settings = load_settings(role, environ={"MAILBOAT_TOKEN": "a-token-of-at-least-16"})
+    assert settings.security.http_token == "a-token-of-at-least-16"
+    assert settings.security.is_http_locked
+    assert "a-token" not in repr(settings)
+    assert properties_of(settings)["httpToken"] == "<hidden>"
+    assert not load_settings(role).security.is_http_locked
+
+
+@pytest.mark.parametrize("text", ["", " ", "short", "x" * 1025, "with a space in it", "=" * 16])
+def test_a_variable_that_holds_no_token_stops_the_start(text: str) -> None:
+    """An empty one would leave HTTP open; what a wrong one holds is not told."""
+    with pytest.raises(ConfigError) as raised:
+        load_settings("broker", environ={"MAILBOAT_TOKEN": text})
+    assert not text.strip() or text not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "overrides", [{"authenticationEnabled": "true"}, {"aclEnable": "true"}, {"httpTokenFile": "x"}]
+)
+def test_what_locks_http(overrides: dict[str, str]) -> None:
+    """Each of them alone does."""
+    assert load_settings("broker", overrides=overrides).security.is_http_locked

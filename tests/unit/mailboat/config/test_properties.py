@@ -57,7 +57,7 @@ def test_a_key_that_comes_twice_is_reported_twice() -> None:
 
 def test_a_line_without_a_separator_is_an_error() -> None:
     """A forgotten '=' is named with its line instead of becoming an empty value."""
-    with pytest.raises(ConfigError, match=r"line 2 has no '='"):
+    with pytest.raises(ConfigError, match="line 2=<hidden>: has no '='"):
         parse_properties("a=1\nflushDiskType SYNC_FLUSH\n")
 
 

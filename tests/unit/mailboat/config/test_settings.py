@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,10 @@ def test_a_consume_queue_file_holds_whole_units(given: int, rounded: int) -> Non
         ("brokerId", "1001", "must be at most 1000"),
         ("inSyncReplicas", "3", "must not be above totalReplicas=2"),
         ("haMasterAddress", "a:1;b:0", "must be host:port"),
+        ("leaseName", "Mq_g1", "must be the name of an object of Kubernetes"),
+        ("leaseSeconds", "5", "must be at least 6"),
+        ("podName", "mq-g1", "must be the name of a pod of a StatefulSet"),
+        ("podUid", "a/b", "must have letters, digits and - only"),
         ("autoCreateTopicEnable", "yes", "must be true or false"),
         ("deleteWhen", "24", "must be hours of the day"),
         ("deleteWhen", "4am", "must be hours of the day"),
@@ -194,6 +199,67 @@ def test_a_bad_value_is_refused_in_one_sentence(key: str, text: str, reason: str
         load_settings("broker", overrides={key: text})
     assert str(caught.value).startswith(f"{key}={text}: {reason}")
     assert caught.value.exit_code == 3
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        ({"podName": "mq-g1-1"}, "podName=mq-g1-1: must end with -0, as brokerId says"),
+        ({"podName": ""}, "podName=: must end with -0, as brokerId says"),
+        ({"podUid": ""}, "podUid=: must be set with leaseName"),
+        ({"brokerRole": "SLAVE"}, "brokerRole=SLAVE: must be SYNC_MASTER or ASYNC_MASTER"),
+        ({"brokerId": "2", "podName": "mq-g1-2"}, "brokerId=2: must be below totalReplicas=2"),
+    ],
+)
+def test_a_lease_needs_a_pod(overrides: dict[str, str], sentence: str) -> None:
+    """Where a Lease says who leads, every replica says which pod it is, and none is a SLAVE."""
+    pod = {"leaseName": "mq-g1", "brokerRole": "SYNC_MASTER", "podName": "mq-g1-0", "podUid": "u"}
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        load_settings("broker", overrides={**pod, **overrides})
+    load_settings("broker", overrides={**pod, "podName": "mq-g1-1", "brokerId": "1"})
+
+
+def test_replicas_that_speak_tls_only_connect_by_tls() -> None:
+    """Else each would refuse the others, and nobody would say so before it is needed."""
+    slave = {"brokerRole": "SLAVE", "brokerId": "1", "totalReplicas": "2"}
+    enforcing = {"tls.server.mode": "enforcing"}
+    with pytest.raises(
+        ConfigError, match=r"tls\.enable=false: must be true with tls\.server\.mode"
+    ):
+        load_settings("broker", overrides={**slave, **enforcing})
+    load_settings("broker", overrides={**slave, **enforcing, "tls.enable": "true"})
+    load_settings("broker", overrides={**slave, "tls.server.mode": "permissive"})
+    load_settings("broker", overrides=enforcing)
+
+
+@pytest.mark.parametrize("guard", ["authenticationEnabled", "aclEnable"])
+@pytest.mark.parametrize(
+    "replica",
+    [
+        {"brokerRole": "SYNC_MASTER"},
+        {"brokerRole": "SLAVE", "brokerId": "1"},
+        {"haListenPort": "0"},
+        {"leaseName": "g", "brokerRole": "ASYNC_MASTER", "podName": "g-0", "podUid": "u"},
+    ],
+)
+def test_the_link_of_a_guarded_broker_is_shut_as_well(guard: str, replica: dict[str, str]) -> None:
+    """Else whoever reaches haListenPort gets every message without a signature."""
+    shut = {
+        "tls.server.mode": "enforcing",
+        "tls.server.need.client.auth": "require",
+        "tls.enable": "true",
+    }
+    load_settings("broker", overrides=replica)
+    load_settings("broker", overrides={guard: "true"})
+    for open_still in (
+        {},
+        shut | {"tls.server.need.client.auth": "optional"},
+        shut | {"tls.server.mode": "permissive"},
+    ):
+        with pytest.raises(ConfigError, match=f"haSecretFile=: must be set with {guard}=true"):
+            load_settings("broker", overrides={guard: "true"} | replica | open_still)
+    load_settings("broker", overrides={guard: "true", "haSecretFile": "/s"} | replica)
+    load_settings("broker", overrides={guard: "true"} | replica | shut)
 
 
 @pytest.mark.parametrize("text", ["04", "04;16", "00;23"])
@@ -221,10 +287,74 @@ def test_effective_values_show_where_each_came_from() -> None:
 
 # What makes sense only together with another value of another key.
 _GO_TOGETHER = {
+    "authorizationEnabled": {"authenticationEnabled": "true"},
+    "httpTokenReview": {"authenticationEnabled": "true"},
+    "authUsersPath": {"authenticationEnabled": "true"},
+    "initAuthenticationUser": {"authenticationEnabled": "true"},
+    "plainAclFile": {"aclEnable": "true"},
+    "tls.enable": {"tls.server.mode": "permissive"},
+    "tls.server.certPath": {"tls.server.mode": "permissive"},
+    "tls.server.need.client.auth": {"tls.server.mode": "permissive"},
+    "tls.server.clientIdentity": {
+        "authenticationEnabled": "true",
+        "tls.server.mode": "permissive",
+    },
     "brokerId": {"brokerRole": "SLAVE"},
     "brokerRole": {"brokerId": "1"},
     "inSyncReplicas": {"totalReplicas": "8"},
+    "leaseName": {"podName": "mq-g1-0", "podUid": "u1"},
 }
+
+
+@pytest.mark.parametrize("key", ["listeners", "namesrvListeners"])
+def test_a_listener_beside_enforced_tls_says_what_it_speaks(key: str) -> None:
+    """Its own default is plain text, which nobody means who enforces TLS and says no more."""
+    enforcing = {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": "/crt",
+        "tls.server.keyPath": "/key",
+    }
+    silent = '[{"name":"outside","port":0}]'
+    with pytest.raises(ConfigError) as caught:
+        load_settings("standalone", overrides={**enforcing, key: silent})
+    assert str(caught.value).startswith(f"{key}={silent}: outside would take plain text only")
+    load_settings(
+        "standalone", overrides={**enforcing, "tls.server.mode": "permissive", key: silent}
+    )
+    for tls in ("disabled", "enforcing"):
+        said = f'[{{"name":"outside","port":0,"tls":"{tls}"}}]'
+        load_settings("standalone", overrides={**enforcing, key: said})
+
+
+def test_own_connections_by_tls_do_not_shut_the_ports() -> None:
+    """What RocketMQ's clients have as their switch is none of a server's ports."""
+    with pytest.raises(ConfigError, match=r"^tls\.enable=true: .*: set tls\.server\.mode$"):
+        load_settings("standalone", overrides={"tls.enable": "true"})
+    load_settings("standalone", environ={"MAILBOAT_TLS_ENABLE": "true"})
+    load_settings("standalone", overrides={"tls.enable": "true", "tls.server.mode": "disabled"})
+    load_settings("broker", overrides={"tls.enable": "true"})
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "switch"),
+    [
+        ("authUsersPath", "/users", "authenticationEnabled"),
+        ("initAuthenticationUser", "a secret", "authenticationEnabled"),
+        ("plainAclFile", "/accounts", "aclEnable"),
+        ("tls.server.certPath", "/tls.crt", "tls.server.mode"),
+        ("tls.server.need.client.auth", "require", "tls.server.mode"),
+    ],
+)
+def test_a_lock_without_its_switch_is_refused(key: str, text: str, switch: str) -> None:
+    """Unless somebody said that it is to be off: a door stands open that somebody thinks shut."""
+    with pytest.raises(ConfigError) as caught:
+        load_settings("standalone", overrides={key: text})
+    shown = "<hidden>" if key == "initAuthenticationUser" else text
+    assert str(caught.value).startswith(f"{key}={shown}: has no effect without {switch}, which is")
+    off = "disabled" if switch == "tls.server.mode" else "false"
+    load_settings("standalone", overrides={key: text, switch: off})
+    if key.startswith("tls."):
+        load_settings("standalone", overrides={key: text, "httpTlsMode": "enforcing"})
 
 
 def _other_text(item: Setting) -> str:
@@ -245,5 +375,9 @@ def _other_text(item: Setting) -> str:
         "message_delay_level": "1s",
         "namesrv_addr": "a:1",
         "ha_master_address": "a:1",
+        "pod_name": "other-0",
+        "http_token": "a-token-of-at-least-16",
+        "listeners": '[{"name":"outside","port":10920}]',
+        "node_ip": "192.0.2.1",
     }
     return special.get(item.name, "other")

@@ -32,6 +32,7 @@ IDENTITY: dict[str, ExtValue] = {
     "brokerId": 0,
     "haServerAddr": "10.0.0.1:10912",
 }
+OUTSIDE: dict[str, ExtValue] = {**IDENTITY, "mailboatListeners": '{"outside":"192.0.2.7:30920"}'}
 SLAVE: dict[str, ExtValue] = {**IDENTITY, "brokerAddr": "10.0.0.2:10911", "brokerId": 1}
 # The requests that reference 4.2 lists for a name server.
 EVERY_CODE = [
@@ -63,6 +64,7 @@ class Writer:
         self.written = b""
         self.is_closed = False
         self.peer_address = "10.0.0.1"
+        self.listener = ""
 
     def write(self, data: bytes) -> None:
         """Keep it."""
@@ -479,3 +481,91 @@ def test_a_configuration_that_is_no_properties_text_is_refused() -> None:
     answer = NameServer().ask(RequestCode.UPDATE_NAMESRV_CONFIG, body=b"nonsense")
     assert answer.code == 1
     assert answer.remark == "configuration line 1 is not of the form key=value"
+
+
+def test_who_asks_by_a_listener_is_told_its_addresses(server: NameServer) -> None:
+    """And no others; who asks at the port that all have is told what it was always told."""
+    before = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).body
+    assert server.register(OUTSIDE).code == 0
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).body == before
+    server.connection.listener = "outside"
+    route = server.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    [broker] = route["brokerDatas"]
+    assert broker["brokerAddrs"] == {"0": "192.0.2.7:30920"}
+    assert [queue["brokerName"] for queue in route["queueDatas"]] == ["broker-a"]
+    cluster = server.ok(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert cluster["brokerAddrTable"]["broker-a"]["brokerAddrs"] == {"0": "192.0.2.7:30920"}
+    assert cluster["clusterAddrTable"] == {"DefaultCluster": ["broker-a"]}
+    group = {"clusterName": "DefaultCluster", "brokerName": "broker-a"}
+    members = server.ok(RequestCode.GET_BROKER_MEMBER_GROUP, group)
+    assert members["brokerMemberGroup"]["brokerAddrs"] == {"0": "192.0.2.7:30920"}
+    topics = server.ok(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+    assert topics["brokerAddr"] == "192.0.2.7:30920"
+
+
+def test_a_broker_without_an_address_at_a_listener_is_not_there(server: NameServer) -> None:
+    """Neither its queues nor its name: its other address leads nowhere from there."""
+    other = {**OUTSIDE, "brokerName": "broker-b", "brokerAddr": "10.0.0.9:10911"}
+    assert server.register(other).code == 0
+    assert server.register(SLAVE).code == 0
+    server.connection.listener = "outside"
+    route = server.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert [queue["brokerName"] for queue in route["queueDatas"]] == ["broker-b"]
+    assert [broker["brokerName"] for broker in route["brokerDatas"]] == ["broker-b"]
+    cluster = server.ok(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert list(cluster["brokerAddrTable"]) == ["broker-b"]
+    assert cluster["clusterAddrTable"] == {"DefaultCluster": ["broker-b"]}
+    server.connection.listener = "elsewhere"
+    answer = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert answer.code == 17
+    assert answer.remark == (
+        "No topic route info in name server for the topic: T, by listener elsewhere"
+    )
+    empty = server.ok(RequestCode.GET_BROKER_CLUSTER_INFO)
+    assert empty == {"brokerAddrTable": {}, "clusterAddrTable": {}}
+    assert server.ok(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)["brokerAddr"] == ""
+
+
+def test_addresses_of_listeners_are_those_of_the_last_registration(server: NameServer) -> None:
+    """Also where its topics are as before."""
+    server.connection.listener = "outside"
+    fields: dict[str, ExtValue] = {"topic": "T"}
+    for address in ("192.0.2.7:30920", "192.0.2.8:30920"):
+        listeners = json.dumps({"outside": address})
+        assert server.register({**IDENTITY, "mailboatListeners": listeners}).code == 0
+        [broker] = server.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields)["brokerDatas"]
+        assert broker["brokerAddrs"] == {"0": address}
+    assert server.register(IDENTITY).code == 0
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields).code == 17
+
+
+def test_an_away_broker_keeps_the_addresses_of_its_listeners(server: NameServer) -> None:
+    """Clients that look while it restarts know it when it is back."""
+    assert server.register({**OUTSIDE, "routeKeptMillis": 60_000}).code == 0
+    server.routes.connection_closed(server.connection)
+    server.connection.listener = "outside"
+    route = server.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert route["brokerDatas"][0]["brokerAddrs"] == {"0": "192.0.2.7:30920"}
+
+
+@pytest.mark.parametrize(
+    ("listeners", "words"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ('{"Outside":"192.0.2.7:1"}', "cannot be read"),
+        ('{"outside":7}', "cannot be read"),
+        ('{"outside":"192.0.2.7"}', "the address of outside must be host:port"),
+        ('{"outside":"192.0.2.7:0"}', "the address of outside must be host:port"),
+        ('{"outside":"192.0.2.7:1\\n"}', "the address of outside must be host:port"),
+        ('{"outside":"' + "a" * 300 + ':1"}', "the address of outside must be host:port"),
+        (json.dumps({f"o{number}": "a:1" for number in range(9)}), "more than 8 listeners"),
+    ],
+)
+def test_listeners_that_nobody_could_use_are_refused(listeners: str, words: str) -> None:
+    """With one sentence, and nothing is registered."""
+    server = NameServer()
+    answer = server.register({**IDENTITY, "mailboatListeners": listeners})
+    assert answer.code == 1
+    assert words in (answer.remark or "")
+    assert server.ok(RequestCode.GET_BROKER_CLUSTER_INFO)["brokerAddrTable"] == {}

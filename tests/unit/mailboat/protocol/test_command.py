@@ -302,3 +302,11 @@ def test_bad_field_of_a_response_is_named() -> None:
     response = RemotingCommand(0, flag=1, opaque=9)
     with pytest.raises(BrokerError, match="response to opaque 9: field 'offset' is missing"):
         required_int(response, "offset")
+
+
+def test_no_secret_is_shown() -> None:
+    """Commands stand in errors and logs; a signature can be sent again."""
+    names = ("Signature", "SecurityToken", "secretKey", "password")
+    command = RemotingCommand.request(10, {**dict.fromkeys(names, "s3cr3t"), "AccessKey": "me"})
+    assert "s3cr3t" not in repr(command)
+    assert "'AccessKey': 'me'" in repr(command)

@@ -7,6 +7,7 @@ from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.lock_batch import (
     LockBatch,
     decode_lock_batch,
+    decode_lock_names,
     decode_locked,
     encode_lock_batch,
     encode_locked,
@@ -23,12 +24,14 @@ JAVA_ANSWER = b'{"lockOKMQSet":[{"brokerName":"b","queueId":0,"topic":"T"}]}'
 def test_what_java_asks_is_read() -> None:
     """The order of the queues means nothing."""
     assert decode_lock_batch(JAVA_REQUEST) == LockBatch("G", "c", {FIRST, SECOND}, True)
+    assert decode_lock_names(JAVA_REQUEST) == ("G", {"T"})
 
 
 def test_a_request_without_queues_is_read() -> None:
     """4.x leaves onlyThisBroker out, and null stands for no queues."""
     body = b'{"clientId":"c","consumerGroup":"G","mqSet":null}'
     assert decode_lock_batch(body) == LockBatch("G", "c")
+    assert decode_lock_names(body) == ("G", set())
 
 
 def test_a_request_comes_back_as_it_was() -> None:
@@ -52,3 +55,5 @@ def test_other_bodies_are_refused(body: bytes) -> None:
     """A request must say who asks for what."""
     with pytest.raises(RemoteProtocolError):
         decode_lock_batch(body)
+    with pytest.raises(RemoteProtocolError):
+        decode_lock_names(body)

@@ -488,10 +488,10 @@ async def test_suppressed_complaints_are_counted(
     owner = new_set()
     connection, _, _ = connect(owner)
     for _ in range(4):
-        owner.complain(connection, "nonsense")
+        owner.complaints.complain(connection.peer, "nonsense")
     later = time.monotonic() + 61
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    owner.complain(connection, "nonsense")
+    owner.complaints.complain(connection.peer, "nonsense")
     assert ["suppressed=0", "suppressed=3"] == [
         record.getMessage().split()[-2].rstrip(":") for record in caplog.records
     ]

@@ -3,7 +3,7 @@
 from mailboat.replication.actions import Action, Persist, Send, WriteLease
 from mailboat.replication.durable import Durable
 from mailboat.replication.epochs import EpochStart, leader_of
-from mailboat.replication.events import HandOver, LeaseWritten, Outcome, Received, Ticked
+from mailboat.replication.events import Event, HandOver, LeaseWritten, Outcome, Received, Ticked
 from mailboat.replication.frames import Ack, Hello, TakeOver
 from mailboat.replication.lease import Member
 from mailboat.replication.replica import Replica
@@ -21,9 +21,9 @@ def _lead() -> Replica:
     return replica
 
 
-def _tick(replica: Replica, now_s: float) -> list[Action]:
-    """Let time pass; what is wanted of the lease is done at once."""
-    found = replica.handle(Ticked(), now_s)
+def _handle(replica: Replica, event: Event, now_s: float) -> list[Action]:
+    """Let something happen; what is wanted of the lease is done at once."""
+    found = replica.handle(event, now_s)
     for action in found:
         if isinstance(action, WriteLease):
             written = action.lease._replace(version=action.lease.version + 1)
@@ -41,11 +41,10 @@ def test_whoever_hands_over_remembers_it_first() -> None:
     epoch = replica.leading.epoch
     slave = Member(1, "volume-1")
     replica.handle(Received(slave, Hello(1, 0, "boot-1")), 1.0)
-    replica.handle(Received(slave, Ack(1, epoch, 0, 0, counts=True)), 1.0)
-    _tick(replica, 1.1)
+    _handle(replica, Received(slave, Ack(1, epoch, 0, 0, counts=True)), 1.0)
     assert slave in replica.leading.recorded
     replica.handle(HandOver(1), 1.2)
-    actions = _tick(replica, 1.3)
+    actions = _handle(replica, Ticked(), 1.3)
     assert replica.stopped == "handed over"
     told = actions.index(Send(1, TakeOver(1, epoch)))
     before = [action.state.seen for action in actions[:told] if isinstance(action, Persist)]

@@ -26,16 +26,41 @@ def _segment(start: int) -> bytes:
 
 @pytest.mark.parametrize("piece_bytes", [1, 5, 12, 13, 1000])
 def test_frames_come_in_any_pieces(piece_bytes: int) -> None:
-    """Of frames all come in their order, of heartbeats behind each other at least the last."""
+    """All their bytes come in their order, of heartbeats between them none but the last."""
     sent = FRAME_HEAD.pack(0, 5) + b"first" + FRAME_HEAD.pack(5, 0) * 3
     sent += FRAME_HEAD.pack(5, 6) + b"second" + FRAME_HEAD.pack(11, 0) * 100
     decoder = FrameDecoder()
     found = []
     for at in range(0, len(sent), piece_bytes):
         found += decoder.feed(sent[at : at + piece_bytes])
-    assert [frame for frame in found if frame[1]] == [(0, b"first"), (5, b"second")]
-    assert found[-1] == (11, b"")
-    assert {frame for frame in found if not frame[1]} <= {(5, b""), (11, b"")}
+    expected = 0
+    for physical_offset, content in found:
+        assert physical_offset == expected
+        expected += len(content)
+    assert b"".join(content for _, content in found) == b"firstsecond"
+
+
+def test_frames_out_of_place_come_by_themselves() -> None:
+    """One that does not go on where the one before ends is seen, also a heartbeat."""
+    frames = [(0, b"first"), (9, b"second"), (3, b""), (9, b"")]
+    sent = b"".join(FRAME_HEAD.pack(at, len(content)) + content for at, content in frames)
+    assert FrameDecoder().feed(sent) == frames
+
+
+def test_many_small_frames_come_as_one() -> None:
+    """A master that sends a byte a frame makes hardly more work than another one."""
+    sent = b"".join(FRAME_HEAD.pack(7 + at, 1) + b"x" for at in range(20_000))
+    found = FrameDecoder().feed(sent)
+    assert len(found) < 50
+    assert b"".join(content for _, content in found) == b"x" * 20_000
+
+
+def test_nobody_waits_for_a_record_without_end() -> None:
+    """One larger than any is refused at once, not kept until it is whole."""
+    tail = RecordTail(0, 1 << 30)
+    head = (1 << 29).to_bytes(4, "big") + MAGIC_V1.to_bytes(4, "big")
+    with pytest.raises(ValueError, match="a record of 536870912 bytes begins at 100"):
+        tail.feed(_record(0) + head)
 
 
 @pytest.mark.parametrize("head", [(-1, 0), (0, -1), (1 << 56, 0), (0, (4 << 20) + 1)])

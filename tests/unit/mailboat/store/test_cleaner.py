@@ -34,6 +34,7 @@ class Life:
             "delete_when": "04",
             "file_reserved_time": 72,
             "clean_resource_interval": 10_000,
+            "disk_space_warning_level_ratio": 90,
             "message_index_enable": False,
             "mapped_file_size_commit_log": SEGMENT,
         }

@@ -121,6 +121,27 @@ def test_entries_are_those_of_keys_put_one_by_one(
             assert second_ms <= times_ms[entry[1]] < second_ms + 1000
 
 
+@pytest.mark.parametrize("form", ["messages", "rows"])
+@pytest.mark.parametrize("builds_after", range(1 << 5))
+def test_times_of_a_file_do_not_depend_on_steps(builds_after: int, form: str) -> None:
+    """They are those of messages with keys, also where the clock went back within a second."""
+    disk = SimulatedDisk()
+    index = IndexService(disk, FilePool(disk, 2), "/index", _SLOTS, _ENTRIES)
+    for number, passed_ms in enumerate((400, 500, 800, 600, 999)):
+        unique_key = "U" if number in (1, 2, 3) else None
+        records = [IndexedRecord("t", unique_key, None, 100 * number)]
+        if form == "rows":
+            index.put_rows(_rows(records), 100 * number, 1_700_000_000_000 + passed_ms)
+        else:
+            index.put_messages(records, 1_700_000_000_000 + passed_ms)
+        if builds_after >> number & 1:
+            index.build()
+    index.build()
+    (file,) = index.files
+    assert file.begin_timestamp_ms == 1_700_000_000_500
+    assert file.end_timestamp_ms == 1_700_000_000_800
+
+
 @pytest.mark.parametrize("form", ["rounds", "one round"])
 def test_a_step_takes_few_keys_of_messages_made_of_them(form: str) -> None:
     """A step ends with the message that makes it 16 KiB of rows and keys, whatever bodies have."""

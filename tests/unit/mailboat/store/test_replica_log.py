@@ -1,5 +1,6 @@
 """A store that follows another one's log: same bytes, same queues, nothing shown too early."""
 
+import shutil
 from pathlib import Path
 from random import Random
 
@@ -7,7 +8,13 @@ import pytest
 
 from mailboat.disk.real import RealDisk
 from mailboat.model import compiled
-from mailboat.model.record import BLANK_MAGIC, FILLER, decode_records
+from mailboat.model.record import (
+    BLANK_MAGIC,
+    CRC_PROPERTY_BYTES,
+    FILLER,
+    crc_property,
+    decode_records,
+)
 from mailboat.model.tags import tags_code
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
@@ -187,6 +194,29 @@ def test_a_restart_shows_what_was_confirmed_and_no_more(tmp_path: Path) -> None:
     leader.close()
 
 
+@pytest.mark.parametrize("shown", [0, 1, 100])
+def test_what_is_held_back_finds_no_units_of_before(tmp_path: Path, shown: int) -> None:
+    """A process that died had shown more than its last note of what is confirmed says."""
+    before = _leader(tmp_path / "before")
+    flush = before.begin_flush()
+    assert flush is not None
+    flush.run()
+    before.finish_flush(flush, None)
+    before.queues.write()
+    # As `kill -9` leaves it: there is no checkpoint yet.
+    shutil.copytree(tmp_path / "before", tmp_path / "after")
+    confirmed = before.physical_position("orders", 0, shown // 3) if shown else 0
+    assert confirmed is not None
+    after = _open(tmp_path / "after", confirmed)
+    assert after.dispatch.is_holding
+    _confirm(after, after.replica.end)
+    assert _ends(after) == _ends(before)
+    for queue_id in range(3):
+        theirs = before.get_message("orders", queue_id, 0, 1000, 1 << 30)
+        ours = after.get_message("orders", queue_id, 0, 1000, 1 << 30)
+        assert b"".join(ours.slices) == b"".join(theirs.slices) != b""
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_who_leads_goes_on_behind_what_it_followed(tmp_path: Path, *, restarts: bool) -> None:
     """The first own message has the queue offset behind what is not confirmed yet."""
@@ -337,3 +367,58 @@ def test_a_body_that_ends_like_a_checksum_ends_no_log(tmp_path: Path) -> None:
     found = again.get_message("t", 0, 0, 100, 1 << 30)
     assert [m.body for m in decode_records(b"".join(found.slices))] == bodies
     again.close()
+
+
+@pytest.mark.parametrize("again", [7, 3, 1 << 40])
+def test_a_log_that_gives_queue_offsets_again_is_followed(tmp_path: Path, again: int) -> None:
+    """As a master of RocketMQ does that was promoted: the first of two counts, and nothing ends."""
+    leader, follower = _leader(tmp_path / "leader", 200), _open(tmp_path / "follower")
+    numbers = [*range(10), *range(again, again + 5), *range(10, 20)]
+    records = leader.replica.read(0, _SEGMENT_BYTES).records
+    at, log = 0, b""
+    for number in numbers:
+        size = int.from_bytes(records[at : at + 4], "big")
+        head = bytearray(records[at : at + size - CRC_PROPERTY_BYTES])
+        head[12:16] = bytes(4)
+        head[20:28] = number.to_bytes(8, "big")
+        log += bytes(head) + crc_property(bytes(head))
+        at += size
+    follower.replica.follow(log, 0)
+    _confirm(follower, len(log))
+    assert _ends(follower) == {("orders", 0): 20}
+    found = follower.get_message("orders", 0, 0, 1000, 1 << 30)
+    queue_offsets = [message.queue_offset for message in decode_records(b"".join(found.slices))]
+    assert queue_offsets == [*range(20)]
+    follower.close()
+    again_open = _open(tmp_path / "follower", len(log))
+    assert _ends(again_open) == {("orders", 0): 20}
+    again_open.close()
+    leader.close()
+
+
+@pytest.mark.parametrize("made_by", ["a process that died before it wrote", "a cut"])
+def test_an_empty_segment_gives_way_to_where_the_leader_begins(
+    tmp_path: Path, made_by: str
+) -> None:
+    """A follower that has no record yet follows a leader whose oldest segments have expired."""
+    leader = _leader(tmp_path / "leader")
+    leader.commit_log.remove_oldest()
+    follower = _open(tmp_path / "follower")
+    if made_by == "a cut":
+        first = leader.replica.read(_SEGMENT_BYTES, 1)
+        follower.replica.begin_at(_SEGMENT_BYTES)
+        follower.replica.follow(first.records, _SEGMENT_BYTES)
+        follower.replica.cut(_SEGMENT_BYTES)
+        assert follower.commit_log.segments
+        leader.commit_log.remove_oldest()
+    else:
+        follower.close()
+        segment = tmp_path / "follower/commitlog/00000000000000000000"
+        segment.write_bytes(bytes(_SEGMENT_BYTES))
+        follower = _open(tmp_path / "follower")
+    follower.replica.begin_at(leader.replica.start)
+    _copy(leader, follower)
+    assert follower.commit_log.start == leader.commit_log.start
+    assert follower.commit_log.end == leader.commit_log.end
+    follower.close()
+    leader.close()

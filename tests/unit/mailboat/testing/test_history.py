@@ -144,3 +144,43 @@ def test_a_consumer_must_not_be_given_what_was_refused() -> None:
     """Also between crashes."""
     with pytest.raises(HistoryViolation, match="refused but stored"):
         _history().see(KEY, [Found(3, 300, b"body3")])
+
+
+def test_connections_have_an_order_each() -> None:
+    """What was sent over another connection, without an answer, may be stored later."""
+    history = History()
+    history.send(*KEY, b"body0", session=1)
+    history.send(*KEY, b"body1", session=2)
+    history.send(*KEY, b"body2", session=2)
+    history.check(_view(1, 2, 0), Crash.NONE)
+    with pytest.raises(HistoryViolation, match="order"):
+        history.check(_view(2, 1, 0), Crash.NONE)
+
+
+def test_nothing_lies_before_what_was_acknowledged_before_it_was_sent() -> None:
+    """Whatever connection or queue: a former leader acknowledges no more."""
+    history = History()
+    first = history.send(*KEY, b"body0", session=1)
+    history.acknowledge(first, 0, 100)
+    history.send("orders", 7, b"elsewhere", session=2)
+    queues = {
+        KEY: QueueView(0, 1, [Found(0, 100, b"body0")]),
+        ("orders", 7): QueueView(0, 1, [Found(0, 0, b"elsewhere")]),
+    }
+    with pytest.raises(HistoryViolation, match="order"):
+        history.check(queues, Crash.NONE)
+    queues["orders", 7] = QueueView(0, 1, [Found(0, 200, b"elsewhere")])
+    history.check(queues, Crash.NONE)
+
+
+def test_only_the_newest_of_an_async_group_may_be_lost() -> None:
+    """Acknowledged or seen; their places are given again."""
+    history = _history()
+    history.may_lose_from = 2
+    history.acknowledge(history.send(*KEY, b"another"), 2, 200)
+    with pytest.raises(HistoryViolation, match="acknowledged and lost"):
+        history.check(_view(0), Crash.NONE)
+    queues = _view(0, 1)
+    queues[KEY] = QueueView(0, 3, [*queues[KEY].messages, Found(2, 200, b"another")])
+    history.adopt(queues, Crash.NONE)
+    assert history.sent[2].outcome is Outcome.LOST

@@ -112,6 +112,9 @@ def _broken_rules(schema: dict[str, Any], value: Any, before: Any) -> Iterator[t
         assert verdict.type() == cel.Type.BOOL, f"{rule['rule']}: {verdict.value()}"
         if not verdict.value():
             yield rule["rule"], rule["message"]
+    if isinstance(value, list):
+        for item in value:
+            yield from _broken_rules(schema.get("items", {}), item, None)
     if not isinstance(value, dict):
         return
     for name, child in schema.get("properties", {}).items():

@@ -28,11 +28,13 @@ def test_names(definitions):
         "Broker": "brokers",
         "NameServer": "nameservers",
         "Topic": "topics",
+        "User": "users",
     }
     assert {kind: item["shortNames"] for kind, item in names.items()} == {
         "Broker": ["brk"],
         "NameServer": ["mqns"],
         "Topic": ["mqt"],
+        "User": ["mqu"],
     }
     assert all(item["categories"] == ["messaging"] for item in names.values())
     assert all(
@@ -84,6 +86,7 @@ def test_scale(definitions):
             "labelSelectorPath": ".status.selector",
         },
         "Topic": None,
+        "User": None,
     }
 
 

@@ -13,9 +13,15 @@ from mailboat_operator.crds.definitions import custom_resource_definitions
 from mailboat_operator.crds.name_server import parse_name_server
 from mailboat_operator.crds.reference import EXAMPLES
 from mailboat_operator.crds.topic import parse_topic
+from mailboat_operator.crds.user import parse_user
 
-PARSERS = {"Broker": parse_broker, "NameServer": parse_name_server, "Topic": parse_topic}
-MAX_CRD_BYTES = 60 * 1024
+PARSERS = {
+    "Broker": parse_broker,
+    "NameServer": parse_name_server,
+    "Topic": parse_topic,
+    "User": parse_user,
+}
+MAX_CRD_BYTES = 100 * 1024  # Two fifths of what the annotation of `kubectl apply` holds.
 
 
 def test_files_are_what_the_code_says(repository):

@@ -9,9 +9,15 @@ from mailboat_operator.crds.broker import OWNED_CONFIG, parse_broker
 from mailboat_operator.crds.name_server import parse_name_server
 from mailboat_operator.crds.reference import rules
 from mailboat_operator.crds.topic import parse_topic
+from mailboat_operator.crds.user import parse_user
 from mailboat_operator.errors import InvalidResourceError
 
-PARSERS = {"Broker": parse_broker, "NameServer": parse_name_server, "Topic": parse_topic}
+PARSERS = {
+    "Broker": parse_broker,
+    "NameServer": parse_name_server,
+    "Topic": parse_topic,
+    "User": parse_user,
+}
 
 
 def test_case_is_taken_or_refused(api_server, make, case):

@@ -124,7 +124,7 @@ def _without_nothing(value: Any) -> Any:
     if isinstance(value, dict):
         kept = {key: _without_nothing(item) for key, item in value.items()}
         return {key: item for key, item in kept.items() if item not in (None, (), [], {})}
-    return list(value) if isinstance(value, tuple) else value
+    return [_without_nothing(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def test_defaults_are_whole(nodes):

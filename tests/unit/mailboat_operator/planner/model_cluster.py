@@ -5,28 +5,42 @@ goes), defaults, generations, preconditions, controllers that act on `step()`, a
 become ready or cannot. Whatever was done is counted.
 """
 
-import pickle
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
+
+from model_api_server import (
+    RefusedError,
+    duplicate,
+    merge,
+    merge_patch,
+    refuse_another_class,
+    refuse_invalid,
+    set_defaults,
+)
+from model_replicas import ModelReplicas
 
 from mailboat.config import role_settings
 from mailboat.config.fields import to_text
 from mailboat.config.properties import parse_properties
 from mailboat_operator.crds.broker import Broker, parse_broker
 from mailboat_operator.crds.name_server import NameServer
-from mailboat_operator.crds.quantity import parse_quantity
 from mailboat_operator.planner.actions import (
     Action,
     Apply,
     ConfigureBroker,
     CopyDeclarations,
+    Create,
+    CreateSecret,
     Delete,
     Evict,
+    HandOver,
     Notify,
     Patch,
     Plan,
     ResizeClaim,
+    SetLeaseMinimum,
+    TakeUpLease,
 )
 from mailboat_operator.planner.snapshot import BrokerSnapshot, Children, Observation
 from mailboat_operator.resources.labels import digest
@@ -34,24 +48,15 @@ from mailboat_operator.resources.labels import digest
 STEP_S = 5.0
 START_S = 1_700_000_000.0
 BROKEN_IMAGE = "registry.example/broken:1"
+REPLICATION_SECRET = "orders-replication"
 STORAGE_CLASS = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
-KEYS = {
-    "containers": "name",
-    "env": "name",
-    "imagePullSecrets": "name",
-    "ownerReferences": "uid",
-    "volumeMounts": "mountPath",
-    "volumes": "name",
+LEASE_KEYS = {"leaseName": "", "leaseSeconds": "6", "podName": "", "podUid": ""}
+BROKER_KEYS = LEASE_KEYS | {
+    key: to_text(item.default) for key, item in role_settings("broker").items()
 }
-BROKER_KEYS = {key: to_text(item.default) for key, item in role_settings("broker").items()}
 """Every key of a broker of this version, with its default."""
 
-AMOUNTS = {"1024Mi": "1Gi", "0.5": "500m", "8192Mi": "8Gi"}
 IMMUTABLE = {"serviceName", "selector", "podManagementPolicy", "volumeClaimTemplates"}
-
-
-class RefusedError(Exception):
-    """The API server does not do it."""
 
 
 class ModelCluster:
@@ -81,6 +86,9 @@ class ModelCluster:
         """Image of old brokers -> the keys that they take; with any other one they end."""
 
         self.fresh_s = 60.0
+        self.full: set[str] = set()
+        """Pods whose volume takes no more messages."""
+
         self.unread: dict[str, int] = {}
         self.topics: dict[str, set[str]] = {}
         self.copied: set[str] = set()
@@ -98,6 +106,16 @@ class ModelCluster:
         self.broker_uid = "uid-of-orders"
         self.deleted = False
         self._last_address = 0
+        self.replicas = ModelReplicas(self)
+        self.files: dict[str, str] = {}
+        """Pod's uid -> the file that its container was started with last."""
+
+        self.secrets: set[str] = set()
+        self.refused: tuple[str, ...] = ()
+        """Steps that fail, by their names."""
+
+        self.has_endpoints = False
+        """Whether Kubernetes makes Endpoints and slices of each Service that selects pods."""
 
     # --- what the operator sees and does -------------------------------------------------------
 
@@ -125,6 +143,11 @@ class ModelCluster:
             "disruption_budgets": "PodDisruptionBudget",
             "service_accounts": "ServiceAccount",
             "network_policies": "NetworkPolicy",
+            "leases": "Lease",
+            "endpoint_slices": "EndpointSlice",
+            "endpoints": "Endpoints",
+            "roles": "Role",
+            "role_bindings": "RoleBinding",
         }
         children = {
             field: {
@@ -152,7 +175,7 @@ class ModelCluster:
         """Do what a plan says; die after so many writes of objects. Returns how many were done."""
         done = 0
         for step in plan.steps:
-            for action in step.actions:
+            for action in () if step.name in self.refused else step.actions:
                 if actions is not None and done >= actions:
                     return done
                 done += not isinstance(action, Notify)
@@ -180,6 +203,26 @@ class ModelCluster:
                 self._evict_by_budget(action)
             case Patch():
                 self._patch(action)
+            case Create():
+                self._create(action.manifest)
+            case CreateSecret():
+                self.secrets.add(action.manifest["metadata"]["name"])
+            case TakeUpLease():
+                # Every Lease is seen here, whatever its labels.
+                marks = action.manifest["metadata"]
+                lease = self.objects.get(("Lease", marks["name"]))
+                if lease is not None:
+                    lease["metadata"]["ownerReferences"] = marks["ownerReferences"]
+                    self.touch(lease)
+            case SetLeaseMinimum():
+                lease = self.objects["Lease", action.name]
+                assert lease["metadata"]["uid"] == action.uid
+                annotations = lease["metadata"]["annotations"]
+                annotations["mailboat.dev/min-in-sync"] = str(action.minimum)
+                self.touch(lease)
+            case HandOver():
+                if not any(self.replicas.hand_over(action.pod, item) for item in action.ordinals):
+                    raise RefusedError(f"none of {action.ordinals} can lead")
             case ConfigureBroker():
                 self.running_config[action.pod] |= action.values
             case CopyDeclarations():
@@ -210,8 +253,15 @@ class ModelCluster:
                 self._finish_deletion(key, item)
         for stateful_set in list(self.of_kind("StatefulSet")):
             self._run_stateful_set(stateful_set)
+        if self.has_endpoints:
+            self._run_endpoints()
+        self.replicas.step()
         for name, pod in list(self.pods()):
             self._run_pod(name, pod)
+
+    def touch(self, item: dict[str, Any]) -> None:
+        """Give an object that was changed another version."""
+        item["metadata"]["resourceVersion"] = self._next()
 
     def evict(self, name: str) -> None:
         """Let a node's drain take a pod."""
@@ -289,6 +339,7 @@ class ModelCluster:
         set_defaults(merged)
         refuse_invalid(merged)
         if kind == "Service":
+            refuse_another_class(merged, live)
             self._give_address(merged, live)
         if live is not None and kind == "StatefulSet":
             for field in IMMUTABLE:
@@ -319,6 +370,25 @@ class ModelCluster:
                 f"10.96.{self._last_address // 200}.{self._last_address % 200 + 1}"
             )
 
+    def _create(self, manifest: dict[str, Any]) -> None:
+        key = manifest["kind"], manifest["metadata"]["name"]
+        if key not in self.objects:
+            made = duplicate(manifest)
+            made["metadata"] |= {"uid": f"uid-{self._next()}", "creationTimestamp": self.time()}
+            self.touch(made)
+            self.objects[key] = made
+
+    def _run_endpoints(self) -> None:
+        """Make what a Service with a selector leads to; leave it behind when that is gone."""
+        for service in list(self.of_kind("Service")):
+            name = service["metadata"]["name"]
+            labels = service["metadata"]["labels"] | {"kubernetes.io/service-name": name}
+            for kind, made in (("Endpoints", name), ("EndpointSlice", f"{name}-x7k2p")):
+                if service["spec"].get("selector") and (kind, made) not in self.objects:
+                    metadata = {"name": made, "labels": labels, "uid": f"uid-{self._next()}"}
+                    self.objects[kind, made] = {"kind": kind, "metadata": metadata}
+                    self.touch(self.objects[kind, made])
+
     def _delete(self, action: Delete) -> None:
         live = self.objects.get((action.kind, action.name))
         if live is None:
@@ -339,10 +409,14 @@ class ModelCluster:
     def _evict_by_budget(self, action: Evict) -> None:
         """Delete a pod unless the budget (maxUnavailable 1, AlwaysAllow) keeps it."""
         pod = self.objects.get(("Pod", action.name))
+        budgets = [item for item in self.of_kind("PodDisruptionBudget") if selects(item, pod)]
+        if len(budgets) > 1:
+            raise RefusedError("more than one PodDisruptionBudget")
         wanted = [
             f"{item['metadata']['name']}-{ordinal}"
             for item in self.of_kind("StatefulSet")
             for ordinal in range(item["spec"]["replicas"])
+            if not budgets or selects(budgets[0], item["spec"]["template"])
         ]
         ready = [name for name, item in self.pods() if name in wanted and pod_is_ready(item)]
         if pod is not None and pod_is_ready(pod) and len(ready) < len(wanted):
@@ -432,11 +506,18 @@ class ModelCluster:
             "observedGeneration": metadata["generation"],
             "updateRevision": revision,
         }
-        name = f"{metadata['name']}-0"
-        claim = ("PersistentVolumeClaim", f"data-{name}")
-        if spec["replicas"] == 0:
-            self._condemn(name, claim, spec["persistentVolumeClaimRetentionPolicy"]["whenScaled"])
-            return
+        for ordinal in range(spec["replicas"]):
+            self._keep_pod(stateful_set, f"{metadata['name']}-{ordinal}", revision)
+        for name, _ in list(self.pods()):
+            group, _, ordinal = name.rpartition("-")
+            if group == metadata["name"] and int(ordinal) >= spec["replicas"]:
+                policy = spec["persistentVolumeClaimRetentionPolicy"]
+                claim = ("PersistentVolumeClaim", f"data-{name}")
+                self._condemn(name, claim, policy["whenScaled"])
+
+    def _keep_pod(self, stateful_set: dict[str, Any], name: str, revision: str) -> None:
+        """Make what is missing of one pod and its claim."""
+        spec, claim = stateful_set["spec"], ("PersistentVolumeClaim", f"data-{name}")
         if claim not in self.objects:
             template = duplicate(spec["volumeClaimTemplates"][0])
             size = template["spec"]["resources"]["requests"]["storage"]
@@ -485,6 +566,7 @@ class ModelCluster:
             "status": {
                 "phase": "Pending",
                 "startTime": self.time(),
+                "podIP": f"10.1.{self.version // 200}.{self.version % 200 + 1}",
                 "conditions": [self._condition("Ready", "False")],
             },
         }
@@ -505,6 +587,8 @@ class ModelCluster:
                     "message": "0/1 nodes are available",
                 },
             ]
+        elif is_new(pod) and self._lacks_mount(pod):
+            self._set_state(pod, {"waiting": {"reason": "ContainerCreating"}}, started=False)
         elif container["image"] == BROKEN_IMAGE:
             self._set_state(pod, {"waiting": {"reason": "ImagePullBackOff"}}, started=False)
         elif name in self.crashing:
@@ -517,24 +601,46 @@ class ModelCluster:
             self._start_broker(name, pod, container["image"])
         else:
             self._set_state(pod, {"running": {}}, started=True)
+            if self.replicas.is_replica(name) and not self.replicas.serves(name):
+                self._set_ready(pod, False)
+                return
             self._set_ready(pod, True)
             self.down_by_us.discard(name)
             self.served.add(metadata["uid"])
 
+    def _lacks_mount(self, pod: dict[str, Any]) -> bool:
+        is_lost = any(
+            ("ConfigMap", volume["configMap"]["name"]) not in self.objects
+            for volume in pod["spec"]["volumes"]
+            if "configMap" in volume
+        )
+        return is_lost or (mounts_secret(pod) and REPLICATION_SECRET not in self.secrets)
+
     def _start_broker(self, name: str, pod: dict[str, Any], image: str) -> None:
         """Start from the file: an unknown key is the end of an old broker, and no other one's."""
         config = self.objects.get(("ConfigMap", name.rpartition("-")[0]))
-        text = config["data"]["broker.conf"] if config else ""
+        uid = pod["metadata"]["uid"]
+        # A file that is mounted stays when its ConfigMap goes.
+        file = pod["spec"]["containers"][0]["command"][-1].rpartition("/")[2]
+        if config is not None and file not in config["data"]:
+            self._end_broker(pod)
+            return
+        text = config["data"][file] if config else self.files.get(uid, "")
+        self.files[uid] = text
         in_file = {item.key: item.value for item in parse_properties(text)}
         known = self.keys_of_image.get(image, frozenset(BROKER_KEYS))
         if image in self.keys_of_image and in_file.keys() - known:
-            self._set_state(pod, {"waiting": {"reason": "CrashLoopBackOff"}}, started=False)
-            last = {"terminated": {"exitCode": 3, "reason": "Error"}}
-            pod["status"]["containerStatuses"][0]["lastState"] = last
+            self._end_broker(pod)
             return
         self._set_state(pod, {"running": {}}, started=False)
         values = BROKER_KEYS | in_file
         self.running_config[name] = {key: values.get(key, "") for key in known}
+
+    def _end_broker(self, pod: dict[str, Any]) -> None:
+        """Let it end with what it cannot start with."""
+        self._set_state(pod, {"waiting": {"reason": "CrashLoopBackOff"}}, started=False)
+        last = {"terminated": {"exitCode": 3, "reason": "Error"}}
+        pod["status"]["containerStatuses"][0]["lastState"] = last
 
     def _set_state(self, pod: dict[str, Any], state: dict[str, Any], *, started: bool) -> None:
         name = pod["spec"]["containers"][0]["name"]
@@ -572,7 +678,8 @@ class ModelCluster:
         return known
 
     def _observe(self, name: str, pod: dict[str, Any]) -> Observation:
-        serves = pod_is_ready(pod) and name not in self.unreachable
+        is_up = self.replicas.is_up(name)
+        serves = (pod_is_ready(pod) or is_up) and name not in self.unreachable
         registered = name not in self.unregistered
         if serves:
             self.silent_since_s.pop(name, None)
@@ -605,19 +712,35 @@ class ModelCluster:
             kubelet=None,
             samples=(),
             silent_since_monotonic_s=self.silent_since_s.get(name),
+            replica=self.replicas.report(name) if serves and is_up else None,
         )
 
     def _retention(self, name: str) -> dict[str, Any]:
         newest_ms = -1 if self.newest_s is None else int(self.newest_s * 1000)
         return {
             "unread_bytes": self.unread.get(name, 0),
+            "active": {"reject_writes": name in self.full},
             "segments": [{"last_timestamp_ms": newest_ms}],
         }
 
 
-def duplicate(value: Any) -> Any:
-    """Copy a manifest with all that is in it."""
-    return pickle.loads(pickle.dumps(value))
+def selects(budget: dict[str, Any], pod: dict[str, Any] | None) -> bool:
+    """Return whether a disruption budget is about a pod."""
+    labels = ((pod or {}).get("metadata") or {}).get("labels") or {}
+    return budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+def is_new(pod: dict[str, Any]) -> bool:
+    """Return whether the pod's node has yet to make its container."""
+    (entry,) = pod["status"].get("containerStatuses") or [{}]
+    waiting = entry.get("state", {}).get("waiting", {})
+    return not entry or waiting.get("reason") == "ContainerCreating"
+
+
+def mounts_secret(pod: dict[str, Any]) -> bool:
+    """Return whether a pod waits for the Secret of its replicas; those of users are all there."""
+    mounted = [volume.get("secret", {}) for volume in pod["spec"]["volumes"]]
+    return any(secret.get("secretName") == REPLICATION_SECRET for secret in mounted)
 
 
 def pod_is_ready(pod: dict[str, Any]) -> bool:
@@ -626,98 +749,6 @@ def pod_is_ready(pod: dict[str, Any]) -> bool:
         item["type"] == "Ready" and item["status"] == "True"
         for item in pod["status"].get("conditions", [])
     )
-
-
-def merge(live: Any, before: Any, wanted: Any, name: str) -> Any:
-    """Merge as server-side apply does for the one manager: what it gave before and not now goes."""
-    if isinstance(wanted, dict):
-        live = live if isinstance(live, dict) else {}
-        before = before if isinstance(before, dict) else {}
-        for key in set(before) - set(wanted):
-            live.pop(key, None)
-        for key, value in wanted.items():
-            live[key] = merge(live.get(key), before.get(key), value, key)
-        return live
-    key = KEYS.get(name) or (
-        "containerPort"
-        if name == "ports" and wanted and "containerPort" in wanted[0]
-        else "port"
-        if name == "ports"
-        else None
-    )
-    if not isinstance(wanted, list) or key is None:
-        return AMOUNTS.get(wanted, wanted) if isinstance(wanted, str) else wanted
-    old = {item[key]: item for item in before or []}
-    rest = {item[key]: item for item in live or [] if isinstance(item, dict)}
-    merged = [merge(rest.pop(item[key], None), old.get(item[key]), item, "") for item in wanted]
-    return merged + [item for found, item in rest.items() if found not in old]
-
-
-def merge_patch(live: Any, patch: Any) -> Any:
-    """Change a value as a JSON merge patch (RFC 7386) says."""
-    if not isinstance(patch, dict):
-        return duplicate(patch)
-    merged = dict(live) if isinstance(live, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = merge_patch(merged.get(key), value)
-    return merged
-
-
-def refuse_invalid(manifest: dict[str, Any]) -> None:
-    """Refuse what the API server's validation refuses: fields that exclude each other."""
-    spec = manifest.get("spec", {})
-    if {"minAvailable", "maxUnavailable"} <= set(spec):
-        raise RefusedError("minAvailable and maxUnavailable cannot both be set")
-    if manifest["kind"] != "StatefulSet":
-        return
-    if spec["updateStrategy"]["type"] == "OnDelete" and "rollingUpdate" in spec["updateStrategy"]:
-        raise RefusedError("rollingUpdate is only allowed for updateStrategy RollingUpdate")
-    pod = spec["template"]["spec"]
-    seccomp = pod["securityContext"]["seccompProfile"]
-    if seccomp["type"] != "Localhost" and "localhostProfile" in seccomp:
-        raise RefusedError("localhostProfile is for the type Localhost")
-    for volume in pod["volumes"]:
-        if len(volume) > 2:
-            raise RefusedError(f"volume {volume['name']} has more than one source")
-    for container in pod["containers"]:
-        for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-            if len({"exec", "grpc", "httpGet", "tcpSocket"} & set(container[name])) != 1:
-                raise RefusedError(f"{name} needs one handler")
-        for variable in container.get("env", []):
-            if variable.get("value") and "valueFrom" in variable:
-                raise RefusedError(f"env {variable['name']} has value and valueFrom")
-        resources = container.get("resources", {})
-        for name, limit in resources.get("limits", {}).items():
-            asked = resources.get("requests", {}).get(name)
-            if asked is not None and parse_quantity(asked) > parse_quantity(limit):
-                raise RefusedError(f"the request of {name} is above its limit")
-
-
-def set_defaults(manifest: dict[str, Any]) -> None:
-    """Add what the API server adds."""
-    spec = manifest.get("spec", {})
-    if manifest["kind"] == "Service":
-        spec |= {"sessionAffinity": "None", "internalTrafficPolicy": "Cluster"}
-    if manifest["kind"] != "StatefulSet":
-        return
-    for claim in spec.get("volumeClaimTemplates", []):
-        claim["spec"]["volumeMode"] = "Filesystem"
-        claim["status"] = {"phase": "Pending"}
-        amounts = claim["spec"]["resources"]["requests"]
-        amounts["storage"] = AMOUNTS.get(amounts["storage"], amounts["storage"])
-    pod = spec["template"]["spec"]
-    pod |= {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst"}
-    for container in pod["containers"]:
-        container["terminationMessagePath"] = "/dev/termination-log"
-        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
-            container[probe]["successThreshold"] = 1
-            container[probe]["httpGet"]["scheme"] = "HTTP"
-    for volume in pod["volumes"]:
-        if "configMap" in volume:
-            volume["configMap"]["defaultMode"] = 420
 
 
 def settle(

@@ -52,8 +52,8 @@ def pod(
 def member(name: str, *arguments: Any, missing: bool = False, **options: Any) -> Member:
     """Return a pod with its StatefulSet; the options of a Member may be given too."""
     names = (
-        "hold", "is_steady", "is_urgent", "refusal", "registered", "restart_reason",
-        "start_idle_s", "unfit",
+        "awaits", "behind", "hold", "is_steady", "is_urgent", "refusal", "registered",
+        "restart_reason", "start_idle_s", "unfit",
     )  # fmt: skip
     of_member = {key: options.pop(key) for key in names if key in options}
     return Member(
@@ -109,6 +109,27 @@ def test_a_pod_waits_for_every_other_one(other, says):
     assert plan.outdated == ("a",)
     assert says in (plan.waiting or "")
     assert plan.again_after_s is not None
+
+
+def test_a_leader_goes_behind_its_followers():
+    """Also where one of them may not go: each roll changes the leader once."""
+    leader = member("b", "old", behind=frozenset({"a"}))
+    assert taken(member("a", "old"), leader) == ["a"]
+    assert taken(leader, member("a", "old")) == ["a"]
+    plan = roll(member("a", "old", hold="its claim is being deleted"), leader)
+    assert (plan.deletions, plan.waiting) == ((), "b goes behind a")
+    assert taken(member("a"), leader) == ["b"]
+
+
+def test_a_pod_that_others_await_is_taken_although_they_are_not_ready():
+    """It is deleted, as its budget counts them; all others have to be ready all the same."""
+    waiting = member("b", ready=False, awaits="a")
+    plan = roll(member("a", "old"), waiting)
+    assert [type(item) for item in plan.deletions] == [Delete]
+    assert roll(member("a", "old"), waiting, member("c", ready=False)).waiting == "c is not ready"
+    plan = roll(member("a", "old"), waiting, member("c", unfit="is recovering"))
+    assert (plan.deletions, plan.waiting) == ((), "c is recovering")
+    assert roll(member("a", "old"), member("b", ready=False)).waiting == "b is not ready"
 
 
 def test_the_wait_for_clients_ends_by_itself():

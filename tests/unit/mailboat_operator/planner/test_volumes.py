@@ -54,7 +54,7 @@ def test_volumes_as_wanted_need_nothing() -> None:
     assert (plan.storage_ready.holds, plan.storage_ready.reason) == (True, "VolumesReady")
     assert (plan.disk_pressure.holds, plan.disk_pressure.reason) == (False, "Enough")
     assert plan.template_size_bytes == {"orders-g0": 10 * GIB, "orders-g1": 10 * GIB}
-    assert plan.live_values["orders-g0"] == {"readFileReservedTime": "-1"}
+    assert plan.live_values["orders-g0-0"] == {"readFileReservedTime": "-1"}
     assert (plan.disk, plan.retention, plan.restarts) == ("40%", "72h", {})
     assert world.entry == {
         "pod": "orders-g0-0",
@@ -344,7 +344,7 @@ def test_a_retention_that_the_broker_refuses_is_sent_once_a_minute() -> None:
         see_it_filling(world)
         seen = world.observations["orders-g0-0"]
         world.observations["orders-g0-0"] = replace(seen, config_refusals=(refusal,))
-        assert world.turn().live_values["orders-g0"] == {"readFileReservedTime": "60"}
+        assert world.turn().live_values["orders-g0-0"] == {"readFileReservedTime": "60"}
         sent.append(len(world.configured))
     assert sent == [0, 0, 1]
 
@@ -580,6 +580,22 @@ def test_forecast_in_the_status_hardly_moves() -> None:
     # 3.5 GiB at 0.02 MiB/s are 49.8 h.
     assert shown[0] == "2d"
     assert len(set(shown)) == 1
+
+
+@pytest.mark.parametrize("minutes", [1, 2, 3, 4])
+def test_a_file_that_is_made_once_is_no_forecast(minutes: int) -> None:
+    """By the rate of five minutes it would fill the volume within days, and then never."""
+    world = World()
+    world.use(50)
+    seen = world.observations["orders-g0-0"]
+    before = [
+        replace(sample, used_bytes=sample.used_bytes - 3 * MIB)
+        for sample in seen.samples[:-minutes]
+    ]
+    samples = (*before, *seen.samples[-minutes:])
+    world.observations["orders-g0-0"] = replace(seen, samples=samples)
+    world.turn()
+    assert world.entry.get("timeToFull") is None
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -38,8 +38,8 @@ def time_text(time_s: float) -> str:
 class World:
     """One Broker `orders` whose volumes have 10 GiB, of which half is used."""
 
-    def __init__(self, *, groups: int = 1, **storage: Any) -> None:
-        """Begin with volumes that have what the spec asks for."""
+    def __init__(self, *, groups: int = 1, replicas: int = 0, **storage: Any) -> None:
+        """Begin with volumes that have what the spec asks for; with replicas, each of a group."""
         self.now_s = START_S
         self.spec: dict[str, Any] = {
             "nameServers": {"addresses": ["ns:9876"]},
@@ -49,8 +49,14 @@ class World:
         }
         self.status: dict[str, Any] = {}
         self.classes: dict[str, Any] | None = {"fast": OK_CLASS}
-        self.claims = {f"data-orders-g{group}-0": self._claim(group) for group in range(groups)}
-        self.pods = {f"orders-g{group}-0": self._pod(group) for group in range(groups)}
+        self.replicas = {f"orders-g{group}": replicas for group in range(groups) if replicas}
+        names = [
+            f"orders-g{group}-{ordinal}"
+            for group in range(groups)
+            for ordinal in range(replicas or 1)
+        ]
+        self.claims = {f"data-{name}": self._claim(f"data-{name}") for name in names}
+        self.pods = {name: self._pod(name) for name in names}
         self.template_sizes = {f"orders-g{group}": "10Gi" for group in range(groups)}
         self.observations = {name: self._observation() for name in self.pods}
         self.refuses: set[str] = set()
@@ -188,7 +194,7 @@ class World:
 
     def plan(self) -> VolumePlan:
         """Plan without carrying anything out."""
-        return plan_volumes(self.snapshot())
+        return plan_volumes(self.snapshot(), self.replicas)
 
     def turn(self, *, after_s: float = 0.0) -> VolumePlan:
         """Let time pass, plan, and carry the plan out."""
@@ -228,14 +234,16 @@ class World:
         assert action.size_bytes != asked, "a write that changes nothing"
         if action.size_bytes < asked:
             assert action.size_bytes > self.capacity(action.name), "less than status.capacity"
+        else:
+            # The driver begins anew with it, whatever it said of another size.
+            claim["status"].pop("allocatedResourceStatuses", None)
         claim["spec"]["resources"]["requests"]["storage"] = str(action.size_bytes)
 
     def reasons(self) -> list[str]:
         """Return the reasons of all events."""
         return [event.reason for event in self.events]
 
-    def _claim(self, group: int) -> dict[str, Any]:
-        name = f"data-orders-g{group}-0"
+    def _claim(self, name: str) -> dict[str, Any]:
         return {
             "metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "7",
                          "creationTimestamp": time_text(START_S - 86_000)},
@@ -244,8 +252,7 @@ class World:
             "status": {"phase": "Bound", "capacity": {"storage": "10Gi"}},
         }  # fmt: skip
 
-    def _pod(self, group: int) -> dict[str, Any]:
-        name = f"orders-g{group}-0"
+    def _pod(self, name: str) -> dict[str, Any]:
         return {
             "metadata": {"name": name, "uid": f"uid-{name}",
                          "creationTimestamp": time_text(START_S - 85_000)},

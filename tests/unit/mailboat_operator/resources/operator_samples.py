@@ -5,6 +5,7 @@ from typing import Any
 from mailboat_operator.crds.broker import Broker, parse_broker
 from mailboat_operator.crds.name_server import NameServer, parse_name_server
 from mailboat_operator.crds.topic import Topic, parse_topic
+from mailboat_operator.crds.user import User, parse_user
 
 BROKER_SPEC: dict[str, Any] = {
     "nameServers": {"addresses": ["ns.example:9876"]},
@@ -47,3 +48,28 @@ def sample_topic(
         "spec": {"brokerRef": "orders", **spec},
     }
     return parse_topic(manifest)
+
+
+LOCKED: dict[str, Any] = {
+    "authentication": {"superUserSecretRef": {"name": "admin"}},
+    "authorization": {},
+    "http": {"tokenSecretRef": {"name": "http"}},
+}
+"""What of a spec lets nobody in without a user."""
+
+
+def sample_user(
+    name: str = "till",
+    *,
+    more: dict[str, Any] | None = None,
+    status: dict[str, Any] | None = None,
+    **spec: Any,
+) -> User:
+    """Return a User of the Broker `orders`; `more` goes into its metadata."""
+    return parse_user(
+        {
+            "metadata": metadata(name, **(more or {})),
+            "spec": {"brokerRef": "orders", **spec},
+            "status": status or {},
+        }
+    )

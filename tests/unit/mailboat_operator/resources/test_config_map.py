@@ -101,7 +101,7 @@ def test_a_bad_setting_is_left_out_and_reported_with_the_nearest_key():
     ]
     assert "the nearest one is flushDiskType" in user.problems[1].sentence
     assert "must be a whole number" in user.problems[2].sentence
-    assert "replicas are not made here yet" in user.problems[0].sentence
+    assert "use spec.replicas" in user.problems[0].sentence
     assert user.without_effect == ("haListenPort", "haSlaveFallbehindMax")
 
 

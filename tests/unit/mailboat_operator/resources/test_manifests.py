@@ -14,7 +14,11 @@ from mailboat_operator.resources.disruption_budget import disruption_budget
 from mailboat_operator.resources.labels import broker_labels
 from mailboat_operator.resources.names import broker_nodes_name
 from mailboat_operator.resources.service_account import service_account
-from mailboat_operator.resources.services import broker_nodes_service, group_service
+from mailboat_operator.resources.services import (
+    BROKER_PORTS,
+    broker_nodes_service,
+    group_service,
+)
 from mailboat_operator.resources.stateful_set import broker_stateful_set
 
 EVERYTHING: dict[str, Any] = {
@@ -52,7 +56,7 @@ def broker_objects(spec: dict[str, Any], address: str | None = "10.96.0.1") -> l
             broker, 0, settings=settings, volume_bytes=8 << 30, default_image="mailboat:1"
         ),
         group_service(broker, 0, address),
-        broker_nodes_service(broker),
+        broker_nodes_service(broker, BROKER_PORTS),
         broker_config_map(broker, 0, settings),
         disruption_budget(broker, broker.name, labels),
         service_account(broker, broker.name, labels),

@@ -24,6 +24,8 @@ class _Api(BaseHTTPRequestHandler):
         self.server.seen.append((method, self.path, self.headers["Authorization"]))
         body = json.dumps({"items": [{"metadata": {"name": n}} for n in self.server.pods]})
         self.send_response(self.server.status)
+        if self.server.location:
+            self.send_header("Location", self.server.location)
         self.end_headers()
         self.wfile.write(body.encode())
 
@@ -36,6 +38,7 @@ def api():
     """An API server for two calls."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Api)
     server.pods, server.seen, server.status = ["job-exec-1", "job-exec-2"], [], 200
+    server.location = ""
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -82,6 +85,32 @@ def test_a_refusal_names_the_role(api, tmp_path):
     client = PodClient(f"http://127.0.0.1:{api.server_port}", "data", tmp_path)
     with pytest.raises(KubernetesApiError, match="403 Forbidden; does the service account"):
         client.delete_executors("x", "", but_of="spark-now")
+
+
+def test_the_token_goes_to_the_api_server_alone(api, tmp_path, monkeypatch):
+    """Whom it points elsewhere to, and a proxy of the environment, see nothing of it."""
+    (tmp_path / "token").write_text("secret\n")
+    elsewhere = ThreadingHTTPServer(("127.0.0.1", 0), _Api)
+    elsewhere.pods, elsewhere.seen, elsewhere.status = [], [], 200
+    elsewhere.location = ""
+    thread = threading.Thread(target=elsewhere.serve_forever)
+    thread.start()
+    try:
+        address = f"http://127.0.0.1:{elsewhere.server_port}"
+        client = PodClient(f"http://127.0.0.1:{api.server_port}", "data", tmp_path)
+        api.status, api.location = 307, address
+        with pytest.raises(KubernetesApiError, match="307"):
+            client.delete_executors("x", "", but_of="spark-now")
+        api.status, api.location = 200, ""
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("NO_PROXY", raising=False)
+        monkeypatch.setenv("http_proxy", address)
+        assert client.delete_executors("x", "", but_of="spark-now") == 2
+    finally:
+        elsewhere.shutdown()
+        thread.join()
+        elsewhere.server_close()
+    assert elsewhere.seen == []
 
 
 def test_driver_and_executors_know_each_other():

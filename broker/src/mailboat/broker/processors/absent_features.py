@@ -1,9 +1,8 @@
 """What RocketMQ has and this broker has not, told in one sentence each.
 
-    60, 61            timer messages            400-402    consumption by POP
-    50-54, 3001-3010  access control            513        static topics
-    355               metadata in RocksDB       902, 903   broker containers
-                                                200056     records of POP
+    60, 61  timer messages        400-402   consumption by POP
+    355     metadata in RocksDB   513       static topics
+    200056  records of POP        902, 903  broker containers
 
 A client or a tool that asks for one of them must learn that it is not there, and a request that
 means "leave it as it is" succeeds. Java clients that get an error to 400 balance their queues
@@ -28,9 +27,6 @@ from mailboat.protocol.command import RemotingCommand, optional_str, required_st
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Processor
 
-_NO_ACCESS_CONTROL: Final = (
-    "access control is not configured: this broker keeps no users and no access rules"
-)
 _NO_STATIC_TOPICS: Final = (
     "static topics are not supported: a topic's queues stay on the broker that made them"
 )
@@ -44,16 +40,7 @@ _ABSENT: Final = {
     RequestCode.EXPORT_ROCKSDB_CONFIG_TO_JSON: "tables are kept as JSON files, not in RocksDB",
     RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: _NO_STATIC_TOPICS,
     RequestCode.QUERY_ASSIGNMENT: _NO_POP,
-    **dict.fromkeys(range(50, 55), _NO_ACCESS_CONTROL),
-    **dict.fromkeys(range(3001, 3011), _NO_ACCESS_CONTROL),
     **dict.fromkeys((902, 903), "this broker is no container of brokers"),
-}
-
-# Numbers that mean something else in version 5, whose tools do not send these requests.
-_VERSION_4_FAILURES: Final[dict[int, int]] = {
-    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: 209,
-    RequestCode.DELETE_ACL_CONFIG: 210,
-    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: 211,
 }
 
 
@@ -69,8 +56,7 @@ _request_mode: Final = msgspec.json.Decoder(_RequestMode, strict=False)
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     for code, reason in _ABSENT.items():
-        answer = _VERSION_4_FAILURES.get(code, ResponseCode.SYSTEM_ERROR)
-        dispatcher.register(code, _refusal(reason, answer))
+        dispatcher.register(code, _refusal(reason))
     processor = AbsentFeatureProcessor(controller)
     dispatcher.register(RequestCode.SET_MESSAGE_REQUEST_MODE, processor.set_request_mode)
     dispatcher.register(RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, processor.request_modes)
@@ -78,9 +64,9 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     dispatcher.register(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, processor.group_forbidden)
 
 
-def _refusal(reason: str, code: int) -> Processor:
+def _refusal(reason: str) -> Processor:
     def refuse(_connection: Connection, _command: RemotingCommand) -> RemotingCommand:
-        raise BrokerError(code, reason)
+        raise BrokerError(ResponseCode.SYSTEM_ERROR, reason)
 
     return refuse
 
@@ -100,6 +86,8 @@ class AbsentFeatureProcessor:
         if wanted.topic.startswith(RETRY_PREFIX):
             raise BrokerError(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
         require_topic(self._broker, wanted.topic)
+        if self._broker.quotas is not None:
+            self._broker.quotas.refuse_group(command.asked_by, wanted.consumer_group)
         if self._broker.groups.find(wanted.consumer_group) is None:
             raise BrokerError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,

@@ -40,6 +40,7 @@ from mailboat.protocol.command import RemotingCommand, optional_str, required_st
 from mailboat.protocol.consumer_bodies import decode_client_status, encode_consumer_status
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Lane
+from mailboat.security.signing import SIGNER_FIELDS
 
 _log = logging.getLogger(__name__)
 
@@ -188,7 +189,9 @@ class ClientAdminProcessor:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online"
             )
-        relayed = RemotingCommand.request(command.code, ext_fields, body)
+        # The asker's signature is for us: whoever has it could send the same in its name.
+        told = {name: text for name, text in ext_fields.items() if name not in SIGNER_FIELDS}
+        relayed = RemotingCommand.request(command.code, told, body)
         try:
             answer = await member.connection.request(relayed, _RELAY_TIMEOUT_S)
         except RequestTimeoutError as error:

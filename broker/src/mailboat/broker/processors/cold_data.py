@@ -9,10 +9,9 @@ Source: apache/rocketmq broker/coldctr/ColdDataCgCtrService.java @ rocketmq-all-
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
-from mailboat.config.properties import parse_properties
-from mailboat.errors import BrokerError, ConfigError, IllegalMessageError
+from mailboat.errors import BrokerError, ConfigError, IllegalMessageError, RemoteProtocolError
 from mailboat.model.names import check_group
-from mailboat.protocol.bodies import encode_body
+from mailboat.protocol.bodies import decode_properties_text, encode_body
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand, parse_decimal
 from mailboat.remoting.connection import Connection
@@ -79,12 +78,12 @@ class ColdDataProcessor:
 def _read_thresholds(body: bytes) -> dict[str, int]:
     thresholds = {}
     try:
-        for group, text, _ in parse_properties(body.decode()):
+        for group, text in decode_properties_text(body).items():
             check_group(group)
             threshold = parse_decimal(text, 63)
             if threshold is None or threshold < 0:
                 raise ConfigError(group, text, "must be a number of bytes")
             thresholds[group] = threshold
-    except (UnicodeDecodeError, ConfigError, IllegalMessageError) as error:
+    except (RemoteProtocolError, ConfigError, IllegalMessageError) as error:
         raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
     return thresholds

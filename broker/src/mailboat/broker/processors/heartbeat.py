@@ -104,7 +104,7 @@ class ClientManageProcessor:
                 "divide them among several clients",
             )
         client = ClientInfo(connection, data.client_id, command.language, command.version)
-        work = self._take(client, data)
+        work = self._take(client, data, command.asked_by)
         taken = first_turn(work)
         if taken is None:
             return self._take_rest(command, work)
@@ -118,7 +118,7 @@ class ClientManageProcessor:
             return await self._answer_when_known(command, taken)
         return taken.answer(command)
 
-    def _take(self, client: ClientInfo, data: HeartbeatData) -> _Taking:
+    def _take(self, client: ClientInfo, data: HeartbeatData, asker: str) -> _Taking:
         """Register a client with its groups, one by one.
 
         One that is refused keeps the others from nothing: members must not be lost for it.
@@ -129,7 +129,7 @@ class ClientManageProcessor:
                 # Nobody would take it out of its groups again.
                 return taken
             try:
-                taken.topics_changed |= self._take_consumer(client, consumer)
+                taken.topics_changed |= self._take_consumer(client, consumer, asker)
             except BrokerError as error:
                 taken.refuse(error)
             yield
@@ -143,17 +143,20 @@ class ClientManageProcessor:
             yield
         return taken
 
-    def _take_consumer(self, client: ClientInfo, consumer: ConsumerData) -> bool:
+    def _take_consumer(self, client: ClientInfo, consumer: ConsumerData, asker: str) -> bool:
         """Register a client with a consumer group; return whether topics were made.
 
         Raises:
-            BrokerError: members take up as much as they may; nothing was made.
+            BrokerError: members take up as much as they may, or the user who asks has made as many
+                groups as it may; nothing was made.
         """
         groups, group = self._broker.groups, consumer.group_name
         known = groups.select(group)
         if known is None and not groups.may_make(group):
             # Its pulls are refused with the reason.
             return False
+        if self._broker.quotas is not None:
+            self._broker.quotas.refuse_group(asker, group)
         is_changed = self._broker.consumers.register(
             client, consumer, notify=known is None or known.notify_consumer_ids_changed_enable
         )

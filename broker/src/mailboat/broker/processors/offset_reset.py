@@ -124,6 +124,8 @@ class OffsetResetProcessor:
             require_topic(broker, topic)
         if not broker.offsets.topics_of(source) and broker.groups.select(source) is None:
             raise _no_group(source)
+        if broker.quotas is not None:
+            broker.quotas.refuse_group(command.asked_by, target)
         if broker.groups.find(target) is None:
             raise _no_group(target)
         members = broker.consumers.groups.get(source)
@@ -210,7 +212,7 @@ class OffsetResetProcessor:
 
     def _wake_pulls(self, topic: str, queues: dict[MessageQueue, int]) -> None:
         """Let pulls that wait for messages notice the reset now."""
-        notify = self._broker.store.on_arrival
+        notify = self._broker.store.dispatch.on_arrival
         if notify is not None:
             table = self._broker.store.queues
             found = (table.get(topic, queue.queue_id) for queue in queues)

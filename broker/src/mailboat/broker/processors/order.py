@@ -19,6 +19,7 @@ from mailboat.broker.processors.checks import (
     require_own_name,
     require_queue,
 )
+from mailboat.broker.quotas.service import UserQuotas
 from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue, in_order
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -46,6 +47,7 @@ class OrderProcessor:
     def __init__(self, broker: BrokerContext) -> None:
         """Work on the locks of `broker`."""
         self._broker = broker
+        self._quotas = broker.quotas
         self._saves: set[asyncio.Task[None]] = set()
 
     async def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -56,13 +58,15 @@ class OrderProcessor:
         """
         batch = self._read(command)
         refuse_on_slave(self._broker)
-        group = batch.consumer_group
+        group, asker = batch.consumer_group, command.asked_by
+        if self._quotas is not None:
+            self._quotas.refuse_group(asker, group)
         if self._broker.groups.find(group) is None:
             raise BrokerError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group [{group}] does not exist",
             )
-        locked = await in_turns(self._lock(batch))
+        locked = await in_turns(self._lock(batch, asker))
         await self._save()
         locks = self._broker.queue_locks
         if not locks.are_known(group, locked):
@@ -70,14 +74,25 @@ class OrderProcessor:
             locks.note_known(group, batch.client_id, locked)
         return command.response(ResponseCode.SUCCESS, body=encode_locked(locked))
 
-    def _lock(self, batch: LockBatch) -> Generator[None, None, set[MessageQueue]]:
+    def _lock(self, batch: LockBatch, asker: str) -> Generator[None, None, set[MessageQueue]]:
         locked: set[MessageQueue] = set()
         group = batch.consumer_group
         for queues in _slices_of(batch.queues):
             known = [queue for queue in queues if self._is_known(group, queue)]
-            locked |= self._broker.queue_locks.lock(group, batch.client_id, known)
+            if self._quotas is not None:
+                known = self._within_quota(self._quotas, asker, batch, known)
+            locked |= self._broker.queue_locks.lock(group, batch.client_id, known, asker)
             yield
         return locked
+
+    def _within_quota(
+        self, quotas: UserQuotas, asker: str, batch: LockBatch, queues: list[MessageQueue]
+    ) -> list[MessageQueue]:
+        """Leave out the queues that would be too many: to the member others hold them."""
+        locks, member = self._broker.queue_locks, (batch.consumer_group, batch.client_id)
+        new = [one for one in queues if locks.would_count(*member, one, asker)]
+        may = set(quotas.lockable(asker, new, locks.held_by(asker)))
+        return [one for one in queues if one in may or one not in new]
 
     def _unlock(self, batch: LockBatch) -> Generator[None, None, bool]:
         for queues in _slices_of(batch.queues):

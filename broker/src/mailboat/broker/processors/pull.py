@@ -15,6 +15,7 @@ from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import refuse_disabled_broadcast, require_own_name
 from mailboat.broker.processors.offset_reset import take_reset
 from mailboat.broker.pull_request_hold import HeldPull, PullRequestHoldService
+from mailboat.broker.quotas.user_use import UserUse
 from mailboat.broker.sql_filters import check_expression_type
 from mailboat.config import BrokerConfig
 from mailboat.errors import BrokerError, IllegalMessageError
@@ -67,6 +68,11 @@ _LATER: Final[Answer] = ()
 # does not know that master yet would ask again at once.
 _SEND_BACK_AFTER_S: Final = 1.0
 
+# A pull that may not wait for messages waits so long for its quota, and any other no longer than
+# clients wait for an answer.
+_QUOTA_WAIT_S: Final = 3.0
+_QUOTA_WAIT_MAX_S: Final = 15.0
+
 _Until: TypeAlias = Callable[[Callable[[], None]], None]
 
 
@@ -97,6 +103,12 @@ class PullMessageProcessor:
         self.hears_master: Callable[[], bool] = lambda: False
         """Tells whether a slave's master lives."""
 
+        self.recheck: Callable[[PullRequest, str], None] | None = None
+        """Raises BrokerError where whoever asked from an address may not read any more; None where
+        nobody is asked who it is."""
+
+        self._quotas = broker.quotas
+
     def configure(self, config: BrokerConfig) -> None:
         """Follow other settings."""
         self._may_read_slaves = config.slave_read_enable
@@ -104,7 +116,10 @@ class PullMessageProcessor:
     def pull(self, connection: Connection, request: PullRequest) -> Answer:
         """Return the answer, nothing when it comes later or nobody waits for it."""
         fields = request.fields
+        use = self._use(request)
         try:
+            if use is not None and self._quotas is not None:
+                self._quotas.refuse_group(request.asked_by, fields.consumer_group)
             wanted = self._check(fields)
             if isinstance(wanted, str) and self._find_filter(fields, wanted) is None:
                 self._pull_when_compiled(connection, request, wanted)
@@ -117,9 +132,15 @@ class PullMessageProcessor:
                 self._broker.offsets.commit(
                     fields.consumer_group, fields.topic, fields.queue_id, fields.commit_offset
                 )
+        if use is not None and use.fetch_wait_s() > 0.0:
+            return self._wait_for_quota(connection, request, wanted, use)
         if not connection.has_room():
             return self._put_off(connection, request, wanted, _now)
         return self.read_now(connection, request, wanted)
+
+    def _use(self, request: PullRequest) -> UserUse | None:
+        """Return what whoever asked has used, None where nothing is bounded."""
+        return None if self._quotas is None else self._quotas.use_of(request.asked_by)
 
     def arrivals(self) -> PullRequestHoldService:
         """Answer pulls that wait for what arrives inside, once, at the end."""
@@ -135,7 +156,7 @@ class PullMessageProcessor:
         """Answer from memory, or from what was read from the disk."""
         fields = request.fields
         try:
-            result = self._get(fields, fields.queue_offset, wanted, source)
+            result = self._get(request, fields.queue_offset, wanted, source)
         except OSError as error:
             return self._unreadable(request, error)
         if result.status == GetStatus.FOUND:
@@ -180,8 +201,13 @@ class PullMessageProcessor:
             later = partial(self._cold_reads.wait, connection)
             return self._put_off(connection, request, wanted, later)
 
+        use = self._use(request)
+        taken = self._reserved(use, fields)
+
         def read(source: Fetched | None, error: BaseException | None) -> None:
             try:
+                if use is not None:
+                    use.given_back(*taken)
                 if not connection.is_closed:
                     self._answer_cold(connection, request, wanted, source, error)
             finally:
@@ -216,17 +242,82 @@ class PullMessageProcessor:
         if answer:
             connection.write_pieces(answer)
 
+    def _reserved(self, use: UserUse | None, fields: PullFields) -> tuple[int, int]:
+        """Take what a pull that is read later may have, messages and bytes; return how much.
+
+        Others must not be let through meanwhile for the same.
+        """
+        if use is None:
+            return 0, 0
+        room = use.room()
+        taken = min(self._count(fields), room.messages), min(self._max_bytes, room.size_bytes)
+        use.fetched(*taken)
+        return taken
+
     def _put_off(
         self, connection: Connection, request: PullRequest, wanted: _Wanted, until: _Until
     ) -> Answer:
         """Read later: once `until` has called what it gets, and there is room for an answer."""
-        size = _text_bytes(request.fields, wanted)
-        held = _WaitForRoom(connection, size, processor=self, request=request, wanted=wanted)
+        size, use = _text_bytes(request.fields, wanted), self._use(request)
+        held = _WaitForRoom(
+            connection, size, processor=self, request=request, wanted=wanted, count=use
+        )
         try:
-            until(self._holds.keep(held))
+            try_again = self._holds.keep(held)
         except BrokerError as error:
             return self._refusal(request, error)
+        held.use, held.taken = use, self._reserved(use, request.fields)
+        until(try_again)
         return _LATER
+
+    def _wait_for_quota(
+        self, connection: Connection, request: PullRequest, wanted: _Wanted, use: UserUse
+    ) -> Answer:
+        """Read once the quota of whoever asked allows for an answer.
+
+        A client that is told to ask again would do so at once, or after 20 ms, or after 3 s,
+        whatever it is told by: to wait is what all of them do in good order.
+        """
+        fields = request.fields
+        suspend_s = fields.suspend_timeout_millis / 1000
+        if not fields.sys_flag & PULL_SUSPEND or suspend_s <= 0:
+            suspend_s = _QUOTA_WAIT_S
+        held = _WaitForQuota(
+            connection,
+            _text_bytes(fields, wanted),
+            processor=self,
+            request=request,
+            wanted=wanted,
+            count=use,
+            use=use,
+        )
+        try:
+            self._holds.keep(held, min(suspend_s, _QUOTA_WAIT_MAX_S))
+        except BrokerError as error:
+            return self._refusal(request, error)
+        use.fetch_delayed()
+        use.turns.add(held, self._holds.try_again)
+        return _LATER
+
+    def is_turn_of(self, held: "_Wait", use: UserUse, is_late: bool) -> bool:
+        """Tell whether a pull may be answered now; one whose time is up is told to ask again."""
+        use.turns.discard(held)
+        if use.fetch_wait_s() <= 0.0:
+            return True
+        if is_late:
+            held.write(self._ask_again(held.request))
+        else:
+            use.turns.add(held, self._holds.try_again)
+        return False
+
+    def _ask_again(self, request: PullRequest) -> Answer:
+        """Return the answer to a pull whose time is up before its quota allows for another."""
+        fields = request.fields
+        low = self._store.min_offset(fields.topic, fields.queue_id)
+        high = self._store.max_offset(fields.topic, fields.queue_id)
+        status = GetStatus.NO_MATCHED_MESSAGE
+        result = GetResult(status, fields.queue_offset, low, high, [], 0, 0)
+        return self._generic(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result)
 
     def read_now(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> Answer:
         """Read what was put off; return the answer, nothing when it comes later."""
@@ -245,6 +336,7 @@ class PullMessageProcessor:
             processor=self,
             request=request,
             wanted=expression,
+            count=self._use(request),
         )
         self._sql_filters.compile(expression, self._holds.keep(held))
 
@@ -352,24 +444,36 @@ class PullMessageProcessor:
 
     def _get(
         self,
-        fields: PullFields,
+        request: PullRequest,
         queue_offset: int,
         wanted: _Wanted,
         source: RecordSource | None = None,
     ) -> GetResult:
-        if self._broker.offsets.has_resets and (moved := take_reset(self._broker, fields)):
+        fields = request.fields
+        if self._broker.offsets.has_resets and (moved := self._take_reset(fields)):
             return moved
+        count, max_bytes = self._count(fields), self._max_bytes
+        use = self._use(request)
+        if use is not None:
+            room = use.room()
+            count, max_bytes = min(count, room.messages), min(max_bytes, room.size_bytes)
         if isinstance(wanted, str):
-            return self._get_matching(fields, queue_offset, wanted, source)
-        return self._store.get_message(
-            fields.topic,
-            fields.queue_id,
-            queue_offset,
-            self._count(fields),
-            self._max_bytes,
-            wanted,
-            source,
-        )
+            result = self._get_matching(fields, queue_offset, wanted, source, count, max_bytes)
+        else:
+            result = self._store.get_message(
+                fields.topic, fields.queue_id, queue_offset, count, max_bytes, wanted, source
+            )
+        if use is not None and result.message_count:
+            use.fetched(result.message_count, result.size_bytes)
+        return result
+
+    def _take_reset(self, fields: PullFields) -> GetResult | None:
+        place = fields.consumer_group, fields.topic, fields.queue_id
+        if self.is_slave and self.hears_master() and self._broker.offsets.is_reset(*place):
+            # A master that never hears that it is noticed sends the group back again.
+            low = self._store.min_offset(fields.topic, fields.queue_id)
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, fields.queue_offset, low, low, [], 0, 0)
+        return take_reset(self._broker, fields)
 
     def _get_matching(
         self,
@@ -377,6 +481,8 @@ class PullMessageProcessor:
         queue_offset: int,
         expression: str,
         source: RecordSource | None,
+        count: int,
+        max_bytes: int,
     ) -> GetResult:
         topic, queue_id = fields.topic, fields.queue_id
         wanted = self._sql_filters.find(expression)
@@ -392,8 +498,8 @@ class PullMessageProcessor:
             topic,
             queue_id,
             queue_offset,
-            self._count(fields),
-            self._max_bytes,
+            count,
+            max_bytes,
             wanted,
             _UNBOUNDED if is_hot else self._max_bytes,
             source,
@@ -414,6 +520,7 @@ class PullMessageProcessor:
             request=request,
             wanted=wanted,
             scanned_offset=fields.queue_offset,
+            count=self._use(request),
         )
         try:
             self._holds.hold(held, fields.topic, fields.queue_id, suspend_s)
@@ -429,8 +536,11 @@ class PullMessageProcessor:
         """
         request = held.request
         fields = request.fields
+        use = self._use(request)
+        if use is not None and not self.is_turn_of(held, use, is_late):
+            return is_late
         try:
-            result = self._get(fields, held.scanned_offset, held.wanted)
+            result = self._get(request, held.scanned_offset, held.wanted)
         except OSError as error:
             held.write(self._unreadable(request, error))
             return True
@@ -558,6 +668,19 @@ class _Wait(HeldPull, gc=False, eq=False, kw_only=True):
     request: PullRequest
     wanted: _Wanted
 
+    def retry(self, is_late: bool) -> bool:
+        if self.processor.recheck is not None:
+            self.check()
+        return self.go_on(is_late)
+
+    def go_on(self, is_late: bool) -> bool:
+        """Do as `retry` once it is known that this may still be answered."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        if self.processor.recheck is not None:
+            self.processor.recheck(self.request, self.connection.peer_address)
+
     def failed(self, error: Exception) -> None:
         command = _command(self.request)
         answer = encode_answer(command, answer_error(command, error))
@@ -574,14 +697,37 @@ class _WaitForMessage(_Wait, gc=False, eq=False, kw_only=True):
 
     scanned_offset: int
 
-    def retry(self, is_late: bool) -> bool:
+    def go_on(self, is_late: bool) -> bool:
         return self.processor.look_again(self, is_late)
 
 
 class _WaitForRoom(_Wait, gc=False, eq=False, kw_only=True):
-    """Waits until it may be read."""
+    """Waits until it may be read; what it may have then is taken from its user's quota."""
 
-    def retry(self, is_late: bool) -> bool:
+    use: UserUse | None = None
+    taken: tuple[int, int] = (0, 0)
+
+    def uncount(self) -> None:
+        HeldPull.uncount(self)
+        if self.use is not None:
+            self.use.given_back(*self.taken)
+            self.use = None
+
+    def go_on(self, is_late: bool) -> bool:
+        self.uncount()
+        self.write(self.processor.read_now(self.connection, self.request, self.wanted))
+        return True
+
+
+class _WaitForQuota(_Wait, gc=False, eq=False, kw_only=True):
+    """Waits until the quota of whoever asked allows for an answer."""
+
+    use: UserUse
+
+    def go_on(self, is_late: bool) -> bool:
+        if not self.processor.is_turn_of(self, self.use, is_late):
+            return is_late
+        self.uncount()
         self.write(self.processor.read_now(self.connection, self.request, self.wanted))
         return True
 
@@ -589,13 +735,15 @@ class _WaitForRoom(_Wait, gc=False, eq=False, kw_only=True):
 class _WaitForFilter(_Wait, gc=False, eq=False, kw_only=True):
     """Waits until its expression is compiled."""
 
-    def retry(self, is_late: bool) -> bool:
+    def go_on(self, is_late: bool) -> bool:
+        self.uncount()
         self.write(self.processor.pull(self.connection, self.request))
         return True
 
 
 def _command(request: PullRequest) -> RemotingCommand:
     command = RemotingCommand.request(request.code)
+    command.flag = request.flag
     command.opaque = request.opaque
     command.serialize_type = request.serialize_type
     return command

@@ -92,13 +92,25 @@ def _of_master(report: ReplicaReport) -> HaStatus:
         for peer in report.peers
         if peer.is_linked
     ]
+    slaves += [
+        SlaveStatus(
+            addr=slave.address,
+            slave_ack_offset=slave.acked_end,
+            diff=slave.lag_bytes,
+            in_sync=False,
+            transferred_byte_in_second=slave.bytes_per_second,
+            transfer_from_where=slave.sent_end,
+        )
+        for slave in report.java_slaves
+    ]
     in_sync = len(report.in_sync or ()) - 1
     return HaStatus(True, report.end, in_sync, slaves, SlavesOwnStatus())
 
 
 def _of_slave(report: ReplicaReport) -> HaStatus:
     own = SlavesOwnStatus(master_flush_offset=report.confirmed_offset, max_offset=report.end)
-    master = next((peer for peer in report.peers if peer.leads), None)
+    java = report.java_master
+    master = java or next((peer for peer in report.peers if peer.leads), None)
     if master is not None:
         own.activated = report.role == "slave"
         own.master_addr = master.address

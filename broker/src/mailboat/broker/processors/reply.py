@@ -93,7 +93,10 @@ class ReplyMessageProcessor:
         require_own_name(self._broker, fields.broker_name)
         refuse_topic(fields.topic)
         topics = self._broker.topics
-        config = topics.select(fields.topic) or await created_topic(topics, fields).wait()
+        config = topics.select(fields.topic)
+        if config is None:
+            self._broker.refuse_messages()
+            config = await created_topic(topics, fields).wait()
         return chosen_queue_id(fields, config)
 
     async def _push(

@@ -60,7 +60,10 @@ class SendBackProcessor:
     async def send_back(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Store a message again, for another try or as a dead letter."""
         self._broker.refuse_messages()
-        group = self._broker.retry.group(required_str(command, "group"))
+        name = required_str(command, "group")
+        if self._broker.quotas is not None:
+            self._broker.quotas.refuse_group(command.asked_by, name)
+        group = self._broker.retry.group(name)
         physical_offset = required_int(command, "offset")
         level = required_int32(command, "delayLevel")
         config = self._broker.settings.broker

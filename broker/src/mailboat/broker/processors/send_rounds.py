@@ -25,6 +25,7 @@ from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import ROUND_S
+from mailboat.security.users import User
 from mailboat.store.consume_queue import ConsumeQueue
 
 Read = tuple[Connection, bytes]
@@ -52,6 +53,7 @@ class SendRounds:
         self._flush = flush
         self._holds_back = broker.store.holds_back
         self._max_body_bytes = broker.settings.store.max_message_size
+        self._is_guarded = broker.settings.security.is_guarded
         # The queues that the core knows; all are forgotten when any topic changes.
         self._known: dict[Place, ConsumeQueue] = {}
         self._version = -1
@@ -92,12 +94,28 @@ class SendRounds:
             holds_answers=self._holds_back,
             max_body_bytes=self._max_body_bytes,
             delays_ms=self._schedule.levels.delays_ms,
+            is_guarded=self._is_guarded,
         )
 
     def configure(self, config: MessageStoreConfig) -> None:
         """Follow other settings."""
         self._max_body_bytes = config.max_message_size
         self._version = -1  # The next round begins anew.
+
+    def allow(self, user: User, peer_host: bytes, topic: str) -> None:
+        """Take sends that a user has signed to a topic, from the address of a peer.
+
+        Only where each request has to be signed; all others are taken from everybody.
+        """
+        self._core.allow(_text(user.name), user.secrets, peer_host, _text(topic))
+
+    def withdraw(self, access_key: str, peer_host: bytes) -> None:
+        """Take no more sends of a user from the address of a peer, until they are allowed again."""
+        self._core.withdraw(_text(access_key), peer_host)
+
+    def withdraw_all(self) -> None:
+        """Take no more sends of anybody, until they are allowed again: users have changed."""
+        self._core.withdraw_all()
 
     def learn(self, places: Iterable[Place]) -> None:
         """Have the core take sends to these queues, as far as they are there."""
@@ -237,6 +255,11 @@ class SendRounds:
         self._core = self._make()
         self._known.clear()
         self._version = self._topics.data_version.counter
+
+
+def _text(text: str) -> bytes:
+    # What a peer says may be half a surrogate pair: no text that the core reads is that.
+    return text.encode(errors="surrogatepass")
 
 
 def _answer_settled(round_: "core.native.Round", code: int) -> None:

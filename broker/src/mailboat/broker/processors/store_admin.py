@@ -76,6 +76,8 @@ class StoreAdminProcessor:
         self, _connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Remove the queues of topics that are configured no more; their messages expire."""
+        # A slave has messages before it knows of their topics: its master tells what is gone.
+        self._broker.refuse_changes()
         topics = self._broker.topics
         stored = {topic for topic, _ in self._broker.store.queue_keys()}
         for topic in sorted(stored):
@@ -84,6 +86,7 @@ class StoreAdminProcessor:
             if not is_used and not topics.is_system(topic):
                 _log.info("queues of an unused topic removed topic=%s", topic)
                 await administration.forget_topics(self._broker, [topic])
+        await self._broker.known_to_replicas()
         return command.response(ResponseCode.SUCCESS)
 
     def delete_expired_files(

@@ -1,16 +1,15 @@
 """Who connects to `haListenPort`: its first byte tells a replica from a slave of RocketMQ."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
+from mailboat.remoting.complaints import Complaints
 from mailboat.replication import java_ha
 
-_log: Final = logging.getLogger(__name__)
+FIRST_BYTE_TIMEOUT_S: Final = 20.0
+"""A slave of 4.9 reports for the first time 5 to 6 s after it connected."""
 
-# A slave of 4.9 reports for the first time 5 to 6 s after it connected.
-_FIRST_BYTE_TIMEOUT_S: Final = 20.0
 _STRANGERS_MAX: Final = 64
 
 Kinds = Mapping[int, Callable[[], asyncio.Protocol]]
@@ -19,15 +18,19 @@ Kinds = Mapping[int, Callable[[], asyncio.Protocol]]
 class Entrance:
     """Connections that have not said anything yet."""
 
-    def __init__(self, kinds: Kinds) -> None:
-        """Hand each one over to the kind of connection that begins with its first byte."""
+    def __init__(self, kinds: Kinds, complaints: Complaints) -> None:
+        """Hand each one over to the kind of connection that begins with its first byte.
+
+        What begins with another one is ended, with one of the `complaints`.
+        """
         self._kinds = kinds
+        self._complaints = complaints
         # In the order in which they came.
         self._strangers: dict[_Stranger, None] = {}
 
     def make(self) -> asyncio.Protocol:
         """Prepare a connection."""
-        return _Stranger(self._kinds, self._strangers)
+        return _Stranger(self._kinds, self._strangers, self._complaints)
 
     def close(self) -> None:
         """End those that have not said anything."""
@@ -36,8 +39,11 @@ class Entrance:
 
 
 class _Stranger(asyncio.Protocol):
-    def __init__(self, kinds: Kinds, strangers: "dict[_Stranger, None]") -> None:
+    def __init__(
+        self, kinds: Kinds, strangers: "dict[_Stranger, None]", complaints: Complaints
+    ) -> None:
         self._kinds = kinds
+        self._complaints = complaints
         self._strangers = strangers
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -53,18 +59,19 @@ class _Stranger(asyncio.Protocol):
             # Whoever says nothing for longest: a replica of ours speaks at once.
             next(iter(self._strangers)).close()
         self._strangers[self] = None
-        self._deadline = asyncio.get_running_loop().call_later(_FIRST_BYTE_TIMEOUT_S, self.close)
+        self._deadline = asyncio.get_running_loop().call_later(FIRST_BYTE_TIMEOUT_S, self.close)
 
     def data_received(self, data: bytes) -> None:
         transport = self._transport
         assert transport is not None
         make = self._kinds.get(data[0])
         if make is None:
-            peer = transport.get_extra_info("peername")
+            peername = transport.get_extra_info("peername")
+            peer = "unknown" if peername is None else f"{peername[0]}:{peername[1]}"
             reason = "it is no replica"
             if data[0] == java_ha.FIRST_BYTE:
                 reason = "slaves of RocketMQ know no secret: unset haSecretFile for them"
-            _log.warning("connection closed peer=%s: %s", peer, reason)
+            self._complaints.complain(peer, reason)
             transport.abort()
             return
         self._forget()

@@ -10,10 +10,13 @@ the end of both logs is compared before anything is written.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from mailboat.broker.replicas.link import Flow
 from mailboat.broker.supervisor import TaskProgress
+from mailboat.config import MessageStoreConfig
 from mailboat.config.properties import parse_properties
 from mailboat.errors import BrokerError, ConfigError, MailboatError, RemoteProtocolError
 from mailboat.protocol.bodies import decode_kv_table
@@ -23,32 +26,47 @@ from mailboat.remoting.client import RemotingClient
 from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.replication.java_ha import (
     HEARTBEAT_S,
+    MOST_OFFSET,
     SILENT_S,
     FrameDecoder,
     Overlap,
     RecordTail,
 )
+from mailboat.security.client_security import OPEN, ClientSecurity
 from mailboat.store.message_store import MessageStore
 
 _log: Final = logging.getLogger(__name__)
 
 _READ_BYTES: Final = 256 << 10
+# In one go: some hundred records, where a frame may have tens of thousands.
+_TAKEN_BYTES: Final = 64 << 10
+# Of what it says of itself, for which RocketMQ takes some 20 KiB.
+_MOST_ANSWER_BYTES: Final = 256 << 10
+_SHOWN_CHARACTERS: Final = 200
 _CONNECT_TIMEOUT_S: Final = 3.0
 _ASK_TIMEOUT_S: Final = 5.0
 _CHECK_S: Final = 10.0
 _AGAIN_S: Final = 1.0
-# Of the end of both logs. Records of two masters that wrote on by themselves differ in their times.
+_SAMPLE_S: Final = 1.0
+# Of the end of both logs, and as much more as it takes to have a record's head. Those of two
+# masters that wrote on by themselves differ in their times.
 _COMPARED_BYTES: Final = 1 << 20
 # Every broker of RocketMQ has this setting, and no broker of ours.
 _THEIR_KEY: Final = "haTransferBatchSize"
 
 
 class _Standing(NamedTuple):
-    """What a master says of its log: where it begins and ends, and the size of its segments."""
+    """Where a master's log begins and ends, as physical offsets."""
 
     start: int
     end: int
-    segment_bytes: int
+
+
+class _Check(NamedTuple):
+    """A question where a master's log ends, and where the log here ended before it."""
+
+    asking: asyncio.Task[_Standing]
+    end: int
 
 
 class DivergedError(Exception):
@@ -65,18 +83,24 @@ class JavaMaster:
     def __init__(
         self,
         store: MessageStore,
-        segment_bytes: int,
+        config: MessageStoreConfig,
         refuses: Callable[[], str],
         on_followed: Callable[[int], None],
         on_lost: Callable[[str], None],
+        security: ClientSecurity = OPEN,
     ) -> None:
-        """Follow with an open store; `on_lost` gets an address that is not followed any more."""
+        """Follow with an open store; `on_lost` gets an address that is not followed any more.
+
+        With `security` it is asked where clients ask; its log comes plainly, as it knows no TLS
+        there.
+        """
         self._store = store
-        self._segment_bytes = segment_bytes
+        self._config = config
+        self._segment_bytes = config.mapped_file_size_commit_log
         self._refuses = refuses
         self._on_followed = on_followed
         self._on_lost = on_lost
-        self._client = RemotingClient(Dispatcher(), name="master of RocketMQ")
+        self._client = RemotingClient(Dispatcher(), name="master of RocketMQ", security=security)
         self._client_addresses: dict[str, str] = {}
         self._found = asyncio.Event()
         self._address = ""
@@ -84,8 +108,13 @@ class JavaMaster:
         self._candidates: list[str] = []
         self._writer: asyncio.StreamWriter | None = None
         self._tail: RecordTail | None = None
-        self._reported = -1
-        self._reported_s = 0.0
+        self._check_of: _Check | None = None
+        self._sessions = 0
+        self._begun = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._reported_s = -math.inf
+        self._standing = _Standing(-1, -1)
+        self.flow = Flow(self._loop.time())
         self.problem = ""
         """Why it is not followed now, empty while it is or there is none."""
 
@@ -93,6 +122,46 @@ class JavaMaster:
     def is_followed(self) -> bool:
         """Whether the master sends its log."""
         return self._tail is not None
+
+    @property
+    def session(self) -> int:
+        """Another number for each connection over which its log comes, 0 while none does."""
+        return 0 if self._tail is None or self._refuses() else self._sessions
+
+    @property
+    def address(self) -> str:
+        """Where the master replicates, empty before there is one."""
+        return self._address
+
+    @property
+    def start(self) -> int:
+        """The physical offset where its log began when it was asked last, -1 before."""
+        return self._standing.start
+
+    @property
+    def end(self) -> int:
+        """The physical offset up to which its log goes at least, -1 if that is not known."""
+        received = -1 if self._tail is None else self._tail.received_end
+        return max(self._standing.end, received)
+
+    @property
+    def silent_s(self) -> float:
+        """How long nothing was heard of it; infinite if nothing ever was."""
+        return self._loop.time() - self._heard_s
+
+    @property
+    def unsaid_s(self) -> float:
+        """How long nothing was reported to it; infinite if nothing ever was."""
+        return self._loop.time() - self._reported_s
+
+    async def followed(self) -> None:
+        """Return once the master sends its log."""
+        await self._begun.wait()
+
+    @property
+    def client_address(self) -> str:
+        """Where the master serves clients, as far as is known."""
+        return self._client_addresses.get(self._address) or _client_address(self._address)
 
     def note_client_address(self, address: str, client_address: str) -> None:
         """Take note of where the broker that replicates at an address serves clients."""
@@ -144,26 +213,28 @@ class JavaMaster:
         progress.beat(3 * _ASK_TIMEOUT_S + SILENT_S)
         if refusal := self._refuses():
             raise DivergedError(refusal)
-        standing = await self._ask(with_config=True)
-        begin = self._first_report(standing)
-        overlap = await self._end_of_log(begin)
+        # Not on the loop: lines are taken one by one.
+        answer = _small(await self.ask(RequestCode.GET_BROKER_CONFIG))
+        self._check_config(await asyncio.to_thread(_config, answer))
+        begin, overlap = await self._end_of_log(await self._ask())
         host, _, port = self._address.rpartition(":")
         async with asyncio.timeout(_CONNECT_TIMEOUT_S):
             reader, self._writer = await asyncio.open_connection(host.strip("[]"), int(port))
         self._writer.write(begin.to_bytes(8, "big"))
         frames = FrameDecoder()
-        loop = asyncio.get_running_loop()
-        heard_s = checked_s = loop.time()
+        loop = self._loop
+        self._heard_s = checked_s = sampled_s = loop.time()
         expected = begin
         while True:
             progress.beat(SILENT_S + _ASK_TIMEOUT_S)
             data = await _read(reader)
             if self._refuses():
-                return  # A person let this broker lead meanwhile.
+                return  # A person let this broker lead meanwhile, here or below.
             now_s = loop.time()
             if data:
-                heard_s = now_s
-            elif now_s - heard_s > SILENT_S:
+                self._heard_s = now_s
+                self.flow.size_bytes += len(data)
+            elif now_s - self._heard_s > SILENT_S:
                 raise OSError(f"it sent nothing for {SILENT_S:g} s")
             for physical_offset, records in frames.feed(data):
                 if physical_offset != expected:
@@ -171,23 +242,55 @@ class JavaMaster:
                 expected += len(records)
                 records_behind = self._compare(overlap, records)
                 if overlap.is_over:
-                    self._take(records_behind, begin)
+                    for at in range(0, len(records_behind) or 1, _TAKEN_BYTES):
+                        self._take(records_behind[at : at + _TAKEN_BYTES], begin)
+                        await asyncio.sleep(0)
+                        if self._refuses():
+                            return
             if now_s - self._reported_s >= HEARTBEAT_S:
                 self._report()
+            if now_s - sampled_s >= _SAMPLE_S:
+                sampled_s = now_s
+                self.flow.sample(now_s)
             if now_s - checked_s >= _CHECK_S:
                 checked_s = now_s
-                self._check(await self._ask(with_config=False))
+                self._begin_check()
+            if self._check_of is not None and self._check_of.asking.done():
+                self._end_check(self._check_of)
+
+    def _begin_check(self) -> None:
+        """Ask where its log ends, and go on meanwhile: its clients wait for what is reported."""
+        if self._check_of is None:
+            self._check_of = _Check(self._loop.create_task(self._ask()), self._own_end())
+
+    def _end_check(self, check: "_Check") -> None:
+        """Look at the answer; without one the next check may have it.
+
+        Raises:
+            DivergedError: the log here cannot go on with this master.
+            RemoteProtocolError: no log lies where the master says.
+        """
+        self._check_of = None
+        error = check.asking.exception()
+        if error is None:
+            self._check(check.asking.result(), check.end)
+        elif isinstance(error, MailboatError | OSError):
+            _log.debug("master of RocketMQ does not say where its log ends: %s", error)
+        else:
+            raise error
 
     def _take(self, data: bytes, begin: int) -> None:
         """Write what is whole of bytes that follow those before."""
         replica = self._store.replica
         if self._tail is None:
             self._tail = RecordTail(replica.end, self._segment_bytes)
+            self._sessions += 1
+            self._begun.set()
             self.problem = ""
             _log.info("following master of RocketMQ address=%s from=%d", self._address, replica.end)
             if begin > replica.end:
-                # It was asked for the log from its second byte on: from 0 it sends the last
-                # segment only. The first byte is the highest of a size, which is below 16 MiB.
+                # It was asked for the log from its second byte on. The first one is the highest of
+                # a size, which is below 16 MiB.
                 assert begin == 1
                 data = b"\0" + data
         before = replica.end
@@ -206,62 +309,86 @@ class JavaMaster:
         end = self._store.replica.end
         if self._store.is_sync_flush:
             end = min(end, self._store.flushed_offset)
-        self._reported_s = asyncio.get_running_loop().time()
+        self._reported_s = self._loop.time()
         writer.write(min(end, tail.received_end).to_bytes(8, "big"))
 
     def _end_connection(self) -> None:
         if self._writer is not None:
             self._writer.transport.abort()
         self._writer = self._tail = None
+        if self._check_of is not None:
+            self._check_of.asking.cancel()
+            self._check_of = None
+        self._begun.clear()
+
+    def _own_end(self) -> int:
+        """Return where the log here ends; an empty one may begin anywhere."""
+        replica = self._store.replica
+        return 0 if replica.is_empty else replica.end
 
     # -- whether the logs are one ---------------------------------------------------------------
 
-    async def _ask(self, *, with_config: bool) -> _Standing:
-        """Ask where clients ask."""
-        address = self._client_addresses.get(self._address) or _client_address(self._address)
-        segment_bytes = self._segment_bytes
-        if with_config:
-            answer = await self._request(address, RequestCode.GET_BROKER_CONFIG)
-            segment_bytes = _segment_bytes(answer)
-        table = decode_kv_table(await self._request(address, RequestCode.GET_BROKER_RUNTIME_INFO))
+    async def _ask(self) -> _Standing:
+        """Ask where its log begins and ends."""
+        table = decode_kv_table(_small(await self.ask(RequestCode.GET_BROKER_RUNTIME_INFO)))
         try:
             start, end = (int(table[f"commitLog{name}Offset"]) for name in ("Min", "Max"))
         except (KeyError, ValueError) as error:
             raise RemoteProtocolError(f"it does not say where its log ends: {error}") from error
-        return _Standing(start, end, segment_bytes)
+        self._standing = _Standing(start, end)
+        return self._standing
 
-    async def _request(self, address: str, code: int) -> bytes:
-        request = RemotingCommand.request(code)
-        answer = await self._client.request(address, request, _ASK_TIMEOUT_S)
+    async def ask(self, code: int) -> bytes:
+        """Return what the master answers where clients ask.
+
+        Raises:
+            MailboatError: it did not answer, or refused.
+        """
+        answer = await self._client.request(
+            self.client_address, RemotingCommand.request(code), _ASK_TIMEOUT_S
+        )
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark or "")
         return answer.body
 
-    def _first_report(self, standing: _Standing) -> int:
-        """Return from where to ask for the log."""
-        if standing.segment_bytes != self._segment_bytes:
-            raise DivergedError(
-                f"its mappedFileSizeCommitLog is {standing.segment_bytes}, that of this broker "
-                f"{self._segment_bytes}: they must be equal"
-            )
-        self._check(standing)
-        replica = self._store.replica
-        if replica.end:
-            segment_start = (replica.end - 1) // self._segment_bytes * self._segment_bytes
-            return max(segment_start, replica.end - _COMPARED_BYTES, replica.start) or 1
-        if not standing.end:
-            raise OSError("it has no message yet")
-        if standing.start:
-            replica.begin_at(standing.start)
-        return standing.start or 1
+    async def ask_end(self) -> int:
+        """Return the physical offset where the master's log ends.
 
-    def _check(self, standing: _Standing) -> None:
+        Raises:
+            MailboatError: it did not answer, or refused.
+        """
+        return (await self._ask()).end
+
+    def _check_config(self, theirs: dict[str, str]) -> None:
+        """Refuse a master whose log this broker cannot continue.
+
+        Raises:
+            DivergedError: segments or delay levels are others.
+        """
+        for key, own in (
+            ("mappedFileSizeCommitLog", str(self._segment_bytes)),
+            # Delayed messages know their level, and not for how long they are to wait.
+            ("messageDelayLevel", self._config.message_delay_level),
+        ):
+            if (value := theirs.get(key, own)) != own:
+                value = value[:_SHOWN_CHARACTERS]
+                raise DivergedError(f"its {key} is {value}, here it is {own}: they must be equal")
+
+    def _check(self, standing: _Standing, end: int) -> None:
         """Refuse a log that cannot go on with this master: it would send nothing and not say why.
+
+        `end` is where the log here ended before the master was asked.
 
         Raises:
             DivergedError: it is beyond the end of the master's, or before its beginning.
+            RemoteProtocolError: no log lies where the master says.
         """
-        end = self._store.replica.end
+        # A master without any file says that it begins at -1.
+        is_place = 0 <= standing.start <= standing.end < MOST_OFFSET
+        if standing.end and not (is_place and standing.start % self._segment_bytes == 0):
+            raise RemoteProtocolError(
+                f"it says that its log goes from {standing.start} to {standing.end}"
+            )
         if end > standing.end:
             raise DivergedError(
                 f"the log here ends at {end}, that of the master at {standing.end}: they have "
@@ -273,17 +400,25 @@ class JavaMaster:
                 "the store's folder aside and start again, for a full copy"
             )
 
-    async def _end_of_log(self, begin: int) -> Overlap:
-        """Read what the log has from a physical offset on.
+    async def _end_of_log(self, standing: _Standing) -> tuple[int, Overlap]:
+        """Return from where to ask for the log, and what the log here has from there on.
 
         Raises:
-            OSError: it cannot be read now.
+            OSError: it cannot be read now, or the master has nothing.
         """
+        self._check(standing, self._own_end())
         replica = self._store.replica
-        size = max(replica.end - begin, 0)
-        job = replica.read_bytes_job(begin, size) if size else bytes
+        begin, data = standing.start, b""
+        if not replica.is_empty:
+            begin, data = await asyncio.to_thread(replica.tail_job(_COMPARED_BYTES))
+        elif not standing.end:
+            raise OSError("it has no message yet")
+        elif replica.end != begin:
+            replica.begin_at(begin)
         segment_end = begin - begin % self._segment_bytes + self._segment_bytes
-        return Overlap(await asyncio.to_thread(job), begin, segment_end)
+        if not begin:
+            begin, data = 1, data[1:]  # From 0 the master would send the last segment only.
+        return begin, Overlap(data, begin, segment_end)
 
     def _compare(self, overlap: Overlap, data: bytes) -> bytes:
         """Return what the log does not have yet.
@@ -317,22 +452,33 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
     return data
 
 
+def _small(answer: bytes) -> bytes:
+    """Return what a master says of itself.
+
+    Raises:
+        RemoteProtocolError: it is more than any master says.
+    """
+    if len(answer) > _MOST_ANSWER_BYTES:
+        raise RemoteProtocolError(f"it says {len(answer)} bytes of itself")
+    return answer
+
+
 def _client_address(address: str) -> str:
     """Return where a broker most probably serves clients, by where it replicates."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) - 1}"
 
 
-def _segment_bytes(config: bytes) -> int:
-    """Read the size of a segment from a configuration.
+def _config(answer: bytes) -> dict[str, str]:
+    """Read the configuration of a broker.
 
     Raises:
         RemoteProtocolError: it is not that of a broker of RocketMQ.
     """
     try:
-        found = {entry.key: entry.value for entry in parse_properties(config.decode())}
-        if _THEIR_KEY not in found:
-            raise RemoteProtocolError("it is no broker of RocketMQ, and does not speak as ours do")
-        return int(found["mappedFileSizeCommitLog"])
-    except (ConfigError, UnicodeDecodeError, KeyError, ValueError) as error:
+        found = {entry.key: entry.value for entry in parse_properties(answer.decode())}
+    except (ConfigError, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"its configuration cannot be read: {error}") from error
+    if _THEIR_KEY not in found:
+        raise RemoteProtocolError("it is no broker of RocketMQ, and does not speak as ours do")
+    return found

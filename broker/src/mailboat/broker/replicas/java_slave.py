@@ -2,7 +2,8 @@
 
 Nobody of them counts: they say neither who they are nor what is flushed, and cannot take anything
 back. So they are sent only what every replica in the in-sync set has, which stays in the log
-whoever leads next. `mailboat.replication.java_ha` has the bytes.
+whoever leads next. Nor do they look at what they get: a record is checked here, as a whole, before
+its first byte is sent. `mailboat.replication.java_ha` has the bytes.
 """
 
 import asyncio
@@ -10,16 +11,17 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, cast
 
+from mailboat.broker.replicas.link import Flow
+from mailboat.broker.replicas.pace import Pace
 from mailboat.errors import RemoteProtocolError
 from mailboat.replication.java_ha import (
     FRAME_HEAD,
     HEARTBEAT_S,
     SILENT_S,
-    RecordWalk,
     ReportDecoder,
 )
 from mailboat.store.message_inner import BlockingRunner
-from mailboat.store.replica_log import ReplicaLog
+from mailboat.store.replica_log import LogPiece, ReplicaLog
 
 _log: Final = logging.getLogger(__name__)
 
@@ -45,13 +47,18 @@ class JavaSlaves:
         log: ReplicaLog,
         segment_bytes: int,
         run_reading: BlockingRunner,
+        pace: Pace,
         is_leading: Callable[[], bool],
     ) -> None:
         """Serve a log while this broker leads its group."""
         self.log = log
         self.segment_bytes = segment_bytes
         self.run_reading = run_reading
+        self.pace = pace
         self.is_leading = is_leading
+        self.on_damage: Callable[[int], None] = lambda _physical_offset: None
+        """Called with where the log is damaged."""
+
         self._slaves: set[JavaSlave] = set()
         self._is_pump_due = False
         self._complaints: dict[str, str] = {}
@@ -120,9 +127,11 @@ class JavaSlave(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._made_s = self._heard_s = self._sent_s = self._loop.time()
         self._first_report: int | None = None
-        self._walk: RecordWalk | None = None
+        # Below it the log was checked; a record or a filler begins there.
+        self._checked_end = -1
         self._is_reading = False
         self._has_room = True
+        self.flow = Flow(self._made_s)
         self.physical_offset = -1
         """Where the next byte comes from that it is sent, -1 before the first."""
 
@@ -153,11 +162,11 @@ class JavaSlave(asyncio.Protocol):
                 self._read_cold(size)
                 return
             try:
-                data = self._log.read_bytes(self.physical_offset, size)
+                piece = self._read_hot(size)
             except (OSError, ValueError) as error:
                 self._fail(error)
                 return
-            if not self._send(data):
+            if not self._send(piece):
                 return
         self._loop.call_soon(self.pump)
 
@@ -218,8 +227,9 @@ class JavaSlave(asyncio.Protocol):
     def _begin(self) -> None:
         """Begin to send at the place that the slave has asked for."""
         at, log = self._first_report, self._log
-        if at is None or not self._slaves.is_leading():
+        if at is None or self._is_reading or not self._slaves.is_leading():
             return
+        self.acked_offset = at
         if at == 0:
             # Of a segment: a slave without a log writes the first byte at a segment's beginning.
             at = log.start
@@ -229,8 +239,26 @@ class JavaSlave(asyncio.Protocol):
                 "was the slave of another master, or away too long, and needs an empty store"
             )
             return
-        self.physical_offset = at
-        self.acked_offset = self._first_report or 0
+        self._is_reading = True
+        if at % self._slaves.segment_bytes == 0:
+            self._found_start(at, at, None)
+            return
+        try:
+            job = log.record_start_job(at)
+        except ValueError as error:
+            self._fail(error)
+            return
+        self._slaves.run_reading(job, lambda start, error: self._found_start(at, start, error))
+
+    def _found_start(self, at: int, start: Any, error: BaseException | None) -> None:
+        """Send from `at` on, which lies in the record that begins at `start`."""
+        if error is not None:
+            if not isinstance(error, OSError | ValueError):
+                raise error
+            self.close(f"where it goes on, at {at}, no record is found: {error}")
+            return
+        self.physical_offset, self._checked_end = at, start
+        self._is_reading = False
         _log.info("slave of RocketMQ follows address=%s from=%d", self.address, at)
         self.pump()
 
@@ -243,44 +271,64 @@ class JavaSlave(asyncio.Protocol):
         behind = self._log.confirmed_offset - at
         return max(min(behind, segment_bytes - at % segment_bytes, _FRAME_BYTES), 0)
 
+    def _read_hot(self, size: int) -> LogPiece:
+        at, checked_end, log = self.physical_offset, self._checked_end, self._log
+        if at < checked_end:
+            return LogPiece(log.read_bytes(at, min(size, checked_end - at)), checked_end)
+        return log.read_good(checked_end, _FRAME_BYTES, log.confirmed_offset)
+
     def _read_cold(self, size: int) -> None:
+        at, checked_end, log = self.physical_offset, self._checked_end, self._log
         try:
-            job = self._log.read_bytes_job(self.physical_offset, size)
+            if at < checked_end:
+                read = log.read_bytes_job(at, min(size, checked_end - at))
+                job: Callable[[], LogPiece] = lambda: LogPiece(read(), checked_end)  # noqa: E731
+            else:
+                job = log.read_good_job(checked_end, _FRAME_BYTES, log.confirmed_offset)
         except ValueError as error:
             self._fail(error)
             return
         self._is_reading = True
         self._slaves.run_reading(job, self._cold_read)
 
-    def _cold_read(self, data: Any, error: BaseException | None) -> None:
-        self._is_reading = False
+    def _cold_read(self, piece: Any, error: BaseException | None) -> None:
         if error is not None:
             if not isinstance(error, OSError | ValueError):
                 raise error
             self._fail(error)
-        elif self._send(data):
-            self.pump()
+        elif self._send(piece):
+            wait_s = self._slaves.pace.wait_s(self._loop.time(), len(piece.records), self._log.end)
+            self._loop.call_later(wait_s, self._go_on)
 
-    def _send(self, data: bytes) -> bool:
-        """Send bytes of the log; tell whether the connection goes on."""
+    def _go_on(self) -> None:
+        self._is_reading = False
+        self.pump()
+
+    def _send(self, piece: LogPiece) -> bool:
+        """Send bytes of the log that are checked up to the end of `piece`; tell whether the
+        connection goes on.
+
+        What does not fit a frame, or is behind the head of a filler, is read once more.
+        """
         transport = self._transport
         assert transport is not None
         if transport.is_closing():
             return False
         at = self.physical_offset
-        if self._walk is None:
-            self._walk = RecordWalk(at, self._slaves.segment_bytes, data)
-        try:
-            self._walk.feed(data, at)
-        except ValueError as error:
-            self._fail(error)
-            return False
+        data = piece.records
+        if at >= self._checked_end:
+            data = data[at - self._checked_end :][:_FRAME_BYTES]
+        self._checked_end = piece.end
         self.physical_offset = at + len(data)
-        self._sent_s = self._loop.time()
-        transport.writelines([FRAME_HEAD.pack(at, len(data)), data])
+        self.flow.size_bytes += len(data)
+        if data:
+            self._sent_s = self._loop.time()
+            transport.writelines([FRAME_HEAD.pack(at, len(data)), data])
         return True
 
     def _fail(self, error: Exception) -> None:
+        if self._checked_end >= 0 and not isinstance(error, FileNotFoundError):
+            self._slaves.on_damage(self._checked_end)
         self.close(
             f"the log here is damaged or gone at {self.physical_offset}, and no slave of RocketMQ "
             f"gets over that: {error}"
@@ -289,6 +337,7 @@ class JavaSlave(asyncio.Protocol):
     def _tick(self) -> None:
         self._timer = self._loop.call_later(_TICK_S, self._tick)
         now_s = self._loop.time()
+        self.flow.sample(now_s)
         if now_s - self._heard_s > SILENT_S:
             self.close(f"it reported nothing for {SILENT_S:g} s")
         elif self.physical_offset < 0:
@@ -304,5 +353,5 @@ class JavaSlave(asyncio.Protocol):
             self._slaves.forgive(self.host)
 
     def _give_up_waiting(self) -> None:
-        if self._first_report is not None:
+        if self._first_report is not None and not self._is_reading:
             self.close("this broker does not lead its group")

@@ -8,7 +8,7 @@ from typing import Final, Protocol, cast
 
 from mailboat.errors import RemoteProtocolError
 from mailboat.replication.frames import Data
-from mailboat.replication.wire import Decoder, Message, Open, Proof, Told, encode, proof
+from mailboat.replication.wire import Bulk, Decoder, Message, Open, Proof, Told, encode, proof
 
 _log: Final = logging.getLogger(__name__)
 
@@ -18,6 +18,11 @@ _HIGH_WATER_BYTES: Final = 4 << 20
 _OPEN_TIMEOUT_S: Final = 10.0
 # Kept of a frame before that.
 _STRANGER_BYTES: Final = 65_536
+# The largest message and what lies before it; who leaves more unread has stopped to read.
+_MOST_UNREAD_BYTES: Final = 24 << 20
+# A read may bring thousands of frames; others come after some milliseconds of one peer's.
+_ROUND_S: Final = 0.005
+_FRAMES_AT_ONCE: Final = 8
 
 
 class LinkHandler(Protocol):
@@ -31,6 +36,9 @@ class LinkHandler(Protocol):
 
     def link_roomy(self, link: "Link") -> None:
         """Send on what waited for the other side to read."""
+
+    def link_refused(self, link: "Link", reason: str) -> None:
+        """Say why this side ends a connection that the other one made."""
 
     def link_lost(self, link: "Link") -> None:
         """Forget a connection."""
@@ -67,6 +75,7 @@ class Link(asyncio.Protocol):
         With a `secret` the other side must know it too.
         """
         self._secret = secret
+        self._said: Open | None = None
         self._unproven: Open | None = None
         self.nonce = secrets.token_hex(16) if secret else ""
         self.dialed = dialed
@@ -78,6 +87,9 @@ class Link(asyncio.Protocol):
         self.heard = asyncio.Event()
         """Set once the other side speaks as replicas do, or the connection has ended."""
 
+        self.has_spoken = False
+        """Whether the other side has sent a frame of replicas."""
+
         self._handler = handler
         self._decoder = Decoder()
         self._transport: asyncio.Transport | None = None
@@ -85,8 +97,12 @@ class Link(asyncio.Protocol):
         self.peer: Open | None = None
         self.address = "unknown"
         self.has_room = True
+        self.is_held = False
+        """Whether nothing is read of what the other side sends."""
+
+        self._has_more = self._is_round_due = self._is_paused = self._is_lost = False
         self._loop = asyncio.get_running_loop()
-        self.heard_s = self._said_s = self._loop.time()
+        self.made_s = self.heard_s = self._said_s = self._loop.time()
         self.flow = Flow(self.heard_s)
 
     @property
@@ -94,24 +110,48 @@ class Link(asyncio.Protocol):
         """How long nothing was sent."""
         return self._loop.time() - self._said_s
 
+    @property
+    def host(self) -> str:
+        """Where the other side is."""
+        return self.address.rpartition(":")[0]
+
     def send(self, message: Message) -> None:
         """Send a frame; dropped without a word where the connection is gone."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+            self.close("it does not read")
+            return
         self._said_s = self._loop.time()
         head = encode(message)
-        if isinstance(message, Data):
+        if isinstance(message, Open):
+            self._said = message
+        if isinstance(message, Bulk):
             assert isinstance(message.records, bytes)
             self.flow.size_bytes += len(message.records)
             transport.writelines([head, message.records])
         else:
             transport.write(head)
 
+    def hold(self) -> None:
+        """Read no more until `go_on`: the other side waits with what it has."""
+        self.is_held = True
+        self._read_or_wait()
+
+    def go_on(self) -> None:
+        """Read again; that nothing was heard meanwhile is not the other side's doing."""
+        self.is_held = False
+        self.heard_s = self._loop.time()
+        self._read_or_wait()
+
     def close(self, reason: str) -> None:
         """End the connection and say why."""
         if self._transport is not None and not self._transport.is_closing():
-            _log.warning("link closed peer=%s: %s", self.address, reason)
+            if self.dialed:
+                _log.warning("link closed peer=%s: %s", self.address, reason)
+            else:
+                self._handler.link_refused(self, reason)
             self.drop(reason)
 
     def drop(self, reason: str) -> None:
@@ -133,17 +173,51 @@ class Link(asyncio.Protocol):
         self._handler.link_made(self)
 
     def data_received(self, data: bytes) -> None:
-        """Hand on the frames of a read; called by the event loop."""
+        """Hand on the frames of a read, a few at a time; called by the event loop."""
         self.heard_s = self._loop.time()
+        self._feed(data)
+
+    def _feed(self, data: bytes) -> None:
+        ends_s = self._loop.time() + _ROUND_S
         try:
-            for message in self._decoder.feed(data):
-                self._take(message)
+            while True:
+                found = self._decoder.feed(data, _FRAMES_AT_ONCE)
+                data = b""
+                for message in found:
+                    if self.ending:
+                        return  # Nothing counts of what whoever was sent away says all the same.
+                    self._take(message)
+                self._has_more = len(found) == _FRAMES_AT_ONCE
+                if not self._has_more or self.is_held or self._loop.time() >= ends_s:
+                    break
             if self.peer is None and self._decoder.buffered_bytes > _STRANGER_BYTES:
                 raise RemoteProtocolError("it has not said who it is")
         except RemoteProtocolError as error:
             self.close(str(error))
+        self._read_or_wait()
+
+    def _read_or_wait(self) -> None:
+        """Read on, unless there is more to do with what has come, or none is wanted."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if self._has_more and not self.is_held and not self._is_round_due:
+            self._is_round_due = True
+            self._loop.call_soon(self._go_on_taking)
+        is_paused = self._has_more or self.is_held
+        if is_paused and not self._is_paused:
+            transport.pause_reading()
+        elif self._is_paused and not is_paused:
+            transport.resume_reading()
+        self._is_paused = is_paused
+
+    def _go_on_taking(self) -> None:
+        self._is_round_due = False
+        if not (self.is_held or self.ending or self._is_lost):
+            self._feed(b"")
 
     def _take(self, message: Message) -> None:
+        self.has_spoken = True
         self.heard.set()
         if self.peer is None:
             opened = self._prove(message) if self._secret else message
@@ -157,6 +231,8 @@ class Link(asyncio.Protocol):
         if isinstance(message, Proof):
             return  # It is believed already.
         if isinstance(message, Open):
+            if self.peer is not None and self.peer.me != message.me:
+                raise RemoteProtocolError("it says that it is another replica now")
             self.peer = message
         elif isinstance(message, Data):
             self.flow.size_bytes += message.end - message.physical_offset
@@ -172,25 +248,21 @@ class Link(asyncio.Protocol):
             if not message.nonce:
                 raise RemoteProtocolError("it knows no secret: set haSecretFile there")
             if self._unproven is None:
-                self.send(self._proof(is_own=True, other_nonce=message.nonce))
+                assert self._said is not None
+                self.send(self._proof(self._said, message.nonce, is_mine=True))
             self._unproven = message
             return None
         before, self._unproven = self._unproven, None
         if before is None or not isinstance(message, Proof):
             raise RemoteProtocolError("it has not shown that it knows the secret")
-        expected = self._proof(is_own=False, other_nonce=before.nonce)
+        expected = self._proof(before, self.nonce, is_mine=False)
         if not hmac.compare_digest(message.mac, expected.mac):
             raise RemoteProtocolError("it knows another secret")
         return before
 
-    def _proof(self, *, is_own: bool, other_nonce: str) -> Proof:
-        nonces = (self.nonce, other_nonce) if is_own else (other_nonce, self.nonce)
-        return proof(
-            self._secret,
-            has_connected=bool(self.dialed) is is_own,
-            own_nonce=nonces[0],
-            other_nonce=nonces[1],
-        )
+    def _proof(self, own: Open, other_nonce: str, *, is_mine: bool) -> Proof:
+        has_connected = bool(self.dialed) is is_mine
+        return proof(self._secret, has_connected=has_connected, own=own, other_nonce=other_nonce)
 
     def pause_writing(self) -> None:
         """Note that the other side does not read; called by the event loop."""
@@ -203,6 +275,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End; called by the event loop."""
+        self._is_lost = True
         if self._deadline is not None:
             self._deadline.cancel()
         self.heard.set()

@@ -11,7 +11,7 @@ lead.
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -30,9 +30,15 @@ from mailboat.broker.replicas.tables import (
     TopicsTable,
     decode_commits,
     decode_deletions,
-    encode_entries,
+    encode_commits,
 )
-from mailboat.broker.replicas.tables_leading import BEGINS, ENDS, LeadingTables, not_known
+from mailboat.broker.replicas.tables_leading import (
+    BEGINS,
+    ENDS,
+    FIRST_NUMBER,
+    LeadingTables,
+    not_known,
+)
 from mailboat.broker.schedule import ScheduleMessageService
 from mailboat.broker.supervisor import TaskProgress
 from mailboat.broker.topics import TopicConfigManager
@@ -56,6 +62,7 @@ _SAVE_MAY_TAKE_S: Final = 600.0
 # A follower that has said what was committed here need not say it again.
 _COMMITS_EVERY_S: Final = 0.5
 _COMMITS_FOR_S: Final = 5.0
+_BEGINS_EVERY_S: Final = 0.2
 
 
 class _Content(msgspec.Struct):
@@ -94,14 +101,18 @@ class SharedTables:
         )
         self._by_kind = {table.kind: table for table in self._tables}
         self._seen: dict[int, set[str]] = {}
-        self._position = (0, 0)
+        self._position = self._kept_position = (0, 0)
         self._session: tuple[Link | None, int, int] = (None, 0, 0)
         self._whole_of = (0, 0)
         self._greetings: dict[Member, tuple[str, int]] = {}
-        self._taken_told_s = self._taken_since_s = 0.0
+        self._taken_told_s = self._taken_since_s = self._begins_saved_s = 0.0
+        self._saving: asyncio.Task[None] | None = None
         self._due = asyncio.Event()
         self._kept = asyncio.Event()
-        self._is_deleting = 0
+        self._deleting = 0
+        self.on_deleted: Callable[[], None] = lambda: None
+        """Called once `is_deleting` holds no more."""
+
         self._are_offsets_due = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.follow()
@@ -124,6 +135,7 @@ class SharedTables:
             self.leading = None
             self.follow()
         self._replica = replica
+        self._whole_of = (0, 0)  # The numbers of sessions begin anew.
         replica.tables = self._position
 
     # -- leading --------------------------------------------------------------------------------
@@ -139,24 +151,28 @@ class SharedTables:
         managers, store = self._managers, self._managers.store
         for table in self._tables:
             table.journal.clear()  # Every follower begins with all there is.
-        managers.groups.is_followed = managers.offsets.is_followed = False
-        managers.offsets.forget_taken()
-        managers.queue_locks.take_up()
-        managers.schedule.take_up()
+        if self.leading is not None:
+            self.leading.end()  # It led before, in another epoch.
+        else:
+            managers.groups.is_followed = managers.offsets.is_followed = False
+            managers.offsets.forget_taken()
+            managers.queue_locks.take_up()
+            managers.schedule.take_up()
         self.leading = LeadingTables(
             epoch,
             self._tables,
             store.replica.deletions,
             lambda: managers.schedule.progress.encode(),
+            lambda: store.commit_log.end,
             self._timeout_s,
         )
         managers.topics.begin_to_lead(epoch)
-        self._note_position(epoch, 0)
+        self._note_position(epoch, FIRST_NUMBER)
 
     def end(self) -> None:
         """Tell nobody any more."""
+        self.tell_all()
         if self.leading is not None:
-            self.leading.tell_all()
             self.leading.end()
         for task in self._tasks:
             task.cancel()
@@ -173,11 +189,14 @@ class SharedTables:
         if not replica.leading.has_enough:
             raise not_known()
         await leading.known(replica.leading.required() - {replica.member})
-        if self._position != (leading.epoch, leading.changed_number):
-            self._note_position(leading.epoch, leading.changed_number)
+        position = (leading.epoch, leading.number)
+        if self._position < position:
+            self._note_position(*position)
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._kept.wait()
+                # Others may have changed more meanwhile, which is nothing to wait for.
+                while self._kept_position < position:
+                    await self._kept.wait()
         except TimeoutError:
             raise not_known() from None
 
@@ -193,6 +212,10 @@ class SharedTables:
         leading = None if self._replica is None else self._replica.leading
         greeting = (hello.boot, hello.session)
         if leading is not None and self._greetings.get(member) != greeting:
+            # Whatever volumes were in its place before are none of the group any more.
+            for other in [other for other in self._greetings if other.ordinal == member.ordinal]:
+                del self._greetings[other]
+                leading.uninformed.discard(other)
             self._greetings[member] = greeting
             leading.uninformed.add(member)
 
@@ -214,6 +237,7 @@ class SharedTables:
     def tell_all(self) -> None:
         """Tell followers of everything before another one leads."""
         if self.leading is not None:
+            self._managers.offsets.tell_begins()
             self.leading.tell_all()
 
     def tick(self) -> None:
@@ -223,9 +247,27 @@ class SharedTables:
             return
         if self.leading is not None and replica.leading is not None:
             required = replica.leading.required() - {replica.member}
-            self.leading.tick(required, replica.leading.acked, replica.end)
+            self.leading.tick(required, replica.leading.acked)
+            if self.leading.has_followers and self._managers.offsets.has_unsaved_begins:
+                self._save_begins()
         elif self.leading is None:
             self._tell_commits()
+
+    def _save_begins(self) -> None:
+        """Save offsets before their time: followers are not told before of new groups in topics."""
+        now_s = self._loop.time()
+        if self._saving is None and now_s >= self._begins_saved_s + _BEGINS_EVERY_S:
+            self._saving = self._loop.create_task(self._save_offsets())
+            self._tasks.add(self._saving)
+            self._saving.add_done_callback(self._tasks.discard)
+
+    async def _save_offsets(self) -> None:
+        try:
+            await self._managers.offsets.persist()
+        except OSError as error:
+            _log.warning("offsets of new consumer groups are not saved yet: %s", error)
+        finally:
+            self._begins_saved_s, self._saving = self._loop.time(), None
 
     def kept(self, member: Member, frame: TablesKept) -> None:
         """Take note of how far a follower has the tables."""
@@ -287,12 +329,22 @@ class SharedTables:
             self._position = (frame.epoch, frame.number)
             self._due.set()
 
+    @property
+    def is_deleting(self) -> bool:
+        """Whether queues of deleted topics are still there, which new ones would share files with.
+
+        Nothing may be stored meanwhile.
+        """
+        return self._deleting > 0
+
     def _delete(self, ends: dict[str, int]) -> None:
         """Delete the queues of topics as the master has."""
         store = self._managers.store
         for topic, log_end in ends.items():
             if store.replica.expect_deletion(topic, log_end):
-                self._is_deleting += 1
+                # What clients have committed here is of its former life too.
+                self._managers.offsets.remove_topic(topic)
+                self._deleting += 1
                 task = self._loop.create_task(self._delete_queues(topic, log_end))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -303,8 +355,10 @@ class SharedTables:
         except OSError as error:
             _log.error("the queues of the deleted topic %s are still there: %s", topic, error)
         finally:
-            self._is_deleting -= 1
+            self._deleting -= 1
             self._due.set()
+            if not self._deleting:
+                self.on_deleted()
 
     # -- what clients commit at a follower ------------------------------------------------------
 
@@ -334,15 +388,22 @@ class SharedTables:
         if now_s >= self._taken_since_s + _COMMITS_FOR_S:
             offsets.forget_taken()  # It had its reasons.
         elif now_s >= self._taken_told_s + _COMMITS_EVERY_S:
-            self._taken_told_s = now_s
-            link.send(Tables(session, epoch, 0, Kind.COMMITS, 0, encode_entries(taken)))
+            self._tell_some_commits(encode_commits(taken))
+
+    def _tell_some_commits(self, bodies: Iterator[bytes]) -> None:
+        """Tell the leader one frame of it, and the others in the loop's next rounds."""
+        link, session, epoch = self._session
+        self._taken_told_s = self._loop.time()
+        body = next(bodies, None)
+        if link is not None and body is not None:
+            link.send(Tables(session, epoch, 0, Kind.COMMITS, 0, body))
+            self._loop.call_soon(self._tell_some_commits, bodies)
 
     # -- the disk -------------------------------------------------------------------------------
 
     def _note_position(self, epoch: int, number: int) -> None:
         self._session = (None, 0, 0)
         self._position = (epoch, number)
-        self._kept.clear()
         self._due.set()
 
     async def keep(self, progress: TaskProgress) -> None:
@@ -351,7 +412,7 @@ class SharedTables:
             progress.beat(math.inf)
             await self._due.wait()
             self._due.clear()
-            if self._is_deleting:
+            if self.is_deleting:
                 continue  # The last one of them sets it again.
             progress.beat(_SAVE_MAY_TAKE_S)
             try:
@@ -363,16 +424,23 @@ class SharedTables:
 
     async def _keep_now(self) -> None:
         (link, session, epoch), position = self._session, self._position
-        for table in self._tables:
-            # Offsets may go back with a switch, but not behind what somebody has set.
-            if table.is_awaited or self._are_offsets_due:
-                await table.persist()
-        self._are_offsets_due = False
+        # Offsets may go back with a switch, but not behind what somebody has set. What comes while
+        # they are written is for the next round.
+        are_offsets_due, self._are_offsets_due = self._are_offsets_due, False
+        try:
+            for table in self._tables:
+                if table.is_awaited or are_offsets_due:
+                    await table.persist()
+        except OSError:
+            self._are_offsets_due |= are_offsets_due
+            raise
         content = msgspec.json.encode(_Content(FORMAT_VERSION, *position)) + b"\n"
         await asyncio.to_thread(self._file.save, content)
         if self._replica is not None:
             self._replica.tables = position
         if link is not None:
             link.send(TablesKept(session, epoch, position[1]))
-        elif self._position == position:
+        else:
+            self._kept_position = position
             self._kept.set()
+            self._kept.clear()

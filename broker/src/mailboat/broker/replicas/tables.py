@@ -1,8 +1,8 @@
 """The tables beside the log as replicas tell each other: entries by key, in MessagePack."""
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -16,6 +16,18 @@ from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.model.topic import TopicConfig
 
 _T = TypeVar("_T", bound=Hashable)
+
+WEIGHT_A_FRAME: Final = 1_000
+"""Of entries as `Table.weigh` says, each 1 at least: a millisecond's work at the leader, some at a
+follower. Deletions, which come by themselves, are few."""
+
+COMMITS_A_FRAME: Final = 1_000
+"""Offsets that were committed at a follower: some milliseconds' work at the leader."""
+
+# Their keys have names of at most some 400 bytes, by each of which an offset stands at least.
+_COMMITS_MOST_BYTES: Final = 512 << 10
+_CONFIG_WEIGHT: Final = 5
+_OFFSETS_A_WEIGHT: Final = 5
 
 
 class Kind(IntEnum):
@@ -53,6 +65,10 @@ class Table(Protocol):
         """Return the keys of all entries."""
         ...
 
+    def weigh(self, key: str) -> int:
+        """Return how much an entry is, in about fifty bytes each."""
+        ...
+
     def encode(self, keys: Sequence[str]) -> bytes:
         """Return entries as they are now; those that are gone as such."""
         ...
@@ -79,17 +95,55 @@ def _decoder(kind: Any) -> Callable[[bytes], Any]:
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode_topics: Final = _decoder(tuple[DataVersion, dict[str, TopicConfig | None]])
-_decode_groups: Final = _decoder(tuple[DataVersion, dict[str, SubscriptionGroupConfig | None]])
-_decode_locks: Final = _decoder(dict[str, list[tuple[str, int, str]]])
-_decode_offsets: Final = _decoder(tuple[DataVersion, list[SharedOffsets]])
-decode_commits: Final[Callable[[bytes], list[SharedOffsets]]] = _decoder(list[SharedOffsets])
+_FEW: Final = msgspec.Meta(max_length=WEIGHT_A_FRAME)
+_Topics = Annotated[dict[str, TopicConfig | None], _FEW]
+_Groups = Annotated[dict[str, SubscriptionGroupConfig | None], _FEW]
+_Locks = Annotated[dict[str, list[tuple[str, int, str]]], _FEW]
+_Offsets = Annotated[list[SharedOffsets], _FEW]
+_decode_topics: Final = _decoder(tuple[DataVersion, _Topics])
+_decode_groups: Final = _decoder(tuple[DataVersion, _Groups])
+_decode_locks: Final = _decoder(_Locks)
+_decode_offsets: Final = _decoder(tuple[DataVersion, _Offsets])
+_decode_commits: Final[Callable[[bytes], list[SharedOffsets]]] = _decoder(_Offsets)
 decode_deletions: Final[Callable[[bytes], dict[str, int]]] = _decoder(dict[str, int])
 
 
 def encode_entries(entries: object) -> bytes:
-    """Return what `decode_commits` and `decode_deletions` read."""
+    """Return what `decode_deletions` reads."""
     return _encode(entries)
+
+
+def encode_commits(taken: Iterable[SharedOffsets]) -> Iterator[bytes]:
+    """Yield what `decode_commits` reads: some offsets each, those of one group maybe in several."""
+    some: list[SharedOffsets] = []
+    room = COMMITS_A_FRAME
+    for key, generation, queues, _ in taken:
+        offsets = list(queues.items())
+        for begin in range(0, len(offsets), COMMITS_A_FRAME):
+            part = dict(offsets[begin : begin + COMMITS_A_FRAME])
+            if len(part) > room:
+                yield _encode(some)
+                some, room = [], COMMITS_A_FRAME
+            some.append(SharedOffsets(key, generation, part, {}))
+            room -= len(part)
+    if some:
+        yield _encode(some)
+
+
+def decode_commits(body: bytes) -> list[SharedOffsets]:
+    """Return what was committed at a follower.
+
+    Raises:
+        msgspec.MsgspecError: it is something else.
+        ValueError: it is more than a follower says at once.
+    """
+    if len(body) > _COMMITS_MOST_BYTES:
+        raise ValueError(f"{len(body)} bytes of commits")
+    found = _decode_commits(body)
+    count = sum(len(shared.queues) + len(shared.resets) for shared in found)
+    if count > COMMITS_A_FRAME:
+        raise ValueError(f"{count} commits")
+    return found
 
 
 class TopicsTable:
@@ -106,6 +160,10 @@ class TopicsTable:
     def keys(self) -> list[str]:
         """Return the names."""
         return self._topics.shared()
+
+    def weigh(self, _key: str) -> int:
+        """Return how much a topic is."""
+        return _CONFIG_WEIGHT
 
     def encode(self, keys: Sequence[str]) -> bytes:
         """Return topics."""
@@ -142,6 +200,10 @@ class GroupsTable:
         """Return the names."""
         return list(self._groups.table)
 
+    def weigh(self, _key: str) -> int:
+        """Return how much a group is."""
+        return _CONFIG_WEIGHT
+
     def encode(self, keys: Sequence[str]) -> bytes:
         """Return groups."""
         groups = self._groups
@@ -177,6 +239,10 @@ class LocksTable:
         """Return the groups."""
         return self._locks.groups()
 
+    def weigh(self, key: str) -> int:
+        """Return how much the holders of a group are."""
+        return 1 + self._locks.held(key)
+
     def encode(self, keys: Sequence[str]) -> bytes:
         """Return the holders of groups."""
         return _encode({group: self._locks.holders(group) for group in keys})
@@ -210,13 +276,22 @@ class OffsetsTable:
         self.journal = offsets.journal = journal
 
     def keys(self) -> list[str]:
-        """Return "TOPIC@GROUP" of all."""
-        return self._offsets.shared()
+        """Return "TOPIC@GROUP" of all that others may be told of."""
+        offsets = self._offsets
+        return [key for key in offsets.shared() if offsets.has_begun(key)]
+
+    def weigh(self, key: str) -> int:
+        """Return how much the offsets of a group in a topic are."""
+        return 1 + self._offsets.held(key) // _OFFSETS_A_WEIGHT
 
     def encode(self, keys: Sequence[str]) -> bytes:
         """Return offsets."""
         offsets = self._offsets
-        return _encode((offsets.data_version, [offsets.find_shared(key) for key in keys]))
+        found = [
+            offsets.find_shared(key) if offsets.has_begun(key) else SharedOffsets(key, 0, {}, {})
+            for key in keys
+        ]
+        return _encode((offsets.data_version, found))
 
     def follow(self, body: bytes) -> list[str]:
         """Take offsets over."""
@@ -227,10 +302,9 @@ class OffsetsTable:
         return [shared.key for shared in found]
 
     def remove(self, keys: Sequence[str]) -> None:
-        """Forget offsets, but what clients have committed here."""
-        taken = {shared.key for shared in self._offsets.taken()}
+        """Forget offsets, but of groups that were new when they committed here."""
         for key in keys:
-            if key not in taken:
+            if not self._offsets.is_new(key):
                 self._offsets.follow(SharedOffsets(key, 0, {}, {}))
 
     def persist(self) -> Awaitable[None]:

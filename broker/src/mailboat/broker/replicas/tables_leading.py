@@ -7,12 +7,12 @@ what a switch takes back of them comes twice.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from mailboat.broker.replicas.link import Link
-from mailboat.broker.replicas.tables import Kind, Table, encode_entries
+from mailboat.broker.replicas.tables import WEIGHT_A_FRAME, Kind, Table, encode_entries
 from mailboat.errors import BrokerError
 from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.turns import listed_in_turns
@@ -25,8 +25,9 @@ BEGINS: Final = 1
 ENDS: Final = 2
 """`Tables.part`: those were all."""
 
-# Some milliseconds' work.
-_ENTRIES_A_FRAME: Final = 200
+FIRST_NUMBER: Final = 1
+"""Of tables in which nothing has changed since the epoch began."""
+
 _SOON_S: Final = 0.5
 
 
@@ -70,6 +71,7 @@ class LeadingTables:
         tables: Sequence[Table],
         deletions: Callable[[], dict[str, int]],
         delay: Callable[[], bytes],
+        log_end: Callable[[], int],
         timeout_s: float,
     ) -> None:
         """Begin without followers.
@@ -79,25 +81,33 @@ class LeadingTables:
             tables: all that followers are to have.
             deletions: where the log ended when topics were deleted.
             delay: how far delayed messages are delivered.
+            log_end: where the log ends, with all that was delivered.
             timeout_s: how long anybody waits for followers.
         """
         self.epoch = epoch
         self._tables = tables
         self._deletions = deletions
         self._delay = delay
+        self._log_end = log_end
+        self._acked: Mapping[Member, int] = {}
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._followers: dict[int, _Follower] = {}
-        self._number = 0
-        self.changed_number = 0
-        """The newest number that went to every follower."""
+        self.number = FIRST_NUMBER
+        """Of the newest change. Who has all tables without another one has them as new as everybody
+        else, whenever it came."""
 
         self._waiters: list[_Waiter] = []
         self._required: frozenset[Member] = frozenset()
-        self._is_due = False
+        self._is_due = self._is_ended = False
         self._told_s = self._loop.time()
 
     # -- followers ------------------------------------------------------------------------------
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self._followers)
 
     def begin(self, member: Member, link: Link, session: int) -> None:
         """Send a follower all there is, before any of the log that it lacks."""
@@ -137,17 +147,17 @@ class LeadingTables:
 
     def _all(self, follower: _Follower) -> Iterator[Tables]:
         for table in self._tables:
-            keys = table.keys()
-            part = BEGINS
-            for start in range(0, max(len(keys), 1), _ENTRIES_A_FRAME):
-                some = keys[start : start + _ENTRIES_A_FRAME]
-                if start + _ENTRIES_A_FRAME >= len(keys):
-                    part |= ENDS
-                yield self._frame(follower, table, some, part)
-                part = 0
-        self._number += 1
-        follower.whole_number = self._number
-        yield Tables(follower.session, self.epoch, self._number, Kind.ALL, 0, b"")
+            part, weight = BEGINS, 0
+            some: list[str] = []
+            for key in table.keys():
+                if weight >= WEIGHT_A_FRAME:
+                    yield self._frame(follower, table, some, part)
+                    part, some, weight = 0, [], 0
+                some.append(key)
+                weight += table.weigh(key)
+            yield self._frame(follower, table, some, part | ENDS)
+        follower.whole_number = self.number
+        yield Tables(follower.session, self.epoch, self.number, Kind.ALL, 0, b"")
 
     def _go_on(self, follower: _Follower) -> None:
         if follower.whole is None or self._followers.get(follower.member.ordinal) is not follower:
@@ -190,7 +200,7 @@ class LeadingTables:
         """Tell followers of some changes; tell whether there are more."""
         for table in self._tables:
             if table.is_awaited == is_awaited and table.journal:
-                keys = table.journal.take(_ENTRIES_A_FRAME)
+                keys = table.journal.take(WEIGHT_A_FRAME, table.weigh)
                 number = self._next_number() if is_numbered else 0
                 body = table.encode(keys) if self._followers else b""
                 for follower in self._followers.values():
@@ -207,8 +217,7 @@ class LeadingTables:
         for is_awaited in (True, False):
             while self._tell_some(is_awaited=is_awaited, is_numbered=is_awaited):
                 pass
-        for follower in self._followers.values():
-            self._send_delay(follower, self._delay())
+        self._tell_of_delay()
 
     def deleted(self, topic: str, log_end: int) -> None:
         """Tell followers that a topic's messages are gone that were stored before a place."""
@@ -219,45 +228,61 @@ class LeadingTables:
             follower.link.send(frame)
 
     def _next_number(self) -> int:
-        self._number += 1
-        self.changed_number = self._number
-        return self._number
+        self.number += 1
+        return self.number
 
-    def tick(self, required: frozenset[Member], acked: dict[Member, int], log_end: int) -> None:
+    def tick(self, required: frozenset[Member], acked: Mapping[Member, int]) -> None:
         """Tell of offsets and deliveries now and then, and let waiters go.
 
         Args:
             required: who has to know what is answered, this replica left out.
-            acked: how far followers have the log.
-            log_end: where it ends here.
+            acked: how far followers have the log, now and later.
         """
-        self._required = required
+        self._required, self._acked = required, acked
         now_s = self._loop.time()
         if now_s >= self._told_s + _SOON_S:
-            if not self._tell_some(is_awaited=False, is_numbered=False):
-                self._told_s = now_s
-                self._tell_of_delay(acked, log_end)
+            self._told_s = now_s
+            self._tell_of_delay()
+            self._tell_of_offsets(self._untold_offsets)
         self._settle()
         for waiter in self._waiters:
             if now_s >= waiter.deadline_s and not waiter.done.done():
                 waiter.done.set_result(False)
 
-    def _tell_of_delay(self, acked: dict[Member, int], log_end: int) -> None:
-        """Tell each follower what was delivered up to where it has the log."""
+    @property
+    def _untold_offsets(self) -> int:
+        return sum(len(table.journal) for table in self._tables if not table.is_awaited)
+
+    def _tell_of_offsets(self, count: int) -> None:
+        """Tell of so many offsets that have changed, some in each round of the loop."""
+        before = self._untold_offsets
+        if self._is_ended or not before:
+            return
+        self._tell_some(is_awaited=False, is_numbered=False)
+        count -= before - self._untold_offsets
+        if count > 0:
+            self._loop.call_soon(self._tell_of_offsets, count)
+
+    def _tell_of_delay(self) -> None:
+        """Tell each follower what was delivered up to where it has the log.
+
+        It would never deliver what it takes for delivered and has no copy of.
+        """
         if not self._followers:
             return
-        body = self._delay()
+        newest = _Delay(self._log_end(), self._delay())
         for follower in self._followers.values():
-            waiting = follower.delay
-            if waiting is not None and acked.get(follower.member, -1) >= waiting.log_end:
-                self._send_delay(follower, waiting.body)
+            acked = self._acked.get(follower.member, -1)
+            if follower.delay is None or acked >= newest.log_end:
+                follower.delay = newest
+            if acked >= follower.delay.log_end:
+                self._send_delay(follower, follower.delay.body)
                 follower.delay = None
-            if follower.delay is None and body != follower.told_delay:
-                follower.delay = _Delay(log_end, body)
 
     def _send_delay(self, follower: _Follower, body: bytes) -> None:
-        follower.told_delay = body
-        follower.link.send(Tables(follower.session, self.epoch, 0, Kind.DELAY, 0, body))
+        if body != follower.told_delay:
+            follower.told_delay = body
+            follower.link.send(Tables(follower.session, self.epoch, 0, Kind.DELAY, 0, body))
 
     # -- who waits ------------------------------------------------------------------------------
 
@@ -270,7 +295,7 @@ class LeadingTables:
         self._required = required
         await listed_in_turns(self._tell_in_steps())
         deadline_s = self._loop.time() + self._timeout_s
-        waiter = _Waiter(self.changed_number, deadline_s, self._loop.create_future())
+        waiter = _Waiter(self.number, deadline_s, self._loop.create_future())
         self._waiters.append(waiter)
         self._settle()
         try:
@@ -282,6 +307,7 @@ class LeadingTables:
 
     def end(self) -> None:
         """Let everybody go: this replica leads no more."""
+        self._is_ended = True
         for waiter in self._waiters:
             if not waiter.done.done():
                 waiter.done.set_result(False)

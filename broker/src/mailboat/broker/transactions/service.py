@@ -127,6 +127,7 @@ class TransactionalMessageService:
     async def run(self, progress: TaskProgress) -> None:
         """Find out what is open, then look after it for good."""
         ledger = self._ledger
+        await self._until_all_is_shown(progress)
         await self._finish(ledger.rebuild(), progress, _REBUILD_PAUSE_S)
         self._ends.store_gathered()
         loop = asyncio.get_running_loop()
@@ -139,6 +140,17 @@ class TransactionalMessageService:
                 last_round = loop.time()
             progress.beat()
             await asyncio.sleep(self._tick_s)
+
+    async def _until_all_is_shown(self, progress: TaskProgress) -> None:
+        """Wait for what is in the log: who begins to lead may have ends that are not confirmed yet.
+
+        They count, but are not in the queues before; what they ended would be committed once more.
+        """
+        store = self._broker.store
+        log_end = store.commit_log.end
+        while store.dispatch.is_holding_below(log_end):
+            progress.beat()
+            await asyncio.sleep(_TICK_MIN_S)
 
     @property
     def _interval_s(self) -> float:

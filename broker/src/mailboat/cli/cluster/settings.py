@@ -5,10 +5,10 @@ from typing import Final
 
 import click
 
-from mailboat.cli.client_command import confirm, json_option, namesrv_option, run, yes_option
+from mailboat.cli.client_command import confirm, json_option, run, yes_option
 from mailboat.cli.cluster.show import print_table
 from mailboat.cli.output import print_json, print_rows
-from mailboat.client.admin import Admin
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.protocol.codes import RequestCode
 
 _CLEANUPS: Final = {
@@ -22,8 +22,8 @@ _CLEANUPS: Final = {
 @click.argument("broker")
 @click.argument("keys", nargs=-1, metavar="[KEY]...")
 @json_option
-@namesrv_option
-def config(broker: str, keys: tuple[str, ...], as_json: bool, namesrv: str) -> None:
+@servers_options
+def config(broker: str, keys: tuple[str, ...], as_json: bool, servers: Servers) -> None:
     """Show the configuration of BROKER.
 
     BROKER is the name of a broker; its master is asked. With KEYs, only those.
@@ -33,7 +33,7 @@ def config(broker: str, keys: tuple[str, ...], as_json: bool, namesrv: str) -> N
       mailboat cluster config broker-a
       mailboat cluster config broker-a flushDiskType fileReservedTime
     """
-    table = run(_config(namesrv, broker))
+    table = run(_config(servers, broker))
     unknown = [key for key in keys if key not in table]
     if unknown:
         raise click.BadParameter(
@@ -43,8 +43,8 @@ def config(broker: str, keys: tuple[str, ...], as_json: bool, namesrv: str) -> N
     print_table({key: table[key] for key in keys} if keys else table, as_json=as_json)
 
 
-async def _config(namesrv: str, broker: str) -> dict[str, str]:
-    async with Admin(namesrv=namesrv) as admin:
+async def _config(servers: Servers, broker: str) -> dict[str, str]:
+    async with servers.admin() as admin:
         master = (await admin.cluster.masters(broker_name=broker))[0]
         return await admin.cluster.broker_config(master.address)
 
@@ -72,8 +72,8 @@ def parse_settings(
     "settings", nargs=-1, required=True, metavar="KEY=VALUE...", callback=parse_settings
 )
 @json_option
-@namesrv_option
-def configure(broker: str, settings: dict[str, str], as_json: bool, namesrv: str) -> None:
+@servers_options
+def configure(broker: str, settings: dict[str, str], as_json: bool, servers: Servers) -> None:
     """Change settings of BROKER while it runs.
 
     A mailboat broker takes all of the settings or none, refuses what needs a restart, and forgets
@@ -86,7 +86,7 @@ def configure(broker: str, settings: dict[str, str], as_json: bool, namesrv: str
     """
 
     async def work() -> tuple[dict[str, str], dict[str, str]]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             master = (await admin.cluster.masters(broker_name=broker))[0]
             before = await admin.cluster.broker_config(master.address)
             await admin.cluster.update_broker_config(master.address, settings)
@@ -101,8 +101,8 @@ def configure(broker: str, settings: dict[str, str], as_json: bool, namesrv: str
 
 @click.command("namesrv-config")
 @json_option
-@namesrv_option
-def namesrv_config(as_json: bool, namesrv: str) -> None:
+@servers_options
+def namesrv_config(as_json: bool, servers: Servers) -> None:
     """Show the configuration of the name servers.
 
     \b
@@ -111,7 +111,7 @@ def namesrv_config(as_json: bool, namesrv: str) -> None:
     """
 
     async def work() -> dict[str, dict[str, str]]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await admin.cluster.namesrv_configs()
 
     configs = run(work())
@@ -130,8 +130,8 @@ def namesrv_config(as_json: bool, namesrv: str) -> None:
 @click.argument("broker")
 @yes_option
 @json_option
-@namesrv_option
-def wipe_write_perm(broker: str, yes: bool, as_json: bool, namesrv: str) -> None:
+@servers_options
+def wipe_write_perm(broker: str, yes: bool, as_json: bool, servers: Servers) -> None:
     """Let producers send no more to BROKER.
 
     The name servers take the WRITE permission out of its routes; producers notice within 30 s and
@@ -145,7 +145,7 @@ def wipe_write_perm(broker: str, yes: bool, as_json: bool, namesrv: str) -> None
     confirm(f"Let producers send no more to broker {broker}?", yes=yes)
 
     async def work() -> dict[str, int]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await admin.cluster.wipe_write_perm(broker)
 
     _print_counts(run(work()), as_json=as_json)
@@ -154,8 +154,8 @@ def wipe_write_perm(broker: str, yes: bool, as_json: bool, namesrv: str) -> None
 @click.command("add-write-perm")
 @click.argument("broker")
 @json_option
-@namesrv_option
-def add_write_perm(broker: str, as_json: bool, namesrv: str) -> None:
+@servers_options
+def add_write_perm(broker: str, as_json: bool, servers: Servers) -> None:
     """Let producers send to BROKER again.
 
     \b
@@ -164,7 +164,7 @@ def add_write_perm(broker: str, as_json: bool, namesrv: str) -> None:
     """
 
     async def work() -> dict[str, int]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await admin.cluster.add_write_perm(broker)
 
     _print_counts(run(work()), as_json=as_json)
@@ -179,8 +179,8 @@ def _print_counts(counts: dict[str, int], *, as_json: bool) -> None:
 @click.argument("broker")
 @click.argument("what", type=click.Choice(list(_CLEANUPS)), nargs=-1, required=True)
 @yes_option
-@namesrv_option
-def clean(broker: str, what: tuple[str, ...], yes: bool, namesrv: str) -> None:
+@servers_options
+def clean(broker: str, what: tuple[str, ...], yes: bool, servers: Servers) -> None:
     """Let BROKER delete what has expired.
 
     WHAT is `queues` (ConsumeQueue files below the log), `log` (CommitLog files past their time) or
@@ -194,7 +194,7 @@ def clean(broker: str, what: tuple[str, ...], yes: bool, namesrv: str) -> None:
     confirm(f"Let broker {broker} delete expired {' and '.join(what)} now?", yes=yes)
 
     async def work() -> None:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             master = (await admin.cluster.masters(broker_name=broker))[0]
             for name in what:
                 await admin.cluster.clean(master.address, _CLEANUPS[name])

@@ -5,9 +5,10 @@ from typing import Any, Final
 
 import click
 
-from mailboat.cli.client_command import each, json_option, namesrv_option, run
+from mailboat.cli.client_command import each, json_option, run
 from mailboat.cli.output import print_json, print_rows, time_text
 from mailboat.cli.progress import Scan
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.admin import Admin
 from mailboat.client.admin.cluster import BrokerAddress
 from mailboat.errors import RemotingError
@@ -40,8 +41,8 @@ _PRODUCER_COLUMNS: Final = (
 
 @click.command("list")
 @json_option
-@namesrv_option
-def list_clusters(as_json: bool, namesrv: str) -> None:
+@servers_options
+def list_clusters(as_json: bool, servers: Servers) -> None:
     """List the clusters and their brokers.
 
     \b
@@ -50,7 +51,7 @@ def list_clusters(as_json: bool, namesrv: str) -> None:
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             info = await admin.cluster.info()
             return [
                 {"cluster": name, "brokers": sorted(brokers)}
@@ -64,8 +65,8 @@ def list_clusters(as_json: bool, namesrv: str) -> None:
 @click.option("--full", is_flag=True, help="With --json: every number that a broker tells.")
 @click.option("-c", "--cluster", help="Only the brokers of this cluster.")
 @json_option
-@namesrv_option
-def brokers(full: bool, cluster: str | None, as_json: bool, namesrv: str) -> None:
+@servers_options
+def brokers(full: bool, cluster: str | None, as_json: bool, servers: Servers) -> None:
     """List the brokers with versions, rates and disks.
 
     Rates are messages per second, taken in and given out; today begins at the broker's midnight.
@@ -77,7 +78,7 @@ def brokers(full: bool, cluster: str | None, as_json: bool, namesrv: str) -> Non
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             found = [
                 broker
                 for broker in await admin.cluster.brokers()
@@ -128,8 +129,8 @@ def runtime_row(table: Mapping[str, str]) -> dict[str, Any]:
 @click.command()
 @click.argument("broker")
 @json_option
-@namesrv_option
-def show(broker: str, as_json: bool, namesrv: str) -> None:
+@servers_options
+def show(broker: str, as_json: bool, servers: Servers) -> None:
     """Show every number that BROKER tells of itself.
 
     BROKER is the name of a broker; its master is asked.
@@ -140,7 +141,7 @@ def show(broker: str, as_json: bool, namesrv: str) -> None:
     """
 
     async def work() -> dict[str, str]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             master = (await admin.cluster.masters(broker_name=broker))[0]
             return await admin.cluster.runtime_info(master.address)
 
@@ -150,8 +151,8 @@ def show(broker: str, as_json: bool, namesrv: str) -> None:
 @click.command()
 @click.argument("group", required=False)
 @json_option
-@namesrv_option
-def producers(group: str | None, as_json: bool, namesrv: str) -> None:
+@servers_options
+def producers(group: str | None, as_json: bool, servers: Servers) -> None:
     """List the producers that are connected.
 
     With GROUP, only the members of that producer group.
@@ -163,7 +164,7 @@ def producers(group: str | None, as_json: bool, namesrv: str) -> None:
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return [
                 {
                     "group": name,

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from mailboat.config import Role, Settings, role_settings
+from mailboat.config.settings import check_settings
 from mailboat.errors import ConfigError
 from mailboat.store.layout import store_paths
 
@@ -47,7 +48,8 @@ def plan_fleet(settings: Settings, count: int) -> Fleet:
     """Derive the settings of every process from those of one.
 
     Raises:
-        ConfigError: the ports do not fit, or two processes would have the same one.
+        ConfigError: the ports do not fit, two processes would have the same one, or settings of one
+            make no sense together.
     """
     name_server = _name_server(settings) if settings.role == "standalone" else None
     brokers = {
@@ -55,7 +57,7 @@ def plan_fleet(settings: Settings, count: int) -> Fleet:
         for number in range(count)
     }
     fleet = Fleet(name_server, brokers)
-    _check_ports(fleet)
+    _check(fleet)
     return fleet
 
 
@@ -63,7 +65,8 @@ def plan_replicas(settings: Settings, count: int) -> Fleet:
     """Derive the settings of every replica of one broker, the first of which begins as master.
 
     Raises:
-        ConfigError: the ports do not fit, or more are to be in sync than there are.
+        ConfigError: the ports do not fit, more are to be in sync than there are, or settings of one
+            make no sense together.
     """
     name_server = _name_server(settings) if settings.role == "standalone" else None
     brokers = {
@@ -71,7 +74,7 @@ def plan_replicas(settings: Settings, count: int) -> Fleet:
         for number in range(count)
     }
     fleet = Fleet(name_server, brokers, is_group=True)
-    _check_ports(fleet)
+    _check(fleet)
     return fleet
 
 
@@ -164,6 +167,13 @@ def _port(key: str, port: int, count: int) -> int:
             SOURCE, str(count), f"a broker would have {key} {port}, and ports end at 65535"
         )
     return port
+
+
+def _check(fleet: Fleet) -> None:
+    """Check what was made of settings that made sense, as these were."""
+    _check_ports(fleet)
+    for settings in fleet.brokers.values():
+        check_settings(settings)
 
 
 def _check_ports(fleet: Fleet) -> None:

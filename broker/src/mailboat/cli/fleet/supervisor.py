@@ -317,7 +317,7 @@ def _pinned(settings: Settings, addresses: Mapping[str, str]) -> Settings:
                 values["haListenPort"] = ports["replicas"]
         http_port = settings.broker.http_port
     if not http_port:
-        values["httpPort"] = ports["http"]
+        values["httpPort"] = ports["https" if "https" in ports else "http"]
     return with_values(settings, values)
 
 

@@ -10,12 +10,11 @@ from mailboat.cli.client_command import (
     cluster_option,
     confirm,
     json_option,
-    namesrv_option,
     run,
     yes_option,
 )
 from mailboat.cli.output import print_json, print_rows
-from mailboat.client.admin import Admin
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.model.subscription import SubscriptionGroupConfig
 
 _RETRIES: Final = click.IntRange(0, 10_000)
@@ -44,7 +43,7 @@ SETTING_COLUMNS: Final = (
 @click.option("--orderly", is_flag=True, help="Mark the group as one that consumes in order.")
 @cluster_option
 @broker_option
-@namesrv_option
+@servers_options
 def create(
     group: str,
     retry_max_times: int,
@@ -53,7 +52,7 @@ def create(
     orderly: bool,
     cluster: str | None,
     broker: str | None,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Create GROUP on every master.
 
@@ -74,7 +73,7 @@ def create(
     )
 
     async def work() -> list[str]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await admin.groups.create(config, cluster=cluster, broker_name=broker)
 
     click.echo(f"group {group} is on {', '.join(run(work()))}")
@@ -90,7 +89,7 @@ def create(
 @cluster_option
 @broker_option
 @json_option
-@namesrv_option
+@servers_options
 def update(
     group: str,
     retry_max_times: int | None,
@@ -101,7 +100,7 @@ def update(
     cluster: str | None,
     broker: str | None,
     as_json: bool,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Change settings of GROUP.
 
@@ -124,7 +123,7 @@ def update(
         raise click.UsageError("name something to change, such as --retry-max-times 5")
 
     async def work() -> dict[str, SubscriptionGroupConfig]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await admin.groups.update(
                 group,
                 lambda config: replace(config, **changes),
@@ -155,8 +154,8 @@ def setting_row(broker_name: str, config: SubscriptionGroupConfig) -> dict[str, 
 @click.argument("group")
 @click.option("-c", "--cluster", help="Only from the masters of this cluster.")
 @yes_option
-@namesrv_option
-def delete(group: str, cluster: str | None, yes: bool, namesrv: str) -> None:
+@servers_options
+def delete(group: str, cluster: str | None, yes: bool, servers: Servers) -> None:
     """Delete GROUP, its offsets and its dead letters.
 
     Its retry topic goes too. What it had still to consume stays in the topics.
@@ -169,7 +168,7 @@ def delete(group: str, cluster: str | None, yes: bool, namesrv: str) -> None:
     confirm(f"Delete group {group} with its offsets and dead letters from {where}?", yes=yes)
 
     async def work() -> None:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             await admin.groups.delete(group, cluster=cluster)
 
     run(work())

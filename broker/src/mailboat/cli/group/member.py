@@ -4,9 +4,9 @@ from typing import Any, Final
 
 import click
 
-from mailboat.cli.client_command import json_option, namesrv_option, run
+from mailboat.cli.client_command import json_option, run
 from mailboat.cli.output import print_json, print_record, print_section, time_text
-from mailboat.client.admin import Admin
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.protocol.running_info import ConsumerRunningInfo, ProcessQueueInfo
 
 _QUEUE_COLUMNS: Final = (
@@ -35,8 +35,8 @@ _RATE_COLUMNS: Final = (
 @click.argument("group")
 @click.argument("client_id")
 @json_option
-@namesrv_option
-def command(group: str, client_id: str, as_json: bool, namesrv: str) -> None:
+@servers_options
+def command(group: str, client_id: str, as_json: bool, servers: Servers) -> None:
     """Show what one member of GROUP says of itself.
 
     The broker relays the question to the member with CLIENT_ID (see `mailboat group members`):
@@ -48,7 +48,7 @@ def command(group: str, client_id: str, as_json: bool, namesrv: str) -> None:
     """
 
     async def work() -> ConsumerRunningInfo:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await admin.groups.running_info(group, client_id)
 
     document = {"group": group, "client_id": client_id, **member_document(run(work()))}

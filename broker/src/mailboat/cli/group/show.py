@@ -5,10 +5,11 @@ from typing import Any, Final
 
 import click
 
-from mailboat.cli.client_command import each, json_option, namesrv_option, run
+from mailboat.cli.client_command import each, json_option, run
 from mailboat.cli.group.change import SETTING_COLUMNS, setting_row
 from mailboat.cli.output import print_json, print_record, print_rows, print_section, time_text
 from mailboat.cli.progress import Scan
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.admin import Admin
 from mailboat.client.admin.groups import is_position_group
 from mailboat.errors import MailboatError
@@ -34,8 +35,8 @@ MEMBER_COLUMNS: Final = ("client_id", "address", "language", "version", "queues"
 @click.command("list")
 @click.option("--all", "with_system", is_flag=True, help="The system's and mailboat's own too.")
 @json_option
-@namesrv_option
-def list_groups(with_system: bool, as_json: bool, namesrv: str) -> None:
+@servers_options
+def list_groups(with_system: bool, as_json: bool, servers: Servers) -> None:
     """List the groups with their members and their lag.
 
     \b
@@ -45,7 +46,7 @@ def list_groups(with_system: bool, as_json: bool, namesrv: str) -> None:
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             names = [
                 name for name in await admin.groups.configs() if with_system or not is_hidden(name)
             ]
@@ -82,8 +83,8 @@ async def _summary(admin: Admin, group: str) -> dict[str, Any]:
 @click.command()
 @click.argument("group")
 @json_option
-@namesrv_option
-def show(group: str, as_json: bool, namesrv: str) -> None:
+@servers_options
+def show(group: str, as_json: bool, servers: Servers) -> None:
     """Show GROUP: settings, members, subscriptions and lag.
 
     The lag is how many messages of a queue the group has still to consume; the member is who
@@ -93,7 +94,7 @@ def show(group: str, as_json: bool, namesrv: str) -> None:
     Example:
       mailboat group show billing
     """
-    document = run(_describe(namesrv, group))
+    document = run(_describe(servers, group))
     if as_json:
         print_json(document)
         return
@@ -105,8 +106,8 @@ def show(group: str, as_json: bool, namesrv: str) -> None:
     print_section("Queues", document["queues"], LAG_COLUMNS)
 
 
-async def _describe(namesrv: str, group: str) -> dict[str, Any]:
-    async with Admin(namesrv=namesrv) as admin:
+async def _describe(servers: Servers, group: str) -> dict[str, Any]:
+    async with servers.admin() as admin:
         settings = await admin.groups.configs_by_broker(group)
         connection = await admin.groups.connection(group)
         if not settings and connection is None:
@@ -157,8 +158,8 @@ async def _owners(
 @click.argument("group")
 @click.option("-t", "--topic", help="Only this topic.")
 @json_option
-@namesrv_option
-def lag(group: str, topic: str | None, as_json: bool, namesrv: str) -> None:
+@servers_options
+def lag(group: str, topic: str | None, as_json: bool, servers: Servers) -> None:
     """Show how far GROUP is in each queue.
 
     The lag is how many messages the group has still to consume; the member is who reads the queue
@@ -169,7 +170,7 @@ def lag(group: str, topic: str | None, as_json: bool, namesrv: str) -> None:
       mailboat group lag billing
       mailboat group lag billing -t orders --json
     """
-    rows = run(group_progress(namesrv, group, topic, with_members=True))
+    rows = run(group_progress(servers, group, topic, with_members=True))
     total = sum(row["lag"] for row in rows)
     if as_json:
         print_json({"group": group, "lag": total, "queues": rows})
@@ -179,10 +180,10 @@ def lag(group: str, topic: str | None, as_json: bool, namesrv: str) -> None:
 
 
 async def group_progress(
-    namesrv: str, group: str, topic: str | None, *, with_members: bool = False
+    servers: Servers, group: str, topic: str | None, *, with_members: bool = False
 ) -> list[dict[str, Any]]:
     """Return a row for each queue that a group has an offset of."""
-    async with Admin(namesrv=namesrv) as admin:
+    async with servers.admin() as admin:
         stats = await admin.groups.stats(group, topic)
         connection = await admin.groups.connection(group) if with_members else None
         return lag_rows(stats, await _owners(admin, group, connection))
@@ -208,8 +209,8 @@ def lag_rows(stats: ConsumeStats, owners: dict[MessageQueue, str]) -> list[dict[
 @click.command()
 @click.argument("group")
 @json_option
-@namesrv_option
-def members(group: str, as_json: bool, namesrv: str) -> None:
+@servers_options
+def members(group: str, as_json: bool, servers: Servers) -> None:
     """Show who consumes for GROUP now.
 
     Each member is asked, through the broker, which queues it reads.
@@ -220,7 +221,7 @@ def members(group: str, as_json: bool, namesrv: str) -> None:
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             connection = await admin.groups.connection(group)
             return member_rows(connection, await _owners(admin, group, connection))
 

@@ -10,7 +10,6 @@ import click
 
 from mailboat.cli.client_command import (
     json_option,
-    namesrv_option,
     run,
     start_point_option,
     time_option,
@@ -18,6 +17,7 @@ from mailboat.cli.client_command import (
 from mailboat.cli.message.rows import COLUMNS, full_row, short_row
 from mailboat.cli.output import message_row, print_json, print_record, print_rows
 from mailboat.cli.progress import Scan
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.admin import Admin
 from mailboat.client.admin.messages import BROWSE_BATCH, PlacedMessage
 from mailboat.client.pulling import PullStatus
@@ -55,7 +55,7 @@ BACKWARD_CHUNK: Final = 256
 )
 @click.option("--follow", is_flag=True, help="Go on as new messages come, until Ctrl-C or --max.")
 @json_option
-@namesrv_option
+@servers_options
 def command(
     topic: str,
     start_point: StartPoint,
@@ -67,7 +67,7 @@ def command(
     queue_ids: tuple[int, ...],
     follow: bool,
     as_json: bool,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Show messages of TOPIC without consuming them.
 
@@ -95,7 +95,7 @@ def command(
     )
 
     async def work() -> list[PlacedMessage]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             queues = await admin.offsets.queues(topic, broker_name=broker, queue_ids=queue_ids)
             if follow:
                 await _follow(admin, queues, look, as_json=as_json)

@@ -4,11 +4,11 @@ from typing import Final
 
 import click
 
-from mailboat.cli.client_command import json_option, namesrv_option, run
+from mailboat.cli.client_command import json_option, run
 from mailboat.cli.main import EXIT_OK, EXIT_RUNTIME
 from mailboat.cli.message.find import find_by_id
 from mailboat.cli.output import print_json, print_record
-from mailboat.client.admin import Admin
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.admin.messages import DirectConsumption
 
 # Go clients give the position in Java's enum.
@@ -21,9 +21,9 @@ _GOOD: Final = frozenset({"CR_SUCCESS", "CR_COMMIT", "0", "3"})
 @click.argument("client_id")
 @click.option("-t", "--topic", help="Needed for an id that the producer gave.")
 @json_option
-@namesrv_option
+@servers_options
 def command(
-    message_id: str, group: str, client_id: str, topic: str | None, as_json: bool, namesrv: str
+    message_id: str, group: str, client_id: str, topic: str | None, as_json: bool, servers: Servers
 ) -> int:
     """Have one member of GROUP consume a message now.
 
@@ -37,7 +37,7 @@ def command(
     """
 
     async def work() -> DirectConsumption:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             message = (await find_by_id(admin, message_id, topic))[-1]
             return await admin.messages.consume_directly(message, group, client_id)
 

@@ -2,8 +2,9 @@
 
 import click
 
-from mailboat.cli.client_command import json_option, namesrv_option, run, time_option
+from mailboat.cli.client_command import json_option, run, time_option
 from mailboat.cli.message.rows import print_messages
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.admin import Admin
 from mailboat.errors import BrokerError, IllegalMessageError, MailboatError, RemotingError
 from mailboat.model.message import MessageExt
@@ -13,8 +14,8 @@ from mailboat.model.message import MessageExt
 @click.argument("message_id")
 @click.option("-t", "--topic", help="Needed for an id that the producer gave.")
 @json_option
-@namesrv_option
-def by_id(message_id: str, topic: str | None, as_json: bool, namesrv: str) -> None:
+@servers_options
+def by_id(message_id: str, topic: str | None, as_json: bool, servers: Servers) -> None:
     """Find the message with MESSAGE_ID.
 
     There are two kinds: the broker's, which names its address and needs nothing else, and the
@@ -27,7 +28,7 @@ def by_id(message_id: str, topic: str | None, as_json: bool, namesrv: str) -> No
     """
 
     async def work() -> list[MessageExt]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await find_by_id(admin, message_id, topic)
 
     print_messages(run(work()), as_json=as_json, what=f"id {message_id}")
@@ -64,7 +65,7 @@ async def find_by_id(admin: Admin, message_id: str, topic: str | None) -> list[M
 @time_option("--begin", "begin_ms", help_text="Stored at this time or later.")
 @time_option("--end", "end_ms", help_text="Stored at this time or earlier.")
 @json_option
-@namesrv_option
+@servers_options
 def by_key(
     topic: str,
     key: str,
@@ -72,7 +73,7 @@ def by_key(
     begin_ms: int | None,
     end_ms: int | None,
     as_json: bool,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Find the messages of TOPIC that carry KEY.
 
@@ -85,7 +86,7 @@ def by_key(
     """
 
     async def work() -> list[MessageExt]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await admin.messages.by_key(
                 topic, key, max_messages=max_messages, begin_ms=begin_ms or 0, end_ms=end_ms or 0
             )
@@ -99,9 +100,9 @@ def by_key(
 @click.argument("queue_id", type=click.IntRange(min=0))
 @click.argument("queue_offset", type=click.IntRange(min=0))
 @json_option
-@namesrv_option
+@servers_options
 def by_offset(
-    topic: str, broker: str, queue_id: int, queue_offset: int, as_json: bool, namesrv: str
+    topic: str, broker: str, queue_id: int, queue_offset: int, as_json: bool, servers: Servers
 ) -> None:
     """Find the message at a place of a queue.
 
@@ -113,7 +114,7 @@ def by_offset(
     """
 
     async def work() -> list[MessageExt]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await find_at(admin, topic, broker, queue_id, queue_offset)
 
     what = f"offset {queue_offset} in queue {queue_id} of topic {topic} on {broker}"

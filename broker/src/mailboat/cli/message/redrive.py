@@ -9,14 +9,13 @@ from mailboat.cli.client_command import (
     dry_run_option,
     explain,
     json_option,
-    namesrv_option,
     run,
     time_option,
 )
 from mailboat.cli.main import EXIT_UNKNOWN
 from mailboat.cli.output import print_json
 from mailboat.cli.progress import Scan
-from mailboat.client.admin import Admin
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.admin.redrive import (
     BATCH,
     Destination,
@@ -25,7 +24,6 @@ from mailboat.client.admin.redrive import (
     Selection,
     default_position_group,
 )
-from mailboat.client.producer import Producer
 from mailboat.errors import MailboatError, UnknownOutcomeError
 
 GROUP: Final = "mailboat-cli"
@@ -62,7 +60,7 @@ GROUP: Final = "mailboat-cli"
 )
 @dry_run_option
 @json_option
-@namesrv_option
+@servers_options
 def command(
     group: str,
     begin_ms: int | None,
@@ -75,7 +73,7 @@ def command(
     batch_size: int,
     dry_run: bool,
     as_json: bool,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Put dead letters of GROUP back to where they came from.
 
@@ -105,7 +103,7 @@ def command(
     destination = Destination(group, topic, to_group)
     report = run(
         _redrive(
-            namesrv,
+            servers,
             destination,
             selection,
             position_group=position or default_position_group(group, selection),
@@ -121,7 +119,7 @@ def command(
 
 
 async def _redrive(
-    namesrv: str,
+    servers: Servers,
     destination: Destination,
     selection: Selection,
     *,
@@ -130,7 +128,7 @@ async def _redrive(
     dry_run: bool,
     batch_size: int,
 ) -> RedriveReport:
-    async with Admin(namesrv=namesrv) as admin, Producer(GROUP, namesrv=namesrv) as producer:
+    async with servers.admin() as admin, servers.producer(GROUP) as producer:
         redrive = Redrive(
             admin,
             producer,

@@ -6,10 +6,11 @@ from typing import Any, Final
 
 import click
 
-from mailboat.cli.client_command import json_option, namesrv_option, run
+from mailboat.cli.client_command import json_option, run
 from mailboat.cli.input_lines import standard_input
 from mailboat.cli.main import EXIT_OK, EXIT_UNKNOWN
 from mailboat.cli.output import print_json, print_record
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.checks import MAX_BODY_BYTES
 from mailboat.client.producer import Producer
 from mailboat.client.send_result import SendResult, SendStatus
@@ -70,7 +71,7 @@ def parse_properties(
 @click.option("-q", "--queue-id", type=click.IntRange(min=0), help="To the queue with this id.")
 @click.option("--group", default=GROUP, show_default=True, help="Producer group.")
 @json_option
-@namesrv_option
+@servers_options
 def command(
     topic: str,
     body: str,
@@ -82,7 +83,7 @@ def command(
     queue_id: int | None,
     group: str,
     as_json: bool,
-    namesrv: str,
+    servers: Servers,
 ) -> int:
     """Send one message to TOPIC.
 
@@ -101,7 +102,7 @@ def command(
     message = Message(topic, data, tags, list(keys) or None, properties)
 
     async def work() -> SendResult:
-        async with Producer(group, namesrv=namesrv) as producer:
+        async with servers.producer(group) as producer:
             queue = await _choose(producer, topic, broker, queue_id)
             try:
                 return await producer.send(message, queue=queue, timeout_s=SEND_TIMEOUT_S)

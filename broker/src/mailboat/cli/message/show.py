@@ -4,10 +4,11 @@ from typing import Any, Final
 
 import click
 
-from mailboat.cli.client_command import json_option, namesrv_option, run
+from mailboat.cli.client_command import json_option, run
 from mailboat.cli.message.find import find_at, find_by_id
 from mailboat.cli.message.rows import full_row
 from mailboat.cli.output import body_text, hex_dump, print_json, print_record, print_section
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.admin import Admin
 from mailboat.errors import MailboatError
 from mailboat.model.message import MessageExt
@@ -24,7 +25,7 @@ _SHOWN_APART: Final = ("body", "body_base64", "properties", "groups", "copies")
 @click.option("--offset", "queue_offset", type=click.IntRange(min=0), help="at this offset.")
 @click.option("--hex", "as_hex", is_flag=True, help="Show the body in hex, also if it is text.")
 @json_option
-@namesrv_option
+@servers_options
 def command(
     message_id: str | None,
     topic: str | None,
@@ -33,7 +34,7 @@ def command(
     queue_offset: int | None,
     as_hex: bool,
     as_json: bool,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Show one message in full, and what groups did with it.
 
@@ -66,7 +67,7 @@ def command(
         )
 
     async def work() -> dict[str, Any]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             if message_id is not None:
                 found = await find_by_id(admin, message_id, topic)
             else:

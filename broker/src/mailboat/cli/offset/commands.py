@@ -8,13 +8,12 @@ import click
 from mailboat.cli.client_command import (
     dry_run_option,
     json_option,
-    namesrv_option,
     run,
     start_point_option,
 )
 from mailboat.cli.group.show import group_progress
 from mailboat.cli.output import print_rows
-from mailboat.client.admin import Admin
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.admin.offsets import OffsetMove
 from mailboat.client.queue_offsets import ConsumeFromWhere, StartPoint
 
@@ -46,15 +45,15 @@ _Command = Callable[..., Any]
 @click.argument("group")
 @click.option("-t", "--topic", help="Only this topic.")
 @json_option
-@namesrv_option
-def show(group: str, topic: str | None, as_json: bool, namesrv: str) -> None:
+@servers_options
+def show(group: str, topic: str | None, as_json: bool, servers: Servers) -> None:
     """Show the stored offsets of GROUP.
 
     \b
     Example:
       mailboat offset show billing -t orders
     """
-    rows = run(group_progress(namesrv, group, topic))
+    rows = run(group_progress(servers, group, topic))
     print_rows(rows, _SHOW_COLUMNS, as_json=as_json)
 
 
@@ -86,7 +85,7 @@ def _queue_options(command: _Command) -> _Command:
 @_queue_options
 @dry_run_option
 @json_option
-@namesrv_option
+@servers_options
 def reset(
     group: str,
     topic: str,
@@ -96,7 +95,7 @@ def reset(
     queue_ids: tuple[int, ...],
     dry_run: bool,
     as_json: bool,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Let GROUP go on at another place of TOPIC.
 
@@ -117,7 +116,7 @@ def reset(
     target = point if point is not None else queue_offset
     assert target is not None
     moves = run(
-        _reset(namesrv, group, topic, target, broker=broker, queue_ids=queue_ids, dry_run=dry_run)
+        _reset(servers, group, topic, target, broker=broker, queue_ids=queue_ids, dry_run=dry_run)
     )
     _print_moves(moves, dry_run=dry_run, as_json=as_json)
 
@@ -128,7 +127,7 @@ def reset(
 @_queue_options
 @dry_run_option
 @json_option
-@namesrv_option
+@servers_options
 def skip(
     group: str,
     topic: str,
@@ -136,7 +135,7 @@ def skip(
     queue_ids: tuple[int, ...],
     dry_run: bool,
     as_json: bool,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Let GROUP go on at the end of TOPIC.
 
@@ -149,13 +148,13 @@ def skip(
       mailboat offset skip billing orders
     """
     moves = run(
-        _reset(namesrv, group, topic, _END, broker=broker, queue_ids=queue_ids, dry_run=dry_run)
+        _reset(servers, group, topic, _END, broker=broker, queue_ids=queue_ids, dry_run=dry_run)
     )
     _print_moves(moves, dry_run=dry_run, as_json=as_json)
 
 
 async def _reset(
-    namesrv: str,
+    servers: Servers,
     group: str,
     topic: str,
     target: StartPoint | int,
@@ -165,7 +164,7 @@ async def _reset(
     dry_run: bool,
 ) -> list[dict[str, Any]]:
     """Plan a move and make it; the rows say where the group really is afterwards."""
-    async with Admin(namesrv=namesrv) as admin:
+    async with servers.admin() as admin:
         moves = await admin.offsets.plan(
             group, topic, target, broker_name=broker, queue_ids=queue_ids
         )
@@ -183,9 +182,9 @@ async def _reset(
 @click.option("-t", "--topic", help="Only this topic.")
 @dry_run_option
 @json_option
-@namesrv_option
+@servers_options
 def clone(
-    source: str, destination: str, topic: str | None, dry_run: bool, as_json: bool, namesrv: str
+    source: str, destination: str, topic: str | None, dry_run: bool, as_json: bool, servers: Servers
 ) -> None:
     """Let one group go on where another one is.
 
@@ -200,7 +199,7 @@ def clone(
     """
 
     async def work() -> list[OffsetMove]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             if dry_run:
                 return await admin.offsets.plan_clone(source, destination, topic)
             return await admin.offsets.clone(source, destination, topic)

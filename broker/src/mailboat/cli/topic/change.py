@@ -10,13 +10,12 @@ from mailboat.cli.client_command import (
     cluster_option,
     confirm,
     json_option,
-    namesrv_option,
     run,
     yes_option,
 )
 from mailboat.cli.output import print_json, print_rows
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.cli.topic.show import perm_text
-from mailboat.client.admin import Admin
 from mailboat.model.topic import Perm, TopicConfig
 
 _QUEUES: Final = click.IntRange(1, 65_536)
@@ -55,7 +54,7 @@ attribute_option = click.option(
 @attribute_option
 @cluster_option
 @broker_option
-@namesrv_option
+@servers_options
 def create(
     topic: str,
     read_queues: int,
@@ -65,7 +64,7 @@ def create(
     attributes: dict[str, str],
     cluster: str | None,
     broker: str | None,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Create TOPIC on every master.
 
@@ -83,7 +82,7 @@ def create(
     )
 
     async def work() -> list[str]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await admin.topics.create(config, cluster=cluster, broker_name=broker)
 
     click.echo(f"topic {topic} is on {', '.join(run(work()))}")
@@ -99,7 +98,7 @@ def create(
 @cluster_option
 @broker_option
 @json_option
-@namesrv_option
+@servers_options
 def update(
     topic: str,
     read_queues: int | None,
@@ -110,7 +109,7 @@ def update(
     cluster: str | None,
     broker: str | None,
     as_json: bool,
-    namesrv: str,
+    servers: Servers,
 ) -> None:
     """Change settings of TOPIC.
 
@@ -136,7 +135,7 @@ def update(
         return replace(config, attributes=attributes, **changes)
 
     async def work() -> dict[str, TopicConfig]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await admin.topics.update(topic, change, cluster=cluster, broker_name=broker)
 
     rows = [
@@ -159,8 +158,8 @@ def update(
 @click.argument("topic")
 @click.option("-c", "--cluster", help="Only from the masters of this cluster.")
 @yes_option
-@namesrv_option
-def delete(topic: str, cluster: str | None, yes: bool, namesrv: str) -> None:
+@servers_options
+def delete(topic: str, cluster: str | None, yes: bool, servers: Servers) -> None:
     """Delete TOPIC and its messages.
 
     Its queues and the offsets of groups in it are gone at once; the bytes go with the retention of
@@ -174,7 +173,7 @@ def delete(topic: str, cluster: str | None, yes: bool, namesrv: str) -> None:
     confirm(f"Delete topic {topic} and its messages from {where}?", yes=yes)
 
     async def work() -> None:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             await admin.topics.delete(topic, cluster=cluster)
 
     run(work())

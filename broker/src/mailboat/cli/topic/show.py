@@ -4,9 +4,10 @@ from typing import Any
 
 import click
 
-from mailboat.cli.client_command import json_option, namesrv_option, run
+from mailboat.cli.client_command import json_option, run
 from mailboat.cli.output import print_json, print_record, print_rows, print_section, time_text
 from mailboat.cli.progress import Scan
+from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.admin import Admin
 from mailboat.client.admin.cluster import BrokerAddress
 from mailboat.model.names import is_retry_or_dlq, is_system_topic
@@ -23,8 +24,8 @@ _JAVA_SYSTEM_PREFIX = "RMQ_SYS_"
 @click.option("--all", "with_system", is_flag=True, help="The system's and the groups' own too.")
 @click.option("-c", "--cluster", help="Only topics on the masters of this cluster.")
 @json_option
-@namesrv_option
-def list_topics(with_system: bool, cluster: str | None, as_json: bool, namesrv: str) -> None:
+@servers_options
+def list_topics(with_system: bool, cluster: str | None, as_json: bool, servers: Servers) -> None:
     """List the topics, their brokers and their queues.
 
     \b
@@ -32,14 +33,14 @@ def list_topics(with_system: bool, cluster: str | None, as_json: bool, namesrv: 
       mailboat topic list
       mailboat topic list --all --json
     """
-    rows = run(_list(namesrv, with_system=with_system, cluster=cluster))
+    rows = run(_list(servers, with_system=with_system, cluster=cluster))
     print_rows(rows, ("topic", "brokers", "read_queues", "write_queues", "perm"), as_json=as_json)
 
 
 async def _list(
-    namesrv: str, *, with_system: bool, cluster: str | None = None
+    servers: Servers, *, with_system: bool, cluster: str | None = None
 ) -> list[dict[str, Any]]:
-    async with Admin(namesrv=namesrv) as admin:
+    async with servers.admin() as admin:
         table: dict[str, dict[str, Any]] = {}
         for master in await admin.cluster.masters(cluster=cluster):
             for name, config in (await admin.topics.configs(master.address)).items():
@@ -74,8 +75,8 @@ def _row(config: TopicConfig) -> dict[str, Any]:
 @click.command()
 @click.argument("topic")
 @json_option
-@namesrv_option
-def show(topic: str, as_json: bool, namesrv: str) -> None:
+@servers_options
+def show(topic: str, as_json: bool, servers: Servers) -> None:
     """Show TOPIC: brokers, settings, queues and groups.
 
     Groups are those that consume the topic now or have an offset in it.
@@ -84,7 +85,7 @@ def show(topic: str, as_json: bool, namesrv: str) -> None:
     Example:
       mailboat topic show orders
     """
-    document = run(_describe(namesrv, topic))
+    document = run(_describe(servers, topic))
     if as_json:
         print_json(document)
         return
@@ -94,8 +95,8 @@ def show(topic: str, as_json: bool, namesrv: str) -> None:
     print_section("Queues", document["queues"], QUEUE_COLUMNS)
 
 
-async def _describe(namesrv: str, topic: str) -> dict[str, Any]:
-    async with Admin(namesrv=namesrv) as admin:
+async def _describe(servers: Servers, topic: str) -> dict[str, Any]:
+    async with servers.admin() as admin:
         brokers = await _route_rows(admin, topic)
         masters = {broker.broker_name: broker for broker in await admin.cluster.masters()}
         with Scan("brokers", len(brokers)) as scan:
@@ -120,8 +121,8 @@ async def _describe(namesrv: str, topic: str) -> dict[str, Any]:
 @click.command()
 @click.argument("topic")
 @json_option
-@namesrv_option
-def route(topic: str, as_json: bool, namesrv: str) -> None:
+@servers_options
+def route(topic: str, as_json: bool, servers: Servers) -> None:
     """Show which brokers hold TOPIC.
 
     \b
@@ -130,7 +131,7 @@ def route(topic: str, as_json: bool, namesrv: str) -> None:
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await _route_rows(admin, topic)
 
     print_rows(run(work()), ROUTE_COLUMNS, as_json=as_json)
@@ -159,8 +160,8 @@ async def _route_rows(admin: Admin, topic: str) -> list[dict[str, Any]]:
 @click.command()
 @click.argument("topic")
 @json_option
-@namesrv_option
-def stats(topic: str, as_json: bool, namesrv: str) -> None:
+@servers_options
+def stats(topic: str, as_json: bool, servers: Servers) -> None:
     """Show how many messages each queue of TOPIC holds.
 
     \b
@@ -169,7 +170,7 @@ def stats(topic: str, as_json: bool, namesrv: str) -> None:
     """
 
     async def work() -> list[dict[str, Any]]:
-        async with Admin(namesrv=namesrv) as admin:
+        async with servers.admin() as admin:
             return await _queue_rows(admin, topic)
 
     rows = run(work())

@@ -18,6 +18,7 @@ from mailboat.client.admin.offsets import OffsetAdmin
 from mailboat.client.admin.standing import StandingAdmin
 from mailboat.client.admin.topics import TopicAdmin
 from mailboat.client.instance import ClientInstance
+from mailboat.security.client_security import OPEN, ClientSecurity
 
 __all__ = [
     "Admin",
@@ -37,13 +38,17 @@ class Admin:
     answer) or RouteNotFoundError (nobody knows the topic) unless it says otherwise.
     """
 
-    def __init__(self, *, namesrv: str = DEFAULT_NAMESRV) -> None:
+    def __init__(self, *, namesrv: str = DEFAULT_NAMESRV, security: ClientSecurity = OPEN) -> None:
         """Prepare an admin client; nothing is connected yet.
+
+        Args:
+            namesrv: name servers as `HOST:PORT;...`.
+            security: what requests are signed with, and how servers are connected to.
 
         Raises:
             ConfigError: `namesrv` is not a list of addresses.
         """
-        self._instance = ClientInstance(namesrv)
+        self._instance = ClientInstance(namesrv, security)
         self.cluster = ClusterAdmin(self._instance)
         self.topics = TopicAdmin(self._instance, self.cluster)
         self.groups = GroupAdmin(self._instance, self.cluster)

@@ -25,7 +25,6 @@ from mailboat.protocol.client_connections import (
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue
 from mailboat.protocol.group_table import decode_group_table, encode_group_config
-from mailboat.protocol.route import MASTER_ID
 from mailboat.protocol.running_info import ConsumerRunningInfo, decode_running_info
 from mailboat.protocol.stats_bodies import ConsumeStats, decode_consume_stats
 
@@ -235,16 +234,17 @@ class GroupAdmin:
         await change(self._instance.remoting, address, code, body=encode_group_config(config))
 
     async def _addresses(self, group: str) -> list[str]:
-        """Return the masters that hold the group's retry topic, else all masters."""
+        """Return the brokers that hold the group's retry topic, else all masters.
+
+        Of each its master, or a slave while there is none: that knows the group too, and a broker
+        left out would count as one where nothing is to be consumed.
+        """
         try:
             route = await self._instance.name_servers.topic_route(retry_topic(group))
         except RouteNotFoundError:
             return [master.address for master in await self._cluster.masters()]
-        return [
-            broker.broker_addrs[MASTER_ID]
-            for broker in route.broker_datas
-            if MASTER_ID in broker.broker_addrs
-        ]
+        found = [broker.broker_addrs for broker in route.broker_datas]
+        return [addresses[min(addresses)] for addresses in found if addresses]
 
 
 def is_position_group(name: str) -> bool:

@@ -9,11 +9,12 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Final, NamedTuple
 
+from mailboat.client.admin.cluster import ClusterAdmin
 from mailboat.client.broker_calls import call
 from mailboat.client.instance import ClientInstance
 from mailboat.client.pulling import Puller, PullRequest, PullResult, PullStatus
 from mailboat.client.record_decoder import decode_messages
-from mailboat.errors import BrokerError, RemotingError
+from mailboat.errors import BrokerError, MailboatError, RemotingError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_id import decode_offset_message_id
 from mailboat.model.message_queue import MessageQueue
@@ -21,7 +22,7 @@ from mailboat.model.names import TOOLS_GROUP
 from mailboat.model.subscription import SUBSCRIBE_ALL, SubscriptionData
 from mailboat.protocol.bodies import convert_body
 from mailboat.protocol.codes import RequestCode, ResponseCode
-from mailboat.protocol.command import ExtValue
+from mailboat.protocol.command import ExtValue, RemotingCommand
 from mailboat.protocol.queue_map import loads_object
 from mailboat.protocol.route import MASTER_ID
 
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 QUERY_TIMEOUT_S: Final = 15.0
 UNIQUE_KEY_MAX: Final = 32
+# Brokers of 4.9 leave `_UNIQUE_KEY_QUERY` out of a signature whoever made it, those of 5 and ours
+# where the client is no newer than this, V4_9_3.
+_QUERY_VERSION: Final = 399
 BROWSE_BATCH: Final = 32
 DIRECT_TIMEOUT_S: Final = 15.0
 """Brokers wait 10 s for the member that they hand a message to."""
@@ -67,8 +71,10 @@ class MessageAdmin:
         Raises:
             IllegalMessageError: it is not such an id.
             BrokerError: there is no message at that place (any more).
+            MailboatError: this client signs, and the name servers know no broker at that address.
         """
         place = decode_offset_message_id(offset_message_id)
+        await self._check_known(place.address)
         fields: dict[str, ExtValue] = {"offset": place.physical_offset}
         code = RequestCode.VIEW_MESSAGE_BY_ID
         response = await call(self._instance.remoting, place.address, code, fields)
@@ -164,6 +170,7 @@ class MessageAdmin:
 
         Raises:
             BrokerError: the member is not online, does not answer, or cannot do that.
+            MailboatError: as for `by_offset_id`.
         """
         fields: dict[str, ExtValue] = {
             "consumerGroup": group,
@@ -173,6 +180,7 @@ class MessageAdmin:
         }
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
         address = message.store_address
+        await self._check_known(address)
         response = await call(
             self._instance.remoting, address, code, fields, timeout_s=DIRECT_TIMEOUT_S
         )
@@ -234,6 +242,19 @@ class MessageAdmin:
                 await found.put(PlacedMessage(queue, message))
             queue_offset = result.next_offset
 
+    async def _check_known(self, address: str) -> None:
+        """Refuse to send a signed request to whoever an id or a message names.
+
+        A signature can be used again by whoever gets it.
+        """
+        if self._instance.security.credentials is None:
+            return
+        brokers = await ClusterAdmin(self._instance).brokers()
+        if address not in {broker.address for broker in brokers}:
+            raise MailboatError(
+                f"the name servers know no broker at {address}; a signed request is not sent there"
+            )
+
     async def _query(
         self,
         topic: str,
@@ -263,15 +284,13 @@ class MessageAdmin:
         return sorted(messages, key=lambda message: message.store_timestamp_ms)
 
     async def _query_one(self, address: str, fields: dict[str, ExtValue]) -> bytes:
-        code = RequestCode.QUERY_MESSAGE
-        try:
-            response = await call(
-                self._instance.remoting, address, code, fields, timeout_s=QUERY_TIMEOUT_S
-            )
-        except BrokerError as error:
-            if error.code == ResponseCode.QUERY_NOT_FOUND:
-                return b""
-            raise
+        command = RemotingCommand.request(RequestCode.QUERY_MESSAGE, fields)
+        command.version = _QUERY_VERSION
+        response = await self._instance.remoting.request(address, command, QUERY_TIMEOUT_S)
+        if response.code == ResponseCode.QUERY_NOT_FOUND:
+            return b""
+        if response.code != ResponseCode.SUCCESS:
+            raise BrokerError(response.code, response.remark or "")
         return response.body
 
 

@@ -1,6 +1,9 @@
 package interop;
 
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /** What all clients of this process have in common. */
 final class Clients {
@@ -12,6 +15,13 @@ final class Clients {
         Integer.getInteger("interop.apiTimeoutMillis", new ClientConfig().getMqClientApiTimeout());
 
     private Clients() {
+    }
+
+    /** Signs requests of producers and push consumers where the tests say as whom; else null. */
+    static RPCHook signing() {
+        String accessKey = System.getProperty("interop.accessKey");
+        return accessKey == null ? null : new AclClientRPCHook(
+            new SessionCredentials(accessKey, System.getProperty("interop.secretKey")));
     }
 
     /** Gives a client that is not started yet its name server and the name of its instance. */

@@ -24,6 +24,7 @@ import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.common.filter.ExpressionType;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -142,7 +143,8 @@ final class Consumers {
 
     private DefaultMQPushConsumer prepared(Params params) throws Exception {
         DefaultMQPushConsumer consumer = Clients.configured(
-            new DefaultMQPushConsumer(params.text("group"), params.flag("trace"), null),
+            new DefaultMQPushConsumer(params.text("group"), Clients.signing(),
+                new AllocateMessageQueueAveragely(), params.flag("trace"), null),
             namesrv, params.text("instance", "push-" + System.nanoTime()));
         // Offsets are stored at the shutdown; without this those of running listeners are missing.
         consumer.setAwaitTerminationMillisWhenShutdown(5000);
@@ -341,8 +343,8 @@ final class Consumers {
 
     private synchronized DefaultMQPullConsumer pullConsumer() throws Exception {
         if (pullConsumer == null) {
-            pullConsumer =
-                Clients.configured(new DefaultMQPullConsumer("interop-pull"), namesrv, "pull");
+            pullConsumer = Clients.configured(
+                new DefaultMQPullConsumer("interop-pull", Clients.signing()), namesrv, "pull");
             pullConsumer.start();
         }
         return pullConsumer;

@@ -27,7 +27,7 @@ final class Queries {
     synchronized DefaultMQAdminExt admin() throws Exception {
         if (admin == null) {
             admin = Clients.configured(
-                new DefaultMQAdminExt("interop-admin", Math.max(Clients.API_TIMEOUT_MS, 5000)),
+                new DefaultMQAdminExt(Clients.signing(), Math.max(Clients.API_TIMEOUT_MS, 5000)),
                 namesrv, "admin");
             admin.start();
         }

@@ -41,7 +41,7 @@ final class Senders {
     private DefaultMQProducer producer(String group, boolean trace) {
         return producers.computeIfAbsent(group, name -> {
             DefaultMQProducer producer = Clients.configured(
-                new DefaultMQProducer(name, trace, null), namesrv, "send-" + name);
+                new DefaultMQProducer(name, Clients.signing(), trace, null), namesrv, "send-" + name);
             producer.setSendMsgTimeout(SEND_TIMEOUT_MS);
             producer.setMaxMessageSize(16 * 1024 * 1024);
             try {

@@ -26,6 +26,9 @@ import org.apache.rocketmq.common.message.MessageQueue;
  * to chosen queues and without any retry, until {@code steady_stop}. So each broker's longest time
  * without a successful send is known, whatever the others do.
  *
+ * <p>With {@code insist} one thread sends as an application does that must not lose anything: to any
+ * broker, with the client's own retries, and each message again until it is acknowledged.
+ *
  * <p>Each acknowledgement is a line in {@code file}: key, message id, broker, queue id, offset.
  */
 final class Steady {
@@ -38,6 +41,15 @@ final class Steady {
         private long lastSuccessNs = System.nanoTime();
         private long longestGapNs;
         private final Map<String, Integer> failures = new TreeMap<>();
+
+        synchronized void fail(Exception failure) {
+            failed++;
+            failures.merge(describe(failure), 1, Integer::sum);
+        }
+
+        synchronized String told() {
+            return sent + " were acknowledged, " + failed + " failed: " + failures;
+        }
     }
 
     private final DefaultMQProducer producer;
@@ -55,6 +67,13 @@ final class Steady {
         this.prefix = params.text("prefix", "s");
         this.intervalMs = params.number("interval", 20);
         this.file = Files.newBufferedWriter(Path.of(params.text("file")), StandardCharsets.UTF_8);
+        if (params.flag("insist")) {
+            Line line = new Line();
+            lines.put("", line);
+            threads.add(new Thread(() -> insist(line), "insist"));
+            threads.forEach(Thread::start);
+            return;
+        }
         producer.setRetryTimesWhenSendFailed(0);
         Set<String> brokers = new TreeSet<>();
         for (MessageQueue queue : producer.fetchPublishMessageQueues(topic)) {
@@ -80,8 +99,7 @@ final class Steady {
                 }
                 acknowledge(key, result, line);
             } catch (Exception e) {
-                line.failed++;
-                line.failures.merge(describe(e), 1, Integer::sum);
+                line.fail(e);
             }
             try {
                 Thread.sleep(intervalMs);
@@ -91,9 +109,35 @@ final class Steady {
         }
     }
 
+    private void insist(Line line) {
+        for (int i = 0; !stopping; i++) {
+            String key = prefix + "-" + i;
+            boolean acknowledged = false;
+            while (!acknowledged && !stopping) {
+                try {
+                    Message message = new Message(topic, null, key, Flood.body(key));
+                    SendResult result = producer.send(message, SEND_TIMEOUT_MS);
+                    if (result.getSendStatus() != SendStatus.SEND_OK) {
+                        throw new MQClientException(result.getSendStatus().toString(), null);
+                    }
+                    acknowledge(key, result, line);
+                    acknowledged = true;
+                } catch (Exception e) {
+                    line.fail(e);
+                }
+                try {
+                    Thread.sleep(intervalMs);
+                } catch (InterruptedException e) {
+                    return;
+                }
+            }
+        }
+    }
+
     private static String describe(Exception failure) {
         String text = String.valueOf(failure.getMessage());
-        return failure.getClass().getSimpleName() + " " + text.substring(0, Math.min(120, text.length()));
+        String told = failure.getClass().getSimpleName() + " " + text.substring(0, Math.min(120, text.length()));
+        return failure.getCause() == null ? told : told + " because of " + failure.getCause();
     }
 
     private void acknowledge(String key, SendResult result, Line line) throws Exception {
@@ -119,13 +163,14 @@ final class Steady {
 
     /** Waits until {@code count} more sends to a broker are acknowledged or {@code failed}. */
     void await(Params params) throws Exception {
-        Line line = lines.get(params.text("broker"));
+        Line line = lines.get(params.text("broker", ""));
         IntSupplier count = params.flag("failed") ? () -> line.failed : () -> line.sent;
         int wanted = count.getAsInt() + params.number("count", 1);
         long deadline = System.nanoTime() + params.longNumber("timeout", 15) * 1_000_000_000L;
         while (count.getAsInt() < wanted) {
             if (System.nanoTime() > deadline) {
-                throw new TimeoutException("no such end of a send to " + params.text("broker"));
+                throw new TimeoutException(
+                    "no such end of a send to " + params.text("broker", "") + ": " + line.told());
             }
             Thread.sleep(20);
         }

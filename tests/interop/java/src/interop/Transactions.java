@@ -31,6 +31,7 @@ final class Transactions {
         producer.setSendMsgTimeout(Senders.SEND_TIMEOUT_MS);
         // One that comes too early for the route is lost, and the next one is due after 30 s.
         producer.setHeartbeatBrokerInterval(1000);
+        producer.setPollNameServerInterval(1000);
         producer.setTransactionListener(new Outcomes(params, reply));
         producer.start();
         running.put(id, producer);

@@ -9,6 +9,7 @@ import pytest
 
 from mailboat.broker.replicas.link import Link
 from mailboat.broker.replicas.log_stream import LogStream
+from mailboat.broker.replicas.pace import Pace
 from mailboat.disk.real import RealDisk
 from mailboat.replication.frames import Data
 from mailboat.replication.wire import Message
@@ -61,14 +62,25 @@ def store(tmp_path: Path) -> MessageStore:
 def _run_on_thread(job: Callable[[], Any], done: _Done) -> None:
     loop = asyncio.get_running_loop()
     future = loop.run_in_executor(None, job)
-    future.add_done_callback(lambda ended: done(ended.result(), None))
+
+    def tell(ended: asyncio.Future[Any]) -> None:
+        error = ended.exception()
+        done(None if error else ended.result(), error)
+
+    future.add_done_callback(tell)
+
+
+def _never(physical_offset: int) -> None:
+    raise AssertionError(f"nothing is damaged at {physical_offset}")
 
 
 @pytest.mark.parametrize("frames_at_once", [1, 3, 1000])
 async def test_all_of_the_log_is_sent(store: MessageStore, frames_at_once: int) -> None:
     """From the first byte to the last, in order, however slowly the follower reads."""
     link = _Receiver(frames_at_once)
-    stream = LogStream(link, store.replica, _run_on_thread, lambda _: True, 7, 8, 0)
+    stream = LogStream(
+        link, store.replica, _run_on_thread, Pace(0.0, 0), lambda _: True, _never, 7, 8, 0
+    )
     stream.pump()
     async with asyncio.timeout(20):
         while stream.physical_offset < store.replica.end:
@@ -94,7 +106,9 @@ async def test_what_is_replaced_sends_no_more(store: MessageStore) -> None:
         link,
         store.replica,
         lambda job, done: jobs.append((job, done)),
+        Pace(0.0, 0),
         lambda _: is_current,
+        _never,
         7,
         8,
         0,
@@ -104,4 +118,25 @@ async def test_what_is_replaced_sends_no_more(store: MessageStore) -> None:
     is_current = False
     done(job(), None)
     assert link.frames == []
+    store.close()
+
+
+async def test_a_damaged_record_is_not_sent_first(store: MessageStore, tmp_path: Path) -> None:
+    """Whoever begins in front of damage gets what is good, and the place of the rest is told."""
+    unit = store.queues.get_or_add("orders", 0).unit(1)
+    assert unit is not None
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(unit[0] + 1000)
+        file.write(b"damaged")
+    link = _Receiver(1000)
+    found: list[int] = []
+    stream = LogStream(
+        link, store.replica, _run_on_thread, Pace(0.0, 0), lambda _: True, found.append, 7, 8, 0
+    )
+    stream.pump()
+    async with asyncio.timeout(20):
+        while not found:  # noqa: ASYNC110 - there is no event for it
+            await asyncio.sleep(0)
+    assert found == [unit[0]]
+    assert [(frame.physical_offset, frame.end) for frame in link.frames] == [(0, unit[0])]
     store.close()

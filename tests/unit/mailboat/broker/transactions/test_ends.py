@@ -61,7 +61,9 @@ class Broker:
 async def broker(tmp_path: Path) -> AsyncIterator[Broker]:
     """Open a store with a topic."""
     config = MessageStoreConfig(
-        store_path_root_dir=str(tmp_path), mapped_file_size_commit_log=1 << 20
+        store_path_root_dir=str(tmp_path),
+        mapped_file_size_commit_log=1 << 20,
+        disk_space_warning_level_ratio=100,
     )
     settings = Settings(role="broker", store=config)
     disk = RealDisk()

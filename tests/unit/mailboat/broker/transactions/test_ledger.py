@@ -78,6 +78,7 @@ def broker(tmp_path: Path, clock: Clock) -> Iterator[Broker]:
         max_hash_slot_num=100,
         max_index_num=1000,
         file_reserved_time=2,
+        disk_space_warning_level_ratio=100,
     )
     settings = Settings(role="broker", store=config, broker=BrokerConfig(transaction_check_max=3))
     store = MessageStore(config, clock, store_host=HOST)
