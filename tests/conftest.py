@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from compiled_core import NeedsCore
+from failure_records import records_of
 from hypothesis import settings
 from loop_holds import EXEMPT, LoopHolds
 from machine_halts import MachineHalts
@@ -25,6 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell's background job ignores interrupts, and so would the commands that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(NeedsCore(), "needs_core")
+    if (records := records_of(config)) is not None:
+        config.pluginmanager.register(records, "failure_records")
     if planted():
         patch = pytest.MonkeyPatch()
         plant_late_registration(patch)
@@ -61,7 +64,7 @@ def pytest_runtest_makereport(
     """Note which tests failed."""
     report = yield
     item.stash[_HAS_FAILED] = report.failed or (call.when != "setup" and item.stash[_HAS_FAILED])
-    # Where failures are run again, the session counts one only once all fixtures are gone.
+    # The session itself counts a failure only once all fixtures are gone.
     item.session.stash[_HAS_FAILED] |= report.failed
     return report
 

@@ -2,9 +2,9 @@
 
 Virtual machines are halted for seconds, and so are their disks. Afterwards every time limit is over
 at once: Java brokers and clients drop connections after 3 s without an answer, routes are gone
-until the next registration, messages are late. A test that fails while something stood still is run
-again, twice at most, and the report says so ("R" and "rerun"); without a measured halt, a failure
-is a failure. What many tests look at is taken again as a whole (`undisturbed`).
+until the next registration, messages are late. The report of a test that failed says what stood
+still meanwhile. A recording that many tests look at is taken again as a whole (`undisturbed`); a
+test that failed is looked at again by `tests/gate.py` alone, halt or not.
 
 A process of its own does the measuring, so that a busy test is not taken for a halt. It is asked
 through a pipe: one byte for the halts so far, the end of the pipe to end it.
@@ -38,7 +38,7 @@ Taken = TypeVar("Taken")
 
 
 class MachineHalts:
-    """The halts of this run, and a plugin that repeats the tests that fell into one."""
+    """The halts of this run, and a plugin that reports them."""
 
     def __init__(self) -> None:
         """Begin to measure."""
@@ -53,8 +53,6 @@ class MachineHalts:
         self.since(0.0)
         self._test_began_s = time.monotonic()
         self._taken_again = 0
-        self.excuses: list[Callable[[], bool]] = []
-        """What else lets a test that fails be run again."""
 
     @property
     def pid(self) -> int:
@@ -94,15 +92,6 @@ class MachineHalts:
     def close(self) -> None:
         """End the measuring process."""
         self._process.communicate()
-
-    def met(self) -> bool:
-        """Tell whether something stood still during this test, or another excuse holds."""
-        return bool(self.since(self._test_began_s)) or any(excuse() for excuse in self.excuses)
-
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """Let every test be run again, twice at most, if it fails and met a halt."""
-        for item in items:
-            item.add_marker(pytest.mark.flaky(reruns=MAX_TAKES - 1, condition=self.met))
 
     def pytest_runtest_logstart(self) -> None:
         """Remember when a test begins."""

@@ -19,7 +19,6 @@ from machine_halts import MachineHalts
 def pytest_configure(config):
     halts = MachineHalts()
     config.add_cleanup(halts.close)
-    {halts}
     here = Path(__file__).parent
     holds = LoopHolds(halts, [here / "watched"], {server}, [*EXEMPT, "open_tables"])
     holds.install()
@@ -134,29 +133,6 @@ def ends_slowly():
 def test_ends_slowly(ends_slowly):
     pass
 """
-# The machine is blamed for long work, once.
-ONCE_SUITE = """
-import asyncio
-import work
-
-seen = []
-
-async def run(coroutine):
-    await asyncio.create_task(coroutine)
-
-def test_works_long_once():
-    if not seen:
-        seen.append(None)
-        asyncio.run(run(work.answer_very_slowly()))
-
-def test_works_long_each_time():
-    asyncio.run(run(work.answer_slowly()))
-
-def test_syncs_once(tmp_path):
-    if len(seen) == 1:
-        seen.append(None)
-        asyncio.run(run(work.save(tmp_path / "file")))
-"""
 BROKER_SUITE = """
 import asyncio, time
 
@@ -185,11 +161,8 @@ def test_quick_processor(tmp_path):
 """
 
 
-def _outcome(
-    folder: Path, server: str, suite: str, *, may_repeat: bool = False, **files: str
-) -> str:
-    halts = "config.pluginmanager.register(halts)" if may_repeat else ""
-    (folder / "conftest.py").write_text(CONFTEST.format(server=server, halts=halts))
+def _outcome(folder: Path, server: str, suite: str, **files: str) -> str:
+    (folder / "conftest.py").write_text(CONFTEST.format(server=server))
     for name, text in {"watched/test_suite": suite, **files}.items():
         path = folder / f"{name}.py"
         path.parent.mkdir(exist_ok=True)
@@ -241,15 +214,3 @@ def test_a_slow_processor_of_the_broker_is_seen(tmp_path: Path) -> None:
     output = _outcome(tmp_path, repr(sources).join(("Path(", ")")), BROKER_SUITE)
     assert _failed(output) == [("watched", "test_slow_processor")]
     assert re.search(r"Connection.data_received worked for \d+ ms", output)
-
-
-def test_long_work_is_looked_at_again(tmp_path: Path) -> None:
-    """Whatever holds the loop each time fails all the same, and no machine makes a sync."""
-    output = _outcome(
-        tmp_path, 'here / "server"', ONCE_SUITE, may_repeat=True, **{"server/work": SERVER}
-    )
-    assert _failed(output) == [
-        ("watched", "test_syncs_once"),
-        ("watched", "test_works_long_each_time"),
-    ]
-    assert "2 failed, 1 passed, 3 rerun" in output

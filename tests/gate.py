@@ -1,0 +1,266 @@
+"""The gate: runs one stage of the tests and looks at each failure a second time.
+
+    python tests/gate.py STAGE [--workers=N] PATH... [-- OPTION...]
+    python tests/gate.py summary
+
+A test that failed is run again alone, in a fresh process with nothing beside it, twice at most. If
+it fails again, the stage is red. If it passes, the test is unstable: the stage stays green, the
+table at the end names the test, and `.cache/unstable.jsonl` keeps it. The stage is red as well
+
+- when a promise about data or time was broken (`promises.PromiseBroken`), in either look;
+- when more than 10 tests failed first, or more than 8 were unstable in all stages of a run;
+- when the run did not come to its end, or nothing was run.
+
+`tests/quarantine.toml` names the tests that run and never decide. `MAILBOAT_GATE_RUN` names the
+run that several stages belong to. This file needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+MAX_FIRST_FAILURES: Final = 10
+MAX_UNSTABLE: Final = 8
+SECOND_LOOKS: Final = 2
+RECORDS_VARIABLE: Final = "MAILBOAT_GATE_RECORDS"
+RUN_VARIABLE: Final = "MAILBOAT_GATE_RUN"
+_CACHE: Final = ROOT / ".cache"
+_FAILED: Final = 1
+
+
+class Failure(NamedTuple):
+    """What the first report of a failed test says."""
+
+    nodeid: str
+    when: str
+    message: str
+    promise_broken: bool
+    load: float
+    uptime_s: int
+
+
+@dataclass
+class Outcome:
+    """How one run of pytest ended."""
+
+    exit_status: int
+    failures: list[Failure] = field(default_factory=list)
+    passed_count: int | None = None
+    """None if the run did not come to its end."""
+
+    @property
+    def has_passed(self) -> bool:
+        """Something was run, and all of it passed."""
+        return self.exit_status == 0 and bool(self.passed_count) and not self.failures
+
+
+@dataclass
+class Verdict:
+    """What the gate says of one stage."""
+
+    stage: str
+    passed_count: int = 0
+    failed: list[Failure] = field(default_factory=list)
+    unstable: list[Failure] = field(default_factory=list)
+    quarantined: list[Failure] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    """Why the stage is red; empty when it is green."""
+
+
+class Gate:
+    """One stage and its second looks."""
+
+    def __init__(self, stage: str, workers: int, paths: Sequence[str], options: Sequence[str]):
+        """Run the tests of some paths in some processes (0: in one, without pytest-xdist)."""
+        self._stage = stage
+        self._paths = paths
+        self._options = options
+        self._spread = ("-p", "no:xdist")
+        if workers:
+            # The longest files come first (pyproject.toml), and each file stays in one process.
+            self._spread = (
+                f"--numprocesses={workers}", "--dist=loadfile", "--no-loadscope-reorder",
+            )  # fmt: skip
+
+    def decide(self, quarantine: frozenset[str], unstable_before: int) -> Verdict:
+        """Run the stage.
+
+        Args:
+            quarantine: node ids of the tests that do not decide.
+            unstable_before: how many tests earlier stages of this run found unstable.
+        """
+        first = run_pytest([*self._spread, *self._options, *self._paths])
+        verdict = Verdict(self._stage, first.passed_count or 0)
+        if first.exit_status not in (0, _FAILED) or first.passed_count is None:
+            verdict.reasons.append(f"pytest ended with {first.exit_status} before its end")
+        elif not first.passed_count and not first.failures:
+            verdict.reasons.append("no test was run")
+        failures = {failure.nodeid: failure for failure in reversed(first.failures)}
+        for nodeid in quarantine & failures.keys():
+            verdict.quarantined.append(failures.pop(nodeid))
+        if first.exit_status == _FAILED and not first.failures:
+            verdict.reasons.append("pytest ended with 1 and named no test")
+        too_many = len(failures) > MAX_FIRST_FAILURES
+        if too_many:
+            verdict.reasons.append(
+                f"{len(failures)} tests failed, and at most {MAX_FIRST_FAILURES} are looked at "
+                "again"
+            )
+        for failure in reversed(failures.values()):
+            if too_many or not self._passes_alone(failure, verdict):
+                verdict.failed.append(failure)
+            else:
+                verdict.unstable.append(failure)
+        if verdict.failed:
+            verdict.reasons.append(f"{len(verdict.failed)} tests failed")
+        if verdict.unstable and unstable_before + len(verdict.unstable) > MAX_UNSTABLE:
+            verdict.reasons.append(f"more than {MAX_UNSTABLE} tests of this run are unstable")
+        return verdict
+
+    def _passes_alone(self, failure: Failure, verdict: Verdict) -> bool:
+        if failure.promise_broken:
+            verdict.reasons.append(f"a promise was broken: {failure.nodeid}")
+            return False
+        if failure.when == "collect":
+            return False
+        for number in range(1, SECOND_LOOKS + 1):
+            print(f"== second look {number} at {failure.nodeid}", flush=True)
+            again = run_pytest(["-p", "no:xdist", *self._options, failure.nodeid])
+            if again.has_passed:
+                return True
+            if any(one.promise_broken for one in again.failures):
+                verdict.reasons.append(f"a promise was broken: {failure.nodeid}")
+                return False
+        return False
+
+
+def run_pytest(arguments: Sequence[str]) -> Outcome:
+    """Run pytest in a process of its own; return what it recorded."""
+    with tempfile.TemporaryDirectory(prefix="mailboat-gate-") as folder:
+        records = Path(folder, "records.jsonl")
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *arguments],
+            cwd=ROOT,
+            env=os.environ | {RECORDS_VARIABLE: str(records)},
+            check=False,
+        )
+        return read_outcome(done.returncode, records)
+
+
+def read_outcome(exit_status: int, records: Path) -> Outcome:
+    """Return what the plugin `failure_records` wrote of a run."""
+    outcome = Outcome(exit_status)
+    for line in records.read_text().splitlines() if records.exists() else ():
+        record = json.loads(line)
+        if "nodeid" in record:
+            outcome.failures.append(Failure(**record))
+        else:
+            outcome.passed_count = record["passed"]
+    return outcome
+
+
+def read_quarantine(path: Path) -> list[dict[str, Any]]:
+    """Return the entries of a quarantine file: `nodeid`, `since`, `reason` and `mended_by`."""
+    return tomllib.loads(path.read_text()).get("test", [])
+
+
+# -- what is kept and printed -----------------------------------------------------------------
+
+
+def keep(verdict: Verdict, seconds: float, run: str, cache: Path) -> None:
+    """Append a verdict to the files of the cache."""
+    cache.mkdir(parents=True, exist_ok=True)
+    rows: list[tuple[str, Mapping[str, object]]] = [
+        ("unstable.jsonl", {"run": run, "stage": verdict.stage, **failure._asdict()})
+        for failure in verdict.unstable
+    ]
+    stage = {
+        "run": run,
+        "stage": verdict.stage,
+        "seconds": round(seconds),
+        "passed": verdict.passed_count,
+        "failed": [failure.nodeid for failure in verdict.failed],
+        "unstable": len(verdict.unstable),
+        "quarantined": [failure.nodeid for failure in verdict.quarantined],
+        "reasons": verdict.reasons,
+    }
+    for name, row in [*rows, ("stages.jsonl", stage)]:
+        with (cache / name).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def kept(name: str, run: str, cache: Path) -> list[dict[str, Any]]:
+    """Return the rows of one run."""
+    path = cache / name
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [row for row in map(json.loads, lines) if row["run"] == run]
+
+
+def print_unstable(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the table of unstable tests."""
+    print(f"== unstable tests: {len(rows)}")
+    for row in rows:
+        print(f"  {row['stage']}: {row['nodeid']} ({row['when']})")
+        print(f"    load {row['load']:.1f}, up {row['uptime_s']} s")
+        print("    " + row["message"].partition("\n")[0])
+
+
+def print_summary(run: str, cache: Path) -> None:
+    """Print what all stages of a run found."""
+    print(f"{'stage':<14}{'passed':>8}{'failed':>8}{'unstable':>10}{'quarantined':>13}")
+    for row in kept("stages.jsonl", run, cache):
+        failed, quarantined = len(row["failed"]), len(row["quarantined"])
+        print(
+            f"{row['stage']:<14}{row['passed']:>8}{failed:>8}{row['unstable']:>10}{quarantined:>13}"
+        )
+        for text in (*row["reasons"], *row["failed"]):
+            print(f"    {text}")
+    print_unstable(kept("unstable.jsonl", run, cache))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a stage, or print the summary of a run; return the exit code."""
+    run = os.environ.get(RUN_VARIABLE) or f"{time.time_ns()}-{os.getpid()}"
+    if list(arguments) == ["summary"]:
+        print_summary(run, _CACHE)
+        return 0
+    if "--" in arguments:
+        split = list(arguments).index("--")
+        arguments, options = arguments[:split], arguments[split + 1 :]
+    else:
+        options = []
+    workers = [word.partition("=")[2] for word in arguments if word.startswith("--workers=")]
+    words = [word for word in arguments if not word.startswith("--workers=")]
+    if not words or any(word.startswith("-") for word in words):
+        print((__doc__ or "").strip(), file=sys.stderr)
+        return 2
+    stage, *paths = words
+    began_s = time.monotonic()
+    quarantine = read_quarantine(ROOT / "tests" / "quarantine.toml")
+    verdict = Gate(stage, int(workers[-1]) if workers else 0, paths, options).decide(
+        frozenset(entry["nodeid"] for entry in quarantine),
+        len(kept("unstable.jsonl", run, _CACHE)),
+    )
+    keep(verdict, time.monotonic() - began_s, run, _CACHE)
+    if verdict.unstable:
+        print_unstable([{"stage": stage, **one._asdict()} for one in verdict.unstable])
+    for failure in verdict.quarantined:
+        print(f"== quarantined, failed and not counted: {failure.nodeid}")
+    for reason in verdict.reasons:
+        print(f"== stage {stage} is red: {reason}")
+    return 1 if verdict.reasons else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

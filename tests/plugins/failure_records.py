@@ -1,0 +1,112 @@
+"""Writes each failure of a run to a file, for `tests/gate.py`, which looks at it a second time.
+
+`MAILBOAT_GATE_RECORDS` names the file. It holds one JSON object a line: a failure has `nodeid`,
+`when` (collect, setup, call or teardown), `message`, `promise_broken`, `load` (of one minute) and
+`uptime_s`; the last line has `passed`, the number of tests that passed, and `exit_status`. A run
+that was cut off has no last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from promises import PromiseBroken
+
+VARIABLE: Final = "MAILBOAT_GATE_RECORDS"
+_PROMISE: Final = ("promise_broken", "true")
+_MESSAGE_CHARACTERS: Final = 500
+
+
+def is_broken_promise(error: BaseException | None) -> bool:
+    """Tell whether an error is `PromiseBroken`, came of one or has one within it."""
+    waiting, seen = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, PromiseBroken):
+            return True
+        waiting += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            waiting += one.exceptions
+    return False
+
+
+class FailureRecords:
+    """A plugin for every process of a run; the one that reports also writes."""
+
+    def __init__(self, path: Path | None) -> None:
+        """Write to a file, or to none in a process of pytest-xdist."""
+        self._path = path
+        self._passed_count = 0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Mark the report of a broken promise: the error itself stays in its process."""
+        report = yield
+        if report.failed and call.excinfo and is_broken_promise(call.excinfo.value):
+            report.user_properties.append(_PROMISE)
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Write a failure."""
+        if report.passed and report.when == "call":
+            self._passed_count += 1
+        if report.failed:
+            is_promise = any(tuple(pair) == _PROMISE for pair in report.user_properties)
+            self._write_failure(report.nodeid, report.when or "", is_promise, report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Write an error of the collection."""
+        if report.failed:
+            self._write_failure(report.nodeid, "collect", False, report)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        """Write how the run ended."""
+        self._write({"passed": self._passed_count, "exit_status": int(exitstatus)})
+
+    def _write_failure(
+        self,
+        nodeid: str,
+        when: str,
+        is_promise: bool,
+        report: pytest.TestReport | pytest.CollectReport,
+    ) -> None:
+        self._write(
+            {
+                "nodeid": nodeid,
+                "when": when,
+                "message": _message(report)[:_MESSAGE_CHARACTERS],
+                "promise_broken": is_promise,
+                "load": os.getloadavg()[0],
+                "uptime_s": round(time.clock_gettime(time.CLOCK_BOOTTIME)),
+            }
+        )
+
+    def _write(self, record: dict[str, object]) -> None:
+        if self._path is not None:
+            with self._path.open("a") as file:
+                file.write(json.dumps(record) + "\n")
+
+
+def _message(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return the line that says what was wrong, or all that is known."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    return crash.message if crash is not None else report.longreprtext
+
+
+def records_of(config: pytest.Config) -> FailureRecords | None:
+    """Return the plugin for a process of a run that the gate looks at, None for other runs."""
+    path = os.environ.get(VARIABLE)
+    if path is None:
+        return None
+    return FailureRecords(None if hasattr(config, "workerinput") else Path(path))

@@ -1,0 +1,213 @@
+"""The gate on suites with planted failures. Each run starts pytest up to four times."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+MAX_QUARANTINED = 10
+MAX_QUARANTINE_DAYS = 14
+CONFTEST = """
+from failure_records import records_of
+
+def pytest_configure(config):
+    if (records := records_of(config)) is not None:
+        config.pluginmanager.register(records)
+"""
+# `tries` counts over processes how often a test has begun.
+HEAD = """
+import pathlib
+import pytest
+from promises import PromiseBroken, promised
+
+def tries(name):
+    with pathlib.Path(__file__).with_name(name).open("a+") as file:
+        file.write("x")
+        file.seek(0)
+        return len(file.read())
+
+def test_good():
+    pass
+"""
+UNSTABLE = """
+@pytest.mark.parametrize("text", ["a b", "[c]"])
+def test_second_try(text):
+    assert tries("second" + text) == 2
+"""
+THIRD = """
+def test_third_try():
+    assert tries("third") == 3
+"""
+ALWAYS = """
+def test_bad():
+    assert not tries("bad")
+"""
+BROKEN = """
+def test_lost_once():
+    with promised("nothing is lost"):
+        assert tries("lost") == 2
+"""
+BROKEN_LATER = """
+def test_lost_at_the_second_look():
+    count = tries("lost")
+    assert count > 1, "late"
+    if count == 2:
+        raise ExceptionGroup("two", [ValueError(), PromiseBroken("lost")])
+"""
+DIES = """
+import os
+
+def test_dies():
+    os._exit(1)
+"""
+SKIPPED_LATER = """
+def test_skipped_at_the_second_look():
+    if tries("skipped") > 1:
+        pytest.skip("not here")
+    assert False
+"""
+
+
+class Done(NamedTuple):
+    """How the gate ended."""
+
+    exit_code: int
+    output: str
+    unstable: list[dict[str, Any]]
+
+
+def run_gate(root: Path, suite: str, *words: str, quarantine: str = "") -> Done:
+    """Run a copy of the gate over one file of tests."""
+    (root / "tests").mkdir(exist_ok=True)
+    shutil.copy(TESTS / "gate.py", root / "tests" / "gate.py")
+    (root / "tests" / "quarantine.toml").write_text(quarantine)
+    (root / "tests" / "conftest.py").write_text(CONFTEST)
+    (root / "tests" / "test_suite.py").write_text(HEAD + suite)
+    (root / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p xdist.plugin\n")
+    environ = os.environ | {
+        "PYTHONPATH": str(TESTS / "plugins"),
+        "MAILBOAT_GATE_RUN": "run",
+        # Half of the time that pytest takes to start.
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    }
+    environ.pop("PYTEST_ADDOPTS", None)
+    done = subprocess.run(
+        [sys.executable, "tests/gate.py", "stage", "tests/test_suite.py", *words],
+        cwd=root,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    kept = root / ".cache" / "unstable.jsonl"
+    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    return Done(done.returncode, done.stdout + done.stderr, rows)
+
+
+@pytest.mark.parametrize("workers", ["--workers=0", "--workers=2"])
+def test_what_passes_alone_is_unstable(tmp_path: Path, workers: str) -> None:
+    """It is named with its first message and does not make the stage red."""
+    done = run_gate(tmp_path, UNSTABLE + THIRD, workers)
+    assert done.exit_code == 0, done.output
+    assert {row["nodeid"] for row in done.unstable} == {
+        "tests/test_suite.py::test_second_try[a b]",
+        "tests/test_suite.py::test_second_try[[c]]",
+        "tests/test_suite.py::test_third_try",
+    }
+    assert "== unstable tests: 3" in done.output
+    assert "assert 1 == 3" in done.output
+    assert all(row["stage"] == "stage" and row["uptime_s"] > 0 for row in done.unstable)
+
+
+@pytest.mark.parametrize(
+    ("suite", "tried", "times", "reason"),
+    [
+        (ALWAYS, "bad", 3, "1 tests failed"),
+        (BROKEN, "lost", 1, "a promise was broken: tests/test_suite.py::test_lost_once"),
+        (BROKEN_LATER, "lost", 2, "a promise was broken: tests/test_suite.py::test_lost_at"),
+        (SKIPPED_LATER, "skipped", 3, "1 tests failed"),
+    ],
+)
+def test_what_stays_wrong_is_red(
+    tmp_path: Path, suite: str, tried: str, times: int, reason: str
+) -> None:
+    """A failure has two more tries, a broken promise none, and a skip is no pass."""
+    done = run_gate(tmp_path, suite)
+    assert done.exit_code == 1
+    assert f"== stage stage is red: {reason}" in done.output
+    assert len((tmp_path / "tests" / tried).read_text()) == times
+    assert done.unstable == []
+
+
+@pytest.mark.parametrize(
+    ("suite", "words", "reason"),
+    [
+        (DIES, [], "pytest ended with 1 before its end"),
+        ("import nothing_of_the_kind", [], "pytest ended with 2 before its end"),
+        ("", ["--", "--deselect=tests/test_suite.py"], "pytest ended with 5"),
+        ("", ["--", "--no-such-option"], "pytest ended with 4"),
+    ],
+)
+def test_a_run_without_results_is_red(
+    tmp_path: Path, suite: str, words: list[str], reason: str
+) -> None:
+    """Nothing is looked at again."""
+    done = run_gate(tmp_path, suite, *words)
+    assert done.exit_code == 1
+    assert f"== stage stage is red: {reason}" in done.output
+    assert "second look" not in done.output
+
+
+def test_a_process_of_xdist_that_dies_is_looked_at_again(tmp_path: Path) -> None:
+    """Its test fails again, as it ends that process as well."""
+    done = run_gate(tmp_path, DIES, "--workers=1")
+    assert done.exit_code == 1
+    assert "second look 2 at tests/test_suite.py::test_dies" in done.output
+    assert "1 tests failed" in done.output
+
+
+def test_very_many_failures_are_not_looked_at_again(tmp_path: Path) -> None:
+    """Eleven are no accident."""
+    suite = '@pytest.mark.parametrize("n", range(11))\ndef test_bad(n):\n    assert False\n'
+    done = run_gate(tmp_path, suite)
+    assert done.exit_code == 1
+    assert "11 tests failed, and at most 10 are looked at again" in done.output
+    assert "second look" not in done.output
+
+
+def test_unstable_tests_of_all_stages_count(tmp_path: Path) -> None:
+    """The ninth of a run makes its stage red."""
+    (tmp_path / ".cache").mkdir()
+    rows = [{"run": "run"}] * 7 + [{"run": "another"}]
+    (tmp_path / ".cache" / "unstable.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    done = run_gate(tmp_path, UNSTABLE)
+    assert done.exit_code == 1
+    assert "more than 8 tests of this run are unstable" in done.output
+
+
+def test_the_quarantine_does_not_decide(tmp_path: Path) -> None:
+    """Its tests run and are reported, even with a broken promise."""
+    entry = '[[test]]\nnodeid = "tests/test_suite.py::test_lost_once"\n'
+    done = run_gate(tmp_path, BROKEN, quarantine=entry)
+    assert done.exit_code == 0
+    assert "quarantined, failed and not counted: tests/test_suite.py::test_lost_once" in done.output
+
+
+def test_the_quarantine_is_small_and_short() -> None:
+    """A test stays there for two weeks at most, with its reason and what would mend it."""
+    entries = tomllib.loads((TESTS / "quarantine.toml").read_text()).get("test", [])
+    assert len(entries) <= MAX_QUARANTINED
+    for entry in entries:
+        assert set(entry) == {"nodeid", "since", "reason", "mended_by"}
+        age = datetime.now(UTC).date() - entry["since"]
+        assert age.days <= MAX_QUARANTINE_DAYS, entry["nodeid"]
