@@ -35,7 +35,7 @@ endif
 
 SOAK_TURNS ?= 20
 
-.PHONY: demo test test-python e2e soak-e2e soak lint audit format crds access-matrix constraints sbom wheels bench bench-peer clean
+.PHONY: demo fetch test test-python e2e soak-e2e soak lint audit format crds access-matrix constraints sbom wheels bench bench-peer clean
 
 $(STAMP): pyproject.toml $(CORE_SOURCES)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailboat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
@@ -48,17 +48,22 @@ $(STAMP): pyproject.toml $(CORE_SOURCES)
 demo: $(STAMP)
 	$(BIN)/mailboat demo
 
-# More processes than CI has processors: most of the time of most tests goes by waiting.
+# What the tests against the real RocketMQ need, from the package indexes, into .cache/.
+fetch: $(STAMP)
+	$(BIN)/python tests/interop/fetch.py
+
+# tests/gate.py looks at each failure a second time. More processes than CI has processors: most of
+# the time of most tests goes by waiting.
 test: $(STAMP)
 	$(if $(CARGO),$(CARGO) test --quiet --locked --manifest-path $(CORE) --package mailboat-wire,@echo '$(NO_CARGO)')
-	$(BIN)/python -m pytest --numprocesses=3 --dist=loadfile --no-loadscope-reorder
+	$(BIN)/python tests/gate.py test --workers=3
 
 # What the core does as well, done in Python.
 test-python: $(STAMP)
-	MAILBOAT_CORE=off $(BIN)/python -m pytest --numprocesses=3 --dist=loadfile tests/golden \
-		tests/property --ignore-glob='tests/property/test_replication_*' \
-		tests/integration/test_one_read.py tests/integration/test_broker_requests.py \
-		tests/integration/test_new_topics.py tests/unit/mailboat/store tests/unit/mailboat/client
+	MAILBOAT_CORE=off $(BIN)/python tests/gate.py test-python --workers=3 tests/golden \
+		tests/property tests/integration/test_one_read.py tests/integration/test_broker_requests.py \
+		tests/integration/test_new_topics.py tests/unit/mailboat/store tests/unit/mailboat/client \
+		-- --ignore-glob='tests/property/test_replication_*'
 
 # On the cluster of KUBECONFIG, with the images of MAILBOAT_IMAGE and MAILBOAT_SPARK_IMAGE; without
 # KUBECONFIG on a kind cluster that is made for it.

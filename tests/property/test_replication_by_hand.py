@@ -18,7 +18,7 @@ from mailboat.replication.replica import Replica
 from mailboat.testing.hand_simulator import HandGroup
 from mailboat.testing.replica_simulator import InvariantError
 
-_LIVES = int(os.environ.get("MAILBOAT_REPLICATION_LIVES", "20000")) * 2 // 5
+_LIVES = int(os.environ.get("MAILBOAT_REPLICATION_LIVES", "5000")) * 2 // 5
 _PARTS = 8
 # A planted bug shows in one of so many lives.
 _LIVES_OF_A_BUG = 6000

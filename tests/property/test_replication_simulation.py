@@ -1,6 +1,6 @@
 """Many lives of a group of replicas whose lease a store keeps.
 
-A life that fails says how it is repeated. `MAILBOAT_REPLICATION_LIVES` (20000) says how many there
+A life that fails says how it is repeated. `MAILBOAT_REPLICATION_LIVES` (5000) says how many there
 are: three fifths are here, the others in `test_replication_by_hand.py`.
 """
 
@@ -11,7 +11,7 @@ from replication_lives import live
 
 from mailboat.testing.replica_simulator import Group
 
-_LIVES = int(os.environ.get("MAILBOAT_REPLICATION_LIVES", "20000")) * 3 // 5
+_LIVES = int(os.environ.get("MAILBOAT_REPLICATION_LIVES", "5000")) * 3 // 5
 _PARTS = 8
 
 
