@@ -31,6 +31,7 @@ from mailboat.broker.transactions.records import (
 )
 from mailboat.config import Settings
 from mailboat.disk import read_file
+from mailboat.disk.steady_clock import SteadyClock
 from mailboat.errors import BrokerError
 from mailboat.model.hosts import encode_host
 from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC
@@ -91,6 +92,25 @@ def refuse_group(group: str) -> None:
     raise BrokerError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"no group {group}")
 
 
+class AheadClock(SteadyClock):
+    """The clock of a broker's disk, moved as a test wants it."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: "OneBroker") -> None:
+        """Follow the disk of `broker`."""
+        super().__init__(broker.disk)
+        self._broker = broker
+
+    def now_ms(self) -> int:
+        """Return the wall time of the disk, moved."""
+        return self._broker.disk.wall_ms() + self._broker.ahead_ms
+
+    def next_ms(self) -> int:
+        """Return the next whole millisecond."""
+        return self.now_ms() + 1
+
+
 class OneBroker:
     """A store on a simulated disk with the dispatcher and the connections before it."""
 
@@ -114,7 +134,7 @@ class OneBroker:
         self.ahead_ms = 0
         self.schedule = ScheduleMessageService(
             self.store, config, self.disk, self.stats, lambda *_: None,
-            clock_ms=lambda: self.disk.wall_ms() + self.ahead_ms,
+            clock=AheadClock(self),
         )  # fmt: skip
         self.schedule.open()
         context: Any = SimpleNamespace(

@@ -2,8 +2,9 @@
 
 import asyncio
 import copy
+import math
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -13,25 +14,35 @@ from mailboat_operator.leader import LeaderElector, LeaseLostError, NotLeaderErr
 
 Manifest = dict[str, Any]
 
+_NS: Final = 1_000_000_000
+
+# For twelve days on, floats of seconds lie equally far apart: sums and differences of times do not
+# round, and 15 s of the one who waits are 15 s of the one who looks on.
+_BEGIN_S: Final = 1 << 20
+
 
 class SimulatedTime:
     """A loop clock that jumps to the next timer: minutes pass at once, in the right order."""
 
     def __init__(self) -> None:
-        """Take the running loop's clock over."""
+        """Take the running loop's clock over, and begin at a time of no machine."""
         self._loop = asyncio.get_running_loop()
-        self._now_s = self._loop.time()
+        self._now_ns = _BEGIN_S * _NS
         self._real_select = self._loop._selector.select  # type: ignore[attr-defined]
         self._loop.time = self.now  # type: ignore[method-assign]
         self._loop._selector.select = self._select  # type: ignore[attr-defined]
 
     def now(self) -> float:
-        """The simulated time."""
-        return self._now_s
+        """The simulated time in seconds."""
+        return self._now_ns / _NS
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass without a turn of the loop."""
+        self._now_ns += math.ceil(seconds * _NS)
 
     def _select(self, timeout: float | None) -> Any:
         if timeout:
-            self._now_s += timeout
+            self.advance(timeout)
         return self._real_select(0)
 
 
@@ -184,7 +195,7 @@ async def test_a_paused_leader_may_not_write_when_it_wakes(simulated: SimulatedT
     first = _elector(store.way(), "a", simulated)
     await first.acquire()
     assert first.is_leader
-    simulated._now_s += 11
+    simulated.advance(11)
     with pytest.raises(NotLeaderError):
         first.check_may_write()
 
@@ -308,5 +319,5 @@ async def test_the_time_that_is_left_is_told(simulated: SimulatedTime) -> None:
     first = _elector(MemoryLease().way(), "a", simulated)
     await first.acquire()
     assert first.check_may_write() == pytest.approx(leader.HOLD_S)
-    simulated._now_s += 7.5
+    simulated.advance(7.5)
     assert first.check_may_write() == pytest.approx(leader.HOLD_S - 7.5)

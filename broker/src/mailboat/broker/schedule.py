@@ -4,10 +4,16 @@ Level n lies in queue n-1, in order of time, and the tagsCode of a unit is when 
 sleeps until the earliest of all levels; nothing is polled. What is due is copied in slices of a few
 milliseconds, each stored with one put.
 
-A message is never early: due times are rounded up, and looked at `GATHER_MS` later, so that what
-comes due together is stored together. Time is the wall clock at the start plus what has really
-passed since: a jump of the wall clock rushes and delays nothing. A message that an earlier run
-parked waits no longer from the start on than it was to wait in all, whatever the clock was then.
+A message is never early, by 0 ms of a wall clock that nobody sets: a delay begins when its
+millisecond has surely not begun yet, and is over when its last one surely has. Each run knows the
+wall clock within a bracket of its own, and both are on the safe side of it, see
+`mailboat.disk.steady_clock`: so that holds across a restart too. The copy is stored later still,
+and the time stamp that it gets is the wall clock's. Due times are looked at `GATHER_MS` later, so
+that what comes due together is stored together.
+
+Time is the wall clock at the start plus what has really passed since: a jump of the wall clock
+rushes and delays nothing. A message that an earlier run parked waits no longer from the start on
+than it was to wait in all, whatever the clock was then.
 
 What consumers see is RocketMQ's: producer's data, UNIQ_KEY and all properties are kept, also DELAY,
 REAL_TOPIC and REAL_QID.
@@ -21,7 +27,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from mailboat.broker.delay_progress import DelayProgress, DelayRange, FlushWait, QueueBounds
@@ -30,6 +36,7 @@ from mailboat.broker.stored_message import Restorer, inner_of, park
 from mailboat.broker.supervisor import STALL_AFTER_S, TaskProgress
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk, UnreadableError
+from mailboat.disk.steady_clock import SteadyClock
 from mailboat.model import compiled
 from mailboat.model.delay_level import DelayLevels, level_of, queue_id_of
 from mailboat.model.message import MessageExt
@@ -90,7 +97,7 @@ class ScheduleMessageService:
         stats: BrokerStats,
         wait_flushed: FlushWait,
         *,
-        clock_ms: Callable[[], int] | None = None,
+        clock: SteadyClock | None = None,
     ) -> None:
         """Serve one store.
 
@@ -100,12 +107,13 @@ class ScheduleMessageService:
             disk: where the progress is kept.
             stats: counts what is delivered.
             wait_flushed: says when the log is durable.
-            clock_ms: epoch milliseconds that follow the monotonic clock; the store's by default.
+            clock: says when a delay begins and is over; the store's by default.
         """
         self._store = store
         self._stats = stats
         self._wait_flushed = wait_flushed
-        self._now_ms = clock_ms or store.retention.now_ms
+        clock = clock or store.retention.clock
+        self._now_ms, self._next_ms = clock.now_ms, clock.next_ms
         self.levels = DelayLevels(config.message_delay_level)
         self.progress = DelayProgress(disk, store.paths.config, self.levels)
         self._reserved_ms = config.file_reserved_time * _HOUR_MS
@@ -113,6 +121,7 @@ class ScheduleMessageService:
         self._armed_ms = 0
         self._not_before_ms = 0
         self._start_ms = 0
+        self._waits_from_ms = 0
         self._known_ends: dict[int, int] = {}
         self._is_refused = False
         self._source = LogSource(store.commit_log)
@@ -162,9 +171,8 @@ class ScheduleMessageService:
 
     @property
     def delay_from_ms(self) -> int:
-        """When the delay of a message begins that is parked now, epoch milliseconds."""
-        # The clock counts whole milliseconds that have passed: this one is not over yet.
-        return self._now_ms() + 1
+        """When the delay of a message begins that is parked now, epoch milliseconds, rounded up."""
+        return self._next_ms()
 
     def expect(self, level: int, delay_from_ms: int) -> None:
         """Wake for a message of a level that was parked with its delay beginning at a time."""
@@ -200,7 +208,7 @@ class ScheduleMessageService:
         self._look_at_all()
 
     def _begin(self) -> list[QueueBounds]:
-        self._start_ms = self._now_ms()
+        self._start_ms, self._waits_from_ms = self._now_ms(), self._next_ms()
         queues = self._store.queues.of_topic(SCHEDULE_TOPIC)
         # What a replica has that leads now is there, though not all of it is confirmed yet.
         self._known_ends = {level_of(queue.queue_id): queue.next_offset for queue in queues}
@@ -331,7 +339,7 @@ class ScheduleMessageService:
         at = source.next_offset
         end = queue.max_offset if source.end is None else source.end
         count = 1 if source.is_aside else min(_UNITS_A_READ, end - at)
-        latest_ms = self._start_ms + self.levels.delay_ms(source.level)
+        latest_ms = self._waits_from_ms + self.levels.delay_ms(source.level)
         known_end = self._known_ends.get(source.level, 0)
         try:
             units = UNIT.iter_unpack(queue.read_units(at, count))
@@ -381,7 +389,7 @@ class ScheduleMessageService:
         """
         message = self._message_at(physical_offset)
         delay_ms = 0 if message is None else self.levels.parked_delay_ms(message.properties)
-        return min(deliver_ms, self._start_ms + delay_ms)
+        return min(deliver_ms, self._waits_from_ms + delay_ms)
 
     def _message_at(self, physical_offset: int) -> MessageExt | None:
         """Return a stored message, None where there is none or its checksum fails."""

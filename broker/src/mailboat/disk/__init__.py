@@ -42,6 +42,31 @@ class VolumeUsage(NamedTuple):
     inodes_free: int
 
 
+class ClockPair(NamedTuple):
+    """One look at both clocks, so that the time on one tells the time on the other.
+
+    The wall clock showed `wall_ns`, epoch nanoseconds, at some moment from `before_s` to `after_s`,
+    seconds of the monotonic clock. The moment is not known better than that.
+    """
+
+    wall_ns: int
+    before_s: float
+    after_s: float
+
+    @property
+    def bracket_s(self) -> float:
+        """Seconds between the two looks at the monotonic clock."""
+        return self.after_s - self.before_s
+
+    def wall_ms_at(self, monotonic_s: float) -> int:
+        """Return what the wall clock showed at a time of the other one, for people to read.
+
+        The answer is in epoch milliseconds. It may be wrong by `bracket_s`, in one direction only:
+        it is never too early.
+        """
+        return (self.wall_ns + round((monotonic_s - self.before_s) * 1e9)) // 1_000_000
+
+
 class Disk(Protocol):
     """What the store asks of a file system; every call may raise OSError.
 
@@ -160,6 +185,38 @@ class Disk(Protocol):
     def monotonic(self) -> float:
         """Return seconds that only ever go up."""
         ...
+
+    def clock_pair(self) -> ClockPair:
+        """Return both clocks, read so that they belong together; see `read_clock_pair`.
+
+        Whoever computes one clock from the other uses this: two calls of the methods above may have
+        any pause between them.
+        """
+        ...
+
+
+_BRACKET_S: Final = 0.0001
+_TRIES: Final = 10
+
+
+def read_clock_pair(wall_ns: Callable[[], int], monotonic_s: Callable[[], float]) -> ClockPair:
+    """Read the wall clock between two looks at the monotonic one, until these are close.
+
+    A process may be held up for any time between two reads. So the pair of the shortest of up to
+    ten tries is returned, and the first one within 0.1 ms ends them. Both ends of the bracket are
+    true however long it is.
+    """
+    best: ClockPair | None = None
+    for _ in range(_TRIES):
+        before_s = monotonic_s()
+        wall = wall_ns()
+        pair = ClockPair(wall, before_s, monotonic_s())
+        if best is None or pair.bracket_s < best.bracket_s:
+            best = pair
+        if best.bracket_s <= _BRACKET_S:
+            break
+    assert best is not None
+    return best
 
 
 def write_fully(disk: Disk, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from mailboat.disk import NO_ROOM, VolumeUsage
+from mailboat.disk import NO_ROOM, ClockPair, VolumeUsage, read_clock_pair
 
 _BLOCK_BYTES: Final = 512  # What st_blocks counts, whatever the file system's blocks are.
+# More than a float loses of the seconds since the machine's start, in thirty years.
+_ROUNDING_S: Final = 1e-6
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 # Locks of this process, by device and inode: whether they are shared. To the operating system they
@@ -201,3 +203,13 @@ class RealDisk:
     def monotonic(self) -> float:
         """Return seconds that only ever go up."""
         return time.monotonic()
+
+    def clock_pair(self) -> ClockPair:
+        """Return both clocks, read so that they belong together."""
+        return machine_clocks()
+
+
+def machine_clocks() -> ClockPair:
+    """Return the machine's wall clock and `time.monotonic`, read so that they belong together."""
+    wall_ns, before_s, after_s = read_clock_pair(time.time_ns, time.monotonic)
+    return ClockPair(wall_ns, before_s - _ROUNDING_S, after_s + _ROUNDING_S)

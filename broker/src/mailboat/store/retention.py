@@ -38,6 +38,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk, VolumeUsage
+from mailboat.disk.steady_clock import SteadyClock
 
 log = logging.getLogger(__name__)
 
@@ -152,8 +153,9 @@ class Retention:
         """Watch the volumes of `paths`, the CommitLog's first."""
         self._disk = disk
         self._paths = paths
-        self._started_wall_ms = disk.wall_ms()
-        self._started_s = disk.monotonic()
+        self.clock = SteadyClock(disk)
+        """Time as all of the store's promises count it: no jump of the wall clock moves it."""
+
         self._unknown_count = 0
         self._volumes: list[_Volume] = []
         self._wanted_bytes = 0
@@ -181,9 +183,11 @@ class Retention:
         self.thresholds = thresholds_of(config)
 
     def now_ms(self) -> int:
-        """Return the wall time at the start plus the time that has really passed since."""
-        elapsed_s = self._disk.monotonic() - self._started_s
-        return self._started_wall_ms + int(elapsed_s * 1000)
+        """Return the wall time at the start plus the time that has really passed since.
+
+        Epoch milliseconds, never ahead of a wall clock that nobody sets.
+        """
+        return self.clock.now_ms()
 
     @property
     def reserved_hours(self) -> int:

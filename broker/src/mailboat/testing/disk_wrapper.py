@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from mailboat.disk import Disk, VolumeUsage
+from mailboat.disk import ClockPair, Disk, VolumeUsage
 
 
 class DiskWrapper:
@@ -107,3 +107,7 @@ class DiskWrapper:
     def monotonic(self) -> float:
         """Pass on."""
         return self.disk.monotonic()
+
+    def clock_pair(self) -> ClockPair:
+        """Pass on."""
+        return self.disk.clock_pair()

@@ -17,7 +17,7 @@ from functools import lru_cache
 from random import Random
 from typing import Final
 
-from mailboat.disk import VolumeUsage
+from mailboat.disk import ClockPair, VolumeUsage, read_clock_pair
 from mailboat.testing.simulated_directory import SimulatedDirectory, tree_after_power_cut
 from mailboat.testing.simulated_file import SimulatedFile
 
@@ -322,6 +322,10 @@ class SimulatedDisk:
     def monotonic(self) -> float:
         """Return seconds that only ever go up."""
         return self._monotonic
+
+    def clock_pair(self) -> ClockPair:
+        """Return both clocks, read so that they belong together."""
+        return read_clock_pair(lambda: self.wall_ms() * 1_000_000, self.monotonic)
 
     def _successor(self) -> "SimulatedDisk":
         disk = SimulatedDisk(capacity_bytes=self.capacity_bytes)

@@ -3,10 +3,10 @@
 Source: apache/rocketmq broker/client/ProducerManager.java (getProducerTable) @ rocketmq-all-5.3.3.
 """
 
-import time
-
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo
+from mailboat.disk import ClockPair
+from mailboat.disk.real import machine_clocks
 from mailboat.protocol.admin_bodies import ProducerInfo, encode_producer_table
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
@@ -30,19 +30,19 @@ class ProducerAdminProcessor:
     def all_producers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return the members of every producer group with the time of their last heartbeat."""
         # Heartbeats are kept by the monotonic clock, tools subtract from the wall clock.
-        start_s = time.time() - time.monotonic()
+        clocks = machine_clocks()
         table = {
-            group: [_info(member, start_s) for member in members]
+            group: [_info(member, clocks) for member in members]
             for group, members in sorted(self._broker.producers.groups.items())
         }
         return command.response(ResponseCode.SUCCESS, body=encode_producer_table(table))
 
 
-def _info(member: ClientInfo, start_s: float) -> ProducerInfo:
+def _info(member: ClientInfo, clocks: ClockPair) -> ProducerInfo:
     return ProducerInfo(
         member.client_id,
         f"/{member.connection.peer}",
         member.language,
         member.version,
-        int((start_s + member.last_heartbeat) * 1000),
+        clocks.wall_ms_at(member.last_heartbeat),
     )

@@ -22,6 +22,7 @@ from mailboat.broker.transactions.records import (
     half_message,
 )
 from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
+from mailboat.disk import ClockPair
 from mailboat.disk.real import RealDisk
 from mailboat.model.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from mailboat.model.record import decode_record
@@ -49,6 +50,10 @@ class Clock(RealDisk):
     def wall_ms(self) -> int:
         """Return what the wall clock shows."""
         return self.wall
+
+    def clock_pair(self) -> ClockPair:
+        """Return both as they stand."""
+        return ClockPair(self.wall * 1_000_000, self.seconds, self.seconds)
 
 
 @dataclass
