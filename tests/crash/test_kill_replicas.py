@@ -81,10 +81,9 @@ class Load:
                 sent = in_flight.pop(answer.opaque)
                 if answer.code == ResponseCode.SUCCESS:
                     place = decode_offset_message_id(answer.ext_fields["msgId"]).physical_offset
+                    queue_offset = int(answer.ext_fields["queueOffset"])
                     with promised("what is acknowledged has its own place"):
-                        self._history.acknowledge(
-                            sent, int(answer.ext_fields["queueOffset"]), place
-                        )
+                        self._history.acknowledge(sent, queue_offset, place)
                     self.acknowledged += 1
                 elif answer.code not in _UNKNOWN:
                     self._history.refuse(sent)

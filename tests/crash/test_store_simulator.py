@@ -28,9 +28,7 @@ def test_every_promise_holds_after_every_crash(
     seed = 100_000 * with_failures
     while states < _STATES / 4:
         simulator = StoreSimulator(seed, flush_disk_type, with_failures=with_failures)
-        with promised(
-            f"StoreSimulator({seed}, {flush_disk_type!r}, with_failures={with_failures})"
-        ):
+        with promised(f"seed {seed}, {flush_disk_type}, with_failures={with_failures}"):
             simulator.run()
         states += simulator.crash_states
         seed += 1
