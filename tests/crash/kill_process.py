@@ -15,13 +15,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from promises import promised
+
 from mailboat.model.message import MessageExt
+from mailboat.model.names import SCHEDULE_TOPIC
 from mailboat.model.record import iterate_records
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RESPONSE_FLAG, RemotingCommand, decode_command
 from mailboat.protocol.frame import FrameDecoder
 
 _START_TIMEOUT_S: Final = 60
+_NOTHING_THERE: Final = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_OFFSET_MOVED)
 _SMALL_FILES: Final = {
     "mappedFileSizeCommitLog": 1_048_576,
     "mappedFileSizeConsumeQueue": 2_000,
@@ -186,7 +190,21 @@ async def read_queue(connection: PlainConnection, topic: str, queue_id: int) -> 
             "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
         }  # fmt: skip
         answer = await connection.call(RemotingCommand.request(RequestCode.PULL_MESSAGE, fields))
+        with promised(f"{topic}/{queue_id} has all from {low} to {high}"):
+            assert answer.code not in _NOTHING_THERE, (answer.code, answer.remark, at)
         assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark, topic, at)
         found += iterate_records(answer.body)
         at = int(answer.ext_fields["nextBeginOffset"])
     return QueueContent(low, high, found)
+
+
+async def has_delivered_all(connection: PlainConnection) -> bool:
+    """Tell whether the broker says that no delayed message waits any more."""
+    answer = await connection.call(RemotingCommand.request(RequestCode.GET_ALL_DELAY_OFFSET))
+    assert answer.code == ResponseCode.SUCCESS, (answer.code, answer.remark)
+    for level, offset in json.loads(answer.body)["offsetTable"].items():
+        place: dict[str, str | int] = {"topic": SCHEDULE_TOPIC, "queueId": int(level) - 1}
+        command = RemotingCommand.request(RequestCode.GET_MAX_OFFSET, place)
+        if int((await connection.call(command)).ext_fields["offset"]) > offset:
+            return False
+    return True

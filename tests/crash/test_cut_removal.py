@@ -10,6 +10,7 @@ from random import Random
 from typing import Final
 
 import pytest
+from promises import promised
 
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.history import Sent
@@ -87,6 +88,7 @@ def _cut(changes: int, fell: Callable[[SimulatedDisk], SimulatedDisk]) -> Simula
     [SimulatedDisk.kill, lambda disk: disk.crash(Random(1)), lambda disk: disk.crash(Random(2))],
     ids=["kill", "power-cut-1", "power-cut-2"],
 )
+@promised("a removal that was cut costs nothing")
 def test_a_removal_that_was_cut_has_nothing_built_anew(
     fell: Callable[[SimulatedDisk], SimulatedDisk],
 ) -> None:

@@ -14,6 +14,7 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
+from promises import promised
 
 from mailboat.disk import PAGE_BYTES, read_file
 from mailboat.disk.real import RealDisk
@@ -133,6 +134,7 @@ def _served(store: MessageStore) -> dict[tuple[QueueKey, int], tuple[int, bytes]
     return found
 
 
+@promised("damage is never served, and costs nothing else")
 def _check(store: MessageStore, original: _Original, allowed: set[int]) -> None:
     """Check that only messages at the physical offsets in `allowed` are missing, none is wrong."""
     served = _served(store)
@@ -150,6 +152,7 @@ def _check(store: MessageStore, original: _Original, allowed: set[int]) -> None:
             assert (read.queue_offset, read.body) == (queue_offset, message.body)
 
 
+@promised("a damaged store takes messages")
 def _check_works(store: MessageStore) -> None:
     """Check that the store goes on with sane times and offsets."""
     sent = History().send("fresh", 0, b"new")
@@ -250,7 +253,8 @@ def test_a_damaged_derived_file_costs_nothing(
         _check(store, original, set())
         for (key, _), message in original.messages.items():
             found = store.query_message(key[0], message.key, 10, 0, 1 << 60).records
-            assert len(found) == 1, (path, message.key)
+            with promised("all is found by its key"):
+                assert len(found) == 1, (path, message.key)
         _check_works(store)
 
 
@@ -275,7 +279,8 @@ def test_derived_directories_are_rebuilt(original: _Original, directories: tuple
     store = _open(disk)
     _check(store, original, set())
     for (key, _), message in original.messages.items():
-        assert len(store.query_message(key[0], message.key, 10, 0, 1 << 60).records) == 1
+        with promised("all is found by its key"):
+            assert len(store.query_message(key[0], message.key, 10, 0, 1 << 60).records) == 1
     _check_works(store)
 
 
@@ -369,7 +374,8 @@ def test_a_segment_of_another_size_is_refused_by_name(original: _Original, opera
     before = {name: disk.file(name).read(1 << 20, 0) for name in _segments(original)}
     with pytest.raises(DamagedStoreError, match=path):
         _open(disk)
-    assert before == {name: disk.file(name).read(1 << 20, 0) for name in _segments(original)}
+    with promised("a refused start changes nothing"):
+        assert before == {name: disk.file(name).read(1 << 20, 0) for name in _segments(original)}
 
 
 def test_a_missing_last_segment_is_refused_by_name(original: _Original) -> None:
@@ -445,7 +451,8 @@ def test_an_unreadable_page_of_the_log_costs_its_messages_only(original: _Origin
             }
             store = _open(disk)
             _check(store, original, hit)
-            assert len(_served(store)) == len(original.messages) - len(hit)
+            with promised("damage costs its messages only"):
+                assert len(_served(store)) == len(original.messages) - len(hit)
             _check_works(store)
 
 
@@ -475,7 +482,8 @@ def test_a_page_that_is_lost_while_the_store_runs(
     disk.file(path).make_unreadable(0, 8192)
     lost = _held_by(original, path)
     _check(store, original, lost)
-    assert len(_served(store)) == len(original.messages) - len(lost)
+    with promised("damage costs its messages only"):
+        assert len(_served(store)) == len(original.messages) - len(lost)
     assert store.state().unreadable_records >= len(lost)
     assert store.state().corrupt_records == 0
     store.queues.write_some(len(_KEYS))

@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 import pytest
+from promises import promised
 
 from mailboat.disk import Disk
 from mailboat.model.record import decode_record
@@ -70,6 +71,7 @@ def _rebuilt(disk: SimulatedDisk) -> tuple[SimulatedDisk, MessageStore]:
     return disk, _open(disk)
 
 
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_messages_of_a_deleted_topic_do_not_hide_those_of_a_new_one() -> None:
     """Both count their queue offsets from 0; only what was sent after the deletion is there."""
     disk = SimulatedDisk()
@@ -90,6 +92,7 @@ def test_messages_of_a_deleted_topic_do_not_hide_those_of_a_new_one() -> None:
         assert decode_record(record)[0].body == b"220"
 
 
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_a_deletion_is_not_undone_by_the_death_of_the_process() -> None:
     """Also before any checkpoint has come behind it."""
     disk = SimulatedDisk()
@@ -107,6 +110,7 @@ def test_a_deletion_is_not_undone_by_the_death_of_the_process() -> None:
     [SimulatedDisk.kill, lambda disk: disk.crash(Random(1)), lambda disk: disk.crash(Random(2))],
     ids=["kill", "power-cut-1", "power-cut-2"],
 )
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_a_deletion_that_was_cut_took_all_or_nothing(
     fell: Callable[[SimulatedDisk], SimulatedDisk],
 ) -> None:
@@ -134,6 +138,7 @@ def test_a_deletion_that_was_cut_took_all_or_nothing(
     assert outcomes == sorted(outcomes, reverse=True)
 
 
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_what_is_stored_where_a_power_cut_took_the_log_is_there() -> None:
     """A deletion counts up to the log's end, which may come back nearer to its start."""
     shorter = 0
@@ -154,6 +159,7 @@ def test_what_is_stored_where_a_power_cut_took_the_log_is_there() -> None:
     assert shorter > 5
 
 
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_a_deletion_is_forgotten_once_its_records_are_gone() -> None:
     """The file stays small however many topics come and go."""
     disk = SimulatedDisk()
@@ -172,6 +178,7 @@ def test_a_deletion_is_forgotten_once_its_records_are_gone() -> None:
     assert list(_open(disk.kill())._deleted._ends) == ["another"]
 
 
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_deletions_are_not_believed_after_rocketmq_had_the_directory() -> None:
     """It may have cut the log and stored messages in places that were noted."""
     disk = SimulatedDisk()
@@ -189,6 +196,7 @@ def test_deletions_are_not_believed_after_rocketmq_had_the_directory() -> None:
 
 @pytest.mark.parametrize("call", ["unlink", "rmdir", "listdir"])
 @pytest.mark.parametrize("number", [1, 2, 3])
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_a_deletion_that_failed_half_way_hides_nothing_that_is_sent_then(
     call: str, number: int
 ) -> None:
@@ -214,6 +222,7 @@ def test_a_deletion_that_failed_half_way_hides_nothing_that_is_sent_then(
     assert not _open(disk.kill()).has_queue(*_KEY)
 
 
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_a_file_of_somebody_else_in_a_queue_stops_no_deletion() -> None:
     """Network file systems leave one for each file that is removed while it is read."""
     disk = SimulatedDisk()
@@ -228,6 +237,7 @@ def test_a_file_of_somebody_else_in_a_queue_stops_no_deletion() -> None:
 
 
 @pytest.mark.parametrize("counts", [(50, 20), (20, 50), (600, 1)])
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_a_topic_made_anew_is_there_after_rocketmq_had_the_directory(
     counts: tuple[int, int],
 ) -> None:
@@ -253,6 +263,7 @@ def test_a_topic_made_anew_is_there_after_rocketmq_had_the_directory(
         disk = disk.kill()
 
 
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_a_damaged_note_keeps_no_store_from_opening() -> None:
     """What it said is lost, no message is."""
     disk = SimulatedDisk()
@@ -270,6 +281,7 @@ def test_a_damaged_note_keeps_no_store_from_opening() -> None:
         assert store.max_offset(*_OTHER) == 5, at
 
 
+@promised("a deleted topic takes nothing with it, and stays away")
 def test_an_index_that_is_built_anew_has_nothing_of_a_deleted_topic() -> None:
     """Also where the queues are in order, so that only the index is built from the log."""
     disk = SimulatedDisk()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 import pytest
+from promises import promised
 
 from mailboat.errors import StoreError
 from mailboat.store.message_inner import MessageInner, PutStatus
@@ -89,7 +90,8 @@ class _Life:
         flushed_offset = self.store.flushed_offset
         for sent, inner in self.waiting:
             if not is_sync or inner.physical_offset + inner.size_bytes <= flushed_offset:
-                self.history.acknowledge(sent, inner.queue_offset, inner.physical_offset)
+                with promised("what is acknowledged has its own place"):
+                    self.history.acknowledge(sent, inner.queue_offset, inner.physical_offset)
         self.waiting = [pair for pair in self.waiting if pair[0].queue_offset < 0]
 
     def flush(self) -> None:
@@ -113,6 +115,7 @@ class _Life:
             self.store.background()
         self.history.expired_below = self.store.commit_log.start
 
+    @promised("what was promised is there after a call that failed")
     def check_reopened(self, disk: SimulatedDisk, crash: Crash) -> None:
         """Open the directory on a well disk and hold it against the history."""
         store = MessageStore(small_config(self.flush_disk_type), disk, store_host=HOST)
@@ -236,7 +239,8 @@ def test_a_failed_flush_ends_the_store_until_it_is_reopened() -> None:
     assert "restart" in state.failed
     assert life.put(1) == [PutStatus.SERVICE_NOT_AVAILABLE]
     assert life.store.begin_flush() is None
-    assert sum(len(view.messages) for view in read_store(life.store).values()) == 2
+    with promised("what was stored is seen"):
+        assert sum(len(view.messages) for view in read_store(life.store).values()) == 2
     life.store.close()
     life.check_reopened(life.simulated.crash(Random(5)), Crash.POWER_CUT_SYNC_FLUSH)
 
@@ -256,9 +260,11 @@ def test_what_a_failed_flush_dropped_is_written_again(flush_disk_type: str) -> N
     store = MessageStore(small_config(flush_disk_type), again, store_host=HOST)
     store.open()
     seen = read_store(store)
-    assert sum(len(view.messages) for view in seen.values()) == 5
+    with promised("what was stored is seen"):
+        assert sum(len(view.messages) for view in seen.values()) == 5
     for seed in range(5):
-        life.history.adopt(seen, Crash.NONE)
+        with promised("what was stored is seen"):
+            life.history.adopt(seen, Crash.NONE)
         life.check_reopened(again.crash(Random(seed)), Crash.POWER_CUT_SYNC_FLUSH)
 
 

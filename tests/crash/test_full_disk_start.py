@@ -6,6 +6,7 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
+from promises import promised
 
 from mailboat.disk import Disk
 from mailboat.model.record import decode_records
@@ -111,6 +112,7 @@ _STATES: dict[str, Callable[[SimulatedDisk], None]] = {
 @pytest.mark.parametrize("count", [5000, 6600])
 @pytest.mark.parametrize("state", _STATES)
 @pytest.mark.parametrize("end", ["killed", "killed before a checkpoint", "closed"])
+@promised("a full volume costs no message")
 def test_a_start_on_a_full_volume_serves_and_expires(end: str, state: str, count: int) -> None:
     """All messages are there; what is old goes, and with room messages are taken again."""
     disk = SimulatedDisk(capacity_bytes=_CAPACITY_BYTES)
@@ -145,6 +147,7 @@ def test_a_start_on_a_full_volume_serves_and_expires(end: str, state: str, count
 
 @pytest.mark.parametrize("segments", [2, 3])
 @pytest.mark.parametrize("starts", [0, 1, 2])
+@promised("a full volume costs no message")
 def test_room_that_is_set_aside_is_given_for_the_checkpoint(segments: int, starts: int) -> None:
     """What has expired waits for a checkpoint, and that for room that only the log has."""
     segment_bytes = 4 << 20
@@ -171,6 +174,7 @@ def test_room_that_is_set_aside_is_given_for_the_checkpoint(segments: int, start
     assert store.min_offset(*_KEY) > 0
 
 
+@promised("a full volume costs no message")
 def test_a_quota_that_is_used_up_is_a_full_volume() -> None:
     """The room of the last segment that recovery gave back may be somebody else's by then."""
     disk = SimulatedDisk()
@@ -181,6 +185,7 @@ def test_a_quota_that_is_used_up_is_a_full_volume() -> None:
     assert faulty.failures == 1
 
 
+@promised("a full volume costs no message")
 def test_a_mark_without_room_is_the_mark_of_this_run() -> None:
     """The next start finds that it was no clean stop, and under which run of the kernel."""
     disk = SimulatedDisk(capacity_bytes=_CAPACITY_BYTES)

@@ -15,6 +15,7 @@ from typing import Final, Self
 import msgspec
 import pytest
 from kube_stub import KubeStub
+from promises import promised
 from replica_processes import SMALL_FILES, ServerProcess
 
 from mailboat.client import Message, Producer
@@ -217,4 +218,5 @@ async def test_nothing_acknowledged_is_lost_with_a_leader(
         files = sorted((tmp_path / f"replica-{ordinal}" / "commitlog").iterdir())
         log = b"".join(path.read_bytes() for path in files if path.name.isdigit())
         lacking = [body for body in load.acknowledged if body not in log]
-        assert lacking == [], f"replica {ordinal}"
+        with promised("each replica has what was acknowledged"):
+            assert lacking == [], f"replica {ordinal}"

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 from kill_process import BrokerProcess, PlainConnection, read_queue, send_request
+from promises import promised
 
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
@@ -55,11 +56,13 @@ async def _check(address: tuple[str, int], acknowledged: dict[str, dict[int, int
     answer = await connection.call(RemotingCommand.request(RequestCode.GET_ALL_TOPIC_CONFIG))
     topics = decode_topic_table(answer.body).topic_config_table
     for topic, offsets in acknowledged.items():
-        assert topic in topics
+        with promised("a topic that a message made is there"):
+            assert topic in topics
         bodies = [message.body for message in (await read_queue(connection, topic, 0)).messages]
-        assert bodies == [b"%d" % number for number in range(len(bodies))]
-        for number, offset in offsets.items():
-            assert bodies[offset] == b"%d" % number
+        with promised("messages of a new topic are there in order"):
+            assert bodies == [b"%d" % number for number in range(len(bodies))]
+            for number, offset in offsets.items():
+                assert bodies[offset] == b"%d" % number
     await connection.close()
 
 

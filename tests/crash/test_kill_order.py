@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 
 import pytest
 from kill_process import BrokerProcess, PlainConnection, send_request
+from promises import promised
 
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.record import decode_records
@@ -49,6 +50,7 @@ class _World:
         """Who believes to hold a queue, whatever the broker knows."""
         self.numbers = itertools.count()
 
+    @promised("a queue has one holder")
     def locked(self, queue_id: int, client_id: str) -> None:
         """Note that a member was told that it holds a queue."""
         assert self.holders.setdefault(queue_id, client_id) == client_id, "two hold one queue"
@@ -91,7 +93,8 @@ class _Member:
         self._given_back -= meant
         answer = await self._ask_locks(RequestCode.LOCK_BATCH_MQ, meant | self._positions.keys())
         held = {queue.queue_id for queue in decode_locked(answer.body)}
-        assert held >= self._positions.keys(), "a holder lost its lock"
+        with promised("a kill takes no lock away"):
+            assert held >= self._positions.keys(), "a holder lost its lock"
         for queue_id in held - self._positions.keys():
             # A member that does not hear where to begin has not begun.
             position = await self._committed(queue_id)
@@ -220,6 +223,7 @@ async def _drain(broker: BrokerProcess, world: _World, members: dict[str, _Membe
     await asyncio.gather(*tasks)
 
 
+@promised("a queue is consumed in order")
 def _check_order(consumed: list[_Consumed], acknowledged: dict[int, int]) -> None:
     """No message is skipped; one comes again only where a member began at a committed offset."""
     numbers: dict[int, int] = {}

@@ -18,6 +18,7 @@ from typing import Final
 
 import pytest
 from kill_process import PlainConnection, read_queue, send_request
+from promises import promised
 from replica_processes import ReplicaProcesses, read_folder, until
 
 from mailboat.model.message_id import decode_offset_message_id
@@ -80,7 +81,9 @@ class Load:
                 sent = in_flight.pop(answer.opaque)
                 if answer.code == ResponseCode.SUCCESS:
                     place = decode_offset_message_id(answer.ext_fields["msgId"]).physical_offset
-                    self._history.acknowledge(sent, int(answer.ext_fields["queueOffset"]), place)
+                    queue_offset = int(answer.ext_fields["queueOffset"])
+                    with promised("what is acknowledged has its own place"):
+                        self._history.acknowledge(sent, queue_offset, place)
                     self.acknowledged += 1
                 elif answer.code not in _UNKNOWN:
                     self._history.refuse(sent)
@@ -244,13 +247,17 @@ async def test_nothing_acknowledged_is_lost(tmp_path: Path) -> None:
             await rounds.live(fault, leader)
             leader = await rounds.heal()
             await rounds.send_some(leader)
-            rounds.history.adopt(await _read_all(group.address(leader)), Crash.NONE)
+            views = await _read_all(group.address(leader))
+            with promised(f"whoever leads has what was acknowledged, seed {_SEED}"):
+                rounds.history.adopt(views, Crash.NONE)
         assert await asyncio.to_thread(group.end_all) == [0, 0, 0]
         logs = [_log_bytes(group.folder(ordinal)) for ordinal in group.ordinals]
-        assert logs[0] == logs[1] == logs[2]
+        with promised(f"all logs are equal, seed {_SEED}"):
+            assert logs[0] == logs[1] == logs[2]
         for ordinal in group.ordinals:
             views = await asyncio.to_thread(read_folder, group.folder(ordinal), {_TOPIC})
-            rounds.history.check(views, Crash.NONE)
+            with promised(f"each replica has what was acknowledged, seed {_SEED}"):
+                rounds.history.check(views, Crash.NONE)
         assert "Traceback" not in group.logs()
         assert rounds.load.acknowledged > 50 * _ROUNDS
     finally:

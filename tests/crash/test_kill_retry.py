@@ -8,13 +8,21 @@ sees the message again; one that was not answered is repeated, as real consumers
 import asyncio
 import time
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Final
 
 import pytest
-from kill_process import BrokerProcess, PlainConnection, read_queue, send_request
+from kill_process import (
+    BrokerProcess,
+    PlainConnection,
+    has_delivered_all,
+    read_queue,
+    send_request,
+)
+from promises import promised
 
 from mailboat.model.message import MessageExt
 from mailboat.model.subscription import SubscriptionData
@@ -104,8 +112,10 @@ async def _consume(address: tuple[str, int], consumer: _Consumer) -> None:
         await connection.close()
 
 
-async def _finish(address: tuple[str, int], consumer: _Consumer) -> dict[str, list[MessageExt]]:
-    """Go on until every message is dead; return what is there."""
+async def _finish(
+    address: tuple[str, int], consumer: _Consumer
+) -> tuple[bool, dict[str, list[MessageExt]]]:
+    """Go on until every message is dead; return whether nothing waits, and what is there."""
     connection = await PlainConnection.open(address)
     try:
         await _join(connection)
@@ -115,19 +125,24 @@ async def _finish(address: tuple[str, int], consumer: _Consumer) -> dict[str, li
             if await _send_back_new(connection, consumer):
                 quiet_since_s = time.monotonic()
             await asyncio.sleep(0.05)
-        return {
+        are_all = await has_delivered_all(connection) and not await _send_back_new(
+            connection, consumer
+        )
+        found = {
             topic: (await read_queue(connection, topic, 0)).messages
             for topic in (_TOPIC, _RETRY, _DLQ)
         }
+        return are_all, found
     finally:
         await connection.close()
 
 
+@promised("a message that was sent back is not lost, doubled or changed")
 def _check(found: dict[str, list[MessageExt]], consumer: _Consumer, kills: int) -> None:
     """Hold what is there against what was promised."""
     sent = {message.body for message in found[_TOPIC]}
     assert consumer.acknowledged <= sent
-    assert {message.body for message in found[_DLQ]} == sent, "messages are lost"
+    assert {message.body for message in found[_DLQ]} <= sent
     for message in found[_RETRY]:
         assert 1 <= message.reconsume_times <= _TRIES
         assert message.properties["RETRY_TOPIC"] == _TOPIC
@@ -169,11 +184,17 @@ async def test_kills_lose_no_message_that_was_sent_back(
             await asyncio.to_thread(broker.kill)
             await task
         broker = await asyncio.to_thread(start)
-        _check(await _finish(broker.address, consumer), consumer, cycles)
+        are_all, found = await _finish(broker.address, consumer)
+        _check(found, consumer, cycles)
+        lacking = {one.body for one in found[_TOPIC]} - {one.body for one in found[_DLQ]}
+        # While some wait still, the machine may have been too slow for those that are lacking.
+        with promised("each message ends as a dead letter") if are_all else nullcontext():
+            assert not lacking, "messages are lost"
     finally:
         for broker in brokers:
             broker.kill()
     log = (tmp_path / "log").read_text()
     assert "Traceback" not in log
-    assert "skipped" not in log
+    with promised("no delayed message is skipped"):
+        assert "skipped" not in log
     assert consumer.sent >= 2 * cycles

@@ -16,6 +16,7 @@ from typing import Final
 
 import pytest
 from kill_process import BrokerProcess, PlainConnection, read_queue, send_request
+from promises import promised
 
 from mailboat.model.message_id import decode_offset_message_id
 from mailboat.model.record import decode_record
@@ -102,7 +103,8 @@ class _Producer:
             fields = command.ext_fields
             places = int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
             key = str(message.unique_key)
-            assert not self._book[key].is_over, key
+            with promised("who has ended a transaction is not asked about it"):
+                assert not self._book[key].is_over, key
             self._end(key, places, from_check=True)
         elif command.opaque in self._keys:
             self._prepared(self._keys.pop(command.opaque), command)
@@ -143,6 +145,7 @@ async def _delivered(connection: PlainConnection) -> Counter[str]:
     return found
 
 
+@promised("each commit is there once, and no rollback")
 def _check(delivered: Counter[str], book: dict[str, _Transaction]) -> None:
     """Check what must hold at any time."""
     assert not [key for key, times in delivered.items() if times > 1]
@@ -194,7 +197,8 @@ async def _settle(broker: BrokerProcess, book: dict[str, _Transaction]) -> None:
         await reader.close()
     _check(delivered, book)
     expected = {key for key, one in book.items() if one.is_prepared and one.decision == _COMMIT}
-    assert expected <= delivered.keys()
+    with promised("each commit is there once all have ended"):
+        assert expected <= delivered.keys()
 
 
 async def _is_all_ended(reader: PlainConnection) -> bool:

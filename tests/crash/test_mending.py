@@ -10,6 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
+from promises import promised
 
 from mailboat.disk import PAGE_BYTES
 from mailboat.model.record import decode_records
@@ -231,10 +232,8 @@ def test_what_is_put_back_is_whole_or_damaged() -> None:
     """Whatever dies when: never anything else, and whole in the end."""
     crashes = noted = 0
     for seed in range(_LIVES):
-        try:
+        with promised(f"_life({seed})"):
             found = _life(seed)
-        except AssertionError as error:
-            raise AssertionError(f"_life({seed}): {error}") from error
         crashes += found[0]
         noted += found[1]
     assert crashes > _LIVES // 3
@@ -268,6 +267,8 @@ def test_nothing_damaged_is_put_back() -> None:
         mending.put_back_job(first, 0, 0)()
     with pytest.raises(ValueError, match="the log has no"):
         mending.put_back_job(good, store.commit_log.end, end)
-    assert _log(store) == before
+    with promised("what is refused changes nothing"):
+        assert _log(store) == before
     assert mending.put_back_job(good, at, end)().written_bytes == len(good)
-    assert _log(store)[at:end] == good
+    with promised("a good record is put back"):
+        assert _log(store)[at:end] == good

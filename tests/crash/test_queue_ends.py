@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from promises import promised
 
 from mailboat.disk import Disk, read_file
 from mailboat.disk.real import RealDisk
@@ -128,6 +129,7 @@ _LOSSES: list[Callable[[Disk], None]] = [
 
 @pytest.mark.parametrize("end", _ENDS)
 @pytest.mark.parametrize("lose", _LOSSES)
+@promised("no queue offset is given out again")
 def test_an_emptied_queue_keeps_its_end(lose: Callable[[Disk], None], end: int) -> None:
     """Without the progress the ConsumeQueue tells it, without the ConsumeQueue the progress."""
     disk = SimulatedDisk()
@@ -138,6 +140,7 @@ def test_an_emptied_queue_keeps_its_end(lose: Callable[[Disk], None], end: int) 
 
 @pytest.mark.parametrize("end", _ENDS)
 @pytest.mark.parametrize("is_killed", [False, True])
+@promised("no queue offset is given out again")
 def test_a_rebuild_keeps_the_ends(end: int, *, is_killed: bool) -> None:
     """After a clean stop and after a kill, and a second one that has lost the progress."""
     disk = SimulatedDisk()
@@ -153,6 +156,7 @@ def test_a_rebuild_keeps_the_ends(end: int, *, is_killed: bool) -> None:
     _goes_on(disk, end, rebuild=True)
 
 
+@promised("no queue offset is given out again")
 def test_queues_with_files_of_another_size_keep_their_ends() -> None:
     """Files that `mappedFileSizeConsumeQueue` does not fit any more are read before they go."""
     disk = SimulatedDisk()
@@ -162,6 +166,7 @@ def test_queues_with_files_of_another_size_keep_their_ends() -> None:
 
 
 @pytest.mark.parametrize("lose", [None, *_LOSSES[:-1]])
+@promised("no queue offset is given out again")
 def test_a_rebuild_that_is_cut_off_at_any_call_keeps_the_ends(
     lose: Callable[[Disk], None] | None,
 ) -> None:
@@ -215,6 +220,7 @@ def _with_a_damaged_last_message(disk: SimulatedDisk, *, is_killed: bool) -> Sim
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
+@promised("no queue offset is given out again")
 def test_a_start_that_is_killed_gives_out_no_offset_of_a_damaged_message_again(
     *, is_killed: bool
 ) -> None:
@@ -279,6 +285,7 @@ def test_the_command_rebuilds_a_store_and_leaves_a_live_one_alone(tmp_path: Path
 
 
 @pytest.mark.parametrize("rebuild", [False, True])
+@promised("no queue offset is given out again")
 def test_a_deleted_topic_does_not_come_back_with_its_end(*, rebuild: bool) -> None:
     """The saved progress, which still has it, is from before the deletion."""
     disk = SimulatedDisk()

@@ -8,6 +8,7 @@ import logging
 import os
 
 import pytest
+from promises import promised
 
 from mailboat.testing.store_simulator import StoreSimulator
 
@@ -27,7 +28,8 @@ def test_every_promise_holds_after_every_crash(
     seed = 100_000 * with_failures
     while states < _STATES / 4:
         simulator = StoreSimulator(seed, flush_disk_type, with_failures=with_failures)
-        simulator.run()
+        with promised(f"seed {seed}, {flush_disk_type}, with_failures={with_failures}"):
+            simulator.run()
         states += simulator.crash_states
         seed += 1
 

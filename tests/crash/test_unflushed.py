@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from promises import promised
 
 from mailboat.disk import read_file
 from mailboat.store.checkpoint import read_progress
@@ -58,6 +59,7 @@ def _finish(store: MessageStore, job: FlushJob) -> None:
 @pytest.mark.parametrize("is_running", [False, True])
 @pytest.mark.parametrize("topics", [("%RETRY%gone",), ("orders", "%RETRY%gone", "orders")])
 @pytest.mark.parametrize("as_batches", [False, True])
+@promised("what is not flushed is seen by nobody")
 def test_a_topic_deleted_while_its_sends_wait_costs_no_rebuild(
     topics: tuple[str, ...],
     *,
@@ -96,6 +98,7 @@ def test_a_topic_deleted_while_its_sends_wait_costs_no_rebuild(
     assert {path: read_file(disk, path) for path in disk.walk("/store/consumequeue")} == before
 
 
+@promised("what is not flushed is seen by nobody")
 def test_a_topic_made_anew_while_the_old_sends_wait_begins_at_0() -> None:
     """What waits for the flush belongs to the topic that is gone."""
     disk = SimulatedDisk()
@@ -111,6 +114,7 @@ def test_a_topic_made_anew_while_the_old_sends_wait_begins_at_0() -> None:
     assert len(read_store(store)["%RETRY%gone", 0].messages) == 1
 
 
+@promised("what is not flushed is seen by nobody")
 def test_a_message_is_not_found_by_its_id_before_it_is_flushed() -> None:
     """A power cut could take it back."""
     disk = SimulatedDisk()

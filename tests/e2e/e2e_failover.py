@@ -11,6 +11,7 @@ from e2e_kube import Manifest, Namespace, run, wait_until
 from e2e_nodes import node_shell
 from e2e_resources import BROKER, NAME_SERVER, start_broker
 from e2e_traffic import TrafficPod, namesrv_of
+from promises import promised
 
 GROUP = f"{BROKER}-g0"
 TOPIC = "sales"
@@ -115,16 +116,21 @@ class Clients:
             last: dict[int, int] = {}
             for key, _, _, queue, queue_offset in self._traffic.rows(f"out-{turn}"):
                 place = int(queue), int(queue_offset)
-                assert last.get(place[0], -1) < place[1], f"{key} went back in queue {queue}"
+                with promised("offsets of a queue rise"):
+                    assert last.get(place[0], -1) < place[1], f"{key} went back in queue {queue}"
                 last[place[0]] = place[1]
                 sent[key] = place
-        assert len(set(sent.values())) == len(sent), "two acknowledged messages at one offset"
+        with promised("each acknowledged message has its own place"):
+            assert len(set(sent.values())) == len(sent), "two acknowledged messages at one offset"
+        # With all that is stored, also what was not acknowledged: then nothing is on its way.
+        stored = sum(e["maxOffset"] for e in self._client.call("offsets", topic=TOPIC))
         self._client.start(
-            "await_places", handle=self._consumer.number, count=len(sent), timeout=60
+            "await_places", handle=self._consumer.number, count=stored, timeout=60
         ).wait_done(70)
         received = {row[0] for row in self._traffic.rows("in")}
         lost = sent.keys() - received
-        assert not lost, f"{len(lost)} acknowledged messages are lost, such as {min(lost)}"
+        with promised("nothing acknowledged is lost"):
+            assert not lost, f"{len(lost)} acknowledged messages are lost, such as {min(lost)}"
 
     def check_history(self) -> None:
         """Besides, read everything again: what was there for a consumer is there, where it was."""
@@ -139,15 +145,18 @@ class Clients:
         ).wait_done(130)
         after = self._places("again")
         gone = {place: key for place, key in before.items() if after.get(place) != key}
-        assert not gone, f"{len(gone)} messages went that a consumer had seen: {min(gone.items())}"
+        with promised("what a consumer has seen stays"):
+            assert not gone, f"{len(gone)} messages went, such as {min(gone.items())}"
 
     def _places(self, name: str) -> dict[tuple[int, int], str]:
         """Return which message a consumer had from each queue and queue offset."""
         found: dict[tuple[int, int], str] = {}
         for key, _, queue, queue_offset, state in self._traffic.rows(name):
             place = int(queue), int(queue_offset)
-            assert state == "intact", f"{key} came {state}"
-            assert found.setdefault(place, key) == key, f"{place} was {found[place]}, then {key}"
+            with promised("a message comes as it was sent"):
+                assert state == "intact", f"{key} came {state}"
+            with promised("a place has one message"):
+                assert found.setdefault(place, key) == key, f"{place}: {found[place]}, then {key}"
         return found
 
 

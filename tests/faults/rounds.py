@@ -18,6 +18,7 @@ from typing import Any, Final
 from load import LOOSE_TOPIC, TOPIC, Load
 from networked_group import REPLICAS, NetworkedGroup
 from person import Person
+from promises import promised
 from replica_processes import read_folder
 
 from mailboat.testing.history import Crash, History, HistoryViolation, Outcome
@@ -204,14 +205,18 @@ class Life:
             await self.load.check_transactions(leader, _SETTLE_S)
             self.doubles += await self.load.check_delayed(leader, _SETTLE_S)
         await self.load.check_commits(leader, began_s - _COMMIT_WINDOW_S)
-        promised = [m for m in self.history.sent if m.outcome is Outcome.ACKNOWLEDGED]
-        self.history.adopt(await self.load.views(leader), Crash.NONE)
-        self.lost += sum(message.outcome is Outcome.LOST for message in promised)
+        acknowledged = [m for m in self.history.sent if m.outcome is Outcome.ACKNOWLEDGED]
+        views = await self.load.views(leader)
+        with promised(f"whoever leads has what was acknowledged, {self.told[0]}"):
+            self.history.adopt(views, Crash.NONE)
+        self.lost += sum(message.outcome is Outcome.LOST for message in acknowledged)
         self.loose_lost = sum(
             message.outcome is Outcome.LOST for message in self.load.loose_acknowledged
         )
         for ordinal in self.slaves[:1]:
-            self.history.check(await self.load.views(ordinal), Crash.NONE)
+            views = await self.load.views(ordinal)
+            with promised(f"who follows has what was acknowledged, {self.told[0]}"):
+                self.history.check(views, Crash.NONE)
         self.load.check_running()
 
     async def end(self) -> None:
@@ -219,17 +224,18 @@ class Life:
         await self.load.stop()
         await self.person.stop()
         assert await asyncio.to_thread(self.group.end_replicas) == [0] * REPLICAS
-        check_logs(
-            {
-                ordinal: self.group.on_volume(ordinal, _log_of, self.group.folder(ordinal))
-                for ordinal in self.group.ordinals
-            }
-        )
+        logs_of = {
+            ordinal: self.group.on_volume(ordinal, _log_of, self.group.folder(ordinal))
+            for ordinal in self.group.ordinals
+        }
+        with promised(f"all logs are equal, {self.told[0]}"):
+            check_logs(logs_of)
         for ordinal in self.group.ordinals:
             folder = self.group.folder(ordinal)
             topics = {TOPIC, LOOSE_TOPIC}
             views = self.group.on_volume(ordinal, read_folder, folder, topics)
-            self.history.check(views, Crash.NONE)
+            with promised(f"each replica has what was acknowledged, {self.told[0]}"):
+                self.history.check(views, Crash.NONE)
         logs = self.group.logs()
         defect = logs.find("Traceback")
         assert defect < 0, logs[max(defect - _LOG_TAIL, 0) : defect + _LOG_TAIL]

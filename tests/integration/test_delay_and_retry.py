@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from promises import promised
 from raw_client import connected, running_broker
 from small_store import small_store
 
@@ -185,7 +186,8 @@ async def test_delayed_messages_are_never_early_and_hardly_late(side: Side) -> N
     for message in side.messages("T"):
         begin_ms, level = map(int, message.body.split())
         late_ms.append(message.store_timestamp_ms - begin_ms - level * 1_000)
-    assert min(late_ms) >= 0
+    with promised("no delayed message is early"):
+        assert min(late_ms) >= 0
     # Other tests on this machine take the processor from broker and client alike.
     assert sorted(late_ms)[len(late_ms) // 2] <= LATE_MS + max(lags_ms)
     assert max(late_ms) <= LATE_MS + 3 * max(lags_ms)
@@ -249,7 +251,8 @@ async def test_many_messages_that_are_due_at_once_come_at_once(side: Side) -> No
     late_ms = [
         message.store_timestamp_ms - int(message.body) - 3_000 for message in side.messages("T")
     ]
-    assert min(late_ms) >= 0
+    with promised("no delayed message is early"):
+        assert min(late_ms) >= 0
     assert max(late_ms) <= LOADED_MS
     assert side.broker.stats.topic_flows()["T"].messages == 2_000
 
@@ -264,7 +267,8 @@ async def test_a_restart_loses_and_doubles_nothing(tmp_path: Path) -> None:
     side = await start(tmp_path)
     try:
         await side.wait("T", 2)
-        assert [message.body for message in side.messages("T")] == [b"before", b"after"]
+        with promised("a restart loses and doubles nothing"):
+            assert [message.body for message in side.messages("T")] == [b"before", b"after"]
         answer = await side.call(RequestCode.GET_ALL_DELAY_OFFSET, {})
         assert json.loads(answer.body)["offsetTable"] == {"1": 1, "3": 1}
     finally:
@@ -380,7 +384,9 @@ async def test_a_message_sent_back_comes_again_in_the_retry_topic(side: Side) ->
     assert (again.body, again.reconsume_times) == (b"body", 1)
     assert (again.born_timestamp_ms, again.born_host) == (1, first.born_host)
     waited_ms = again.store_timestamp_ms - first.store_timestamp_ms
-    assert 3_000 <= waited_ms <= 3_000 + LOADED_MS
+    with promised("no retry is early"):
+        assert waited_ms >= 3_000
+    assert waited_ms <= 3_000 + LOADED_MS
 
 
 @pytest.mark.parametrize("times", range(16))

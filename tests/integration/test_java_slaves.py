@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from promises import promised
 from raw_client import RawClient
 from replica_nodes import ReplicaNodes
 
@@ -93,10 +94,12 @@ async def test_an_empty_slave_gets_the_whole_log(tmp_path: Path) -> None:
         async with _connected(nodes) as slave:
             slave.report(0)
             await slave.follow(0, end)
-            assert slave.log == nodes.log_bytes(0)
+            with promised("a slave has its master's log"):
+                assert slave.log == nodes.log_bytes(0)
             end = await _send(nodes, 100)
             await slave.follow(0, end)
-            assert slave.log == nodes.log_bytes(0)
+            with promised("a slave has its master's log"):
+                assert slave.log == nodes.log_bytes(0)
 
 
 async def test_slaves_are_shown(tmp_path: Path) -> None:
@@ -130,7 +133,8 @@ async def test_a_slave_goes_on_where_it_was(tmp_path: Path) -> None:
             async with _connected(nodes) as slave:
                 slave.report(begin)
                 await slave.follow(begin, end)
-                assert slave.log == nodes.log_bytes(0)[begin:]
+                with promised("a slave has its master's log"):
+                    assert slave.log == nodes.log_bytes(0)[begin:]
 
 
 async def test_a_slave_that_is_idle_hears_something(tmp_path: Path) -> None:
@@ -184,7 +188,8 @@ async def test_a_slave_gets_only_what_is_confirmed(tmp_path: Path) -> None:
                 log.confirmed_offset = confirmed
                 await _send(nodes, 1)
                 await other.follow(0, log.confirmed_offset)
-                assert other.log == nodes.log_bytes(0)
+                with promised("a slave has its master's log"):
+                    assert other.log == nodes.log_bytes(0)
 
 
 async def test_a_slave_that_does_not_read_costs_no_memory(tmp_path: Path) -> None:
@@ -207,7 +212,8 @@ async def test_a_slave_that_does_not_read_costs_no_memory(tmp_path: Path) -> Non
             assert 0 < sent < end - (20 << 20)
             assert one.unsent_bytes < 2 << 20
             await slave.follow(0, end)
-            assert slave.log == nodes.log_bytes(0)
+            with promised("a slave has its master's log"):
+                assert slave.log == nodes.log_bytes(0)
 
 
 async def test_a_group_with_a_secret_has_no_slaves_of_rocketmq(tmp_path: Path) -> None:
@@ -290,7 +296,8 @@ async def test_a_message_larger_than_a_frame(tmp_path: Path) -> None:
                 slave.segment_bytes = 4 << 20
                 slave.report(begin)
                 await slave.follow(begin, end)
-                assert slave.log == nodes.log_bytes(0)[begin:]
+                with promised("a slave has its master's log"):
+                    assert slave.log == nodes.log_bytes(0)[begin:]
 
 
 async def test_who_does_not_lead_has_no_slaves(tmp_path: Path) -> None:
@@ -333,7 +340,8 @@ async def test_a_slave_that_meets_damage_gets_it_after_repair(tmp_path: Path) ->
                 await slave.follow(0, end)
         repair = nodes.group(0).repair
         await nodes.until(lambda: repair.repaired_bytes > 0 and not repair.damaged_ranges)
-        assert nodes.log_bytes(0) == good
+        with promised("a slave has its master's log"):
+            assert nodes.log_bytes(0) == good
         async with _connected(nodes) as slave:
             slave.report(0)
             await slave.follow(0, end)

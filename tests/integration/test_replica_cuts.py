@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from replica_nodes import ReplicaNodes
+from replica_nodes import ReplicaNodes, same_log
 
 from mailboat.broker.replicas import by_hand
 from mailboat.broker.replicas.group import ReplicaGroup
@@ -65,7 +65,7 @@ async def _have_equal_logs(nodes: ReplicaNodes) -> bool:
     await _send(nodes, b"new")
     await nodes.in_sync()
     await nodes.until(lambda: len(nodes.log_bytes(2)) == len(nodes.log_bytes(1)))
-    return nodes.log_bytes(2) == nodes.log_bytes(1)
+    return same_log(nodes.log_bytes(2), nodes.log_bytes(1))
 
 
 async def test_a_cut_waits_for_a_flush(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

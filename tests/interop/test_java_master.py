@@ -16,6 +16,7 @@ from interop_wire import (
     wait_until,
 )
 from java_pair import FOLLOWS_S, LINES, NAME, QUEUES, SEGMENT_BYTES, TOPIC
+from promises import promised
 
 from mailboat.protocol.delay_offsets import decode_delay_offsets
 from mailboat.protocol.group_table import decode_group_table
@@ -63,7 +64,8 @@ def test_our_slave_and_its_java_master_restart(line: str, java_pair: JavaPair) -
         slave.start()
         # What was shown before is shown at once, before the master is asked.
         pair.check_queues(450)
-        assert log_end(pair.slave_address) == end
+        with promised("a restart or a foreign log changes nothing"):
+            assert log_end(pair.slave_address) == end
         pair.master.kill()
         pair.start_master()
         pair.send(400)
@@ -104,8 +106,10 @@ def test_a_diverged_log_is_left_alone(line: str, java_pair: JavaPair) -> None:
         pair.send(200)
         assert log_end(pair.address) > end
         wait_until(lambda: "another log" in slave.log_tail(), FOLLOWS_S, "it is noticed again")
-        assert log_end(pair.slave_address) == end
-        assert records(pair.root / "slave", end) == kept
+        with promised("a restart or a foreign log changes nothing"):
+            assert log_end(pair.slave_address) == end
+        with promised("a diverged log is left alone"):
+            assert records(pair.root / "slave", end) == kept
 
 
 def test_our_slave_gets_the_tables(line: str, java_pair: JavaPair) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from interop_client import Event, JavaCall
+from promises import promised
 
 if TYPE_CHECKING:
     from conftest import JavaClientFactory, MailboatFactory
@@ -101,14 +102,16 @@ def _read_received(path: Path) -> dict[Place, tuple[str, str]]:
     received: dict[Place, tuple[str, str]] = {}
     with path.open(newline="") as file:
         for key, message_id, queue, offset, body in csv.reader(file, delimiter="\t"):
-            assert body == "intact", f"{key} has another body than was sent"
-            place = int(queue), int(offset)
-            assert received.setdefault(place, (key, message_id)) == (key, message_id), (
-                f"place {place} was delivered with two different messages"
-            )
+            with promised("a message comes as it was sent"):
+                assert body == "intact", f"{key} has another body than was sent"
+                place = int(queue), int(offset)
+                assert received.setdefault(place, (key, message_id)) == (key, message_id), (
+                    f"place {place} was delivered with two different messages"
+                )
     return received
 
 
+@promised("acknowledged messages are there once, where they were put")
 def _check(
     acknowledged: dict[str, Acknowledged],
     received: dict[Place, tuple[str, str]],

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from interop_client import Event, JavaClient
 from interop_servers import free_broker_port
+from promises import promised
 
 if TYPE_CHECKING:
     from conftest import JavaBrokerFactory, JavaClientFactory, MailboatFactory
@@ -90,32 +91,37 @@ def check_opened(client: JavaClient, written: dict[str, list[Event]]) -> None:
     """Check that a server over the folder serves all that the other one wrote, and goes on."""
     for topic, messages in written.items():
         assert len(messages) == COUNTS[topic]
-        assert _pull_all(client, topic) == messages
+        with promised("the other server serves all that was written"):
+            assert _pull_all(client, topic) == messages
     singles = written[SINGLES]
     # The broker filters by the hashes of the tags that the other one wrote into the queues.
     blue = [message for message in singles if message["tags"] == "\u84dd\u8272"]
     assert len(blue) == COUNTS[SINGLES] // 3
-    assert _pull_all(client, SINGLES, expression="\u84dd\u8272") == blue
+    with promised("the other server serves all that was written"):
+        assert _pull_all(client, SINGLES, expression="\u84dd\u8272") == blue
     for message in (singles[0], singles[-1], *written[LARGE][:1], *written[BATCHES][:1]):
         _check_found(client, message)
     assert len(_messages(client.call("query_key", topic=SINGLES, key="all", max=64))) > 1
     committed = client.call("committed", topic=SINGLES, group=GROUP)
-    assert [event["committed"] for event in committed] == [COMMITTED] * 3
+    with promised("what groups have read is kept"):
+        assert [event["committed"] for event in committed] == [COMMITTED] * 3
     (route,) = client.call("route", topic=SINGLES)
     assert (route["readQueueNums"], route["writeQueueNums"], route["perm"]) == (3, 3, 6)
 
     ends = Counter(message["queueId"] for message in singles)
     sent = _send(client, SINGLES, b"later", count=6)
-    assert sorted((e["queueId"], e["queueOffset"]) for e in sent) == sorted(
-        (queue, end + step) for queue, end in ends.items() for step in (0, 1)
-    )
+    with promised("no queue offset is given out again"):
+        assert sorted((e["queueId"], e["queueOffset"]) for e in sent) == sorted(
+            (queue, end + step) for queue, end in ends.items() for step in (0, 1)
+        )
     expected = Counter(
         message["bodySha256"] for message in singles if message["queueOffset"] >= COMMITTED
     ) + Counter(hashlib.sha256(b"later#%d" % i).hexdigest() for i in range(6))
     consumer = client.start("push", topic=SINGLES, group=GROUP)
     received = consumer.wait_messages(expected.total())
     client.call("stop", handle=consumer.number)
-    assert Counter(message["bodySha256"] for message in received) == expected
+    with promised("each message comes once, unchanged"):
+        assert Counter(message["bodySha256"] for message in received) == expected
 
 
 def _check_found(client: JavaClient, message: Event) -> None:
@@ -128,7 +134,8 @@ def _check_found(client: JavaClient, message: Event) -> None:
         found += _messages(client.call("query_key", topic=topic, key=key))
     for other in found:
         place = other["queueId"], other["queueOffset"], other["bodySha256"]
-        assert place == (message["queueId"], message["queueOffset"], message["bodySha256"])
+        with promised("a look-up finds the message, unchanged"):
+            assert place == (message["queueId"], message["queueOffset"], message["bodySha256"])
 
 
 def _messages(events: list[Event]) -> list[Event]:
@@ -176,7 +183,8 @@ def test_mailboat_opens_what_a_java_broker_wrote(
     check_opened(client, written)
     client.close()
     server.terminate()
-    assert log_digest(store_dir, written) == digest
+    with promised("the other server changes nothing"):
+        assert log_digest(store_dir, written) == digest
 
 
 def test_a_java_broker_opens_what_mailboat_wrote(
@@ -204,4 +212,5 @@ def test_a_java_broker_opens_what_mailboat_wrote(
     check_opened(client, written)
     client.close()
     broker.stop()
-    assert log_digest(store_dir, written) == digest
+    with promised("the other server changes nothing"):
+        assert log_digest(store_dir, written) == digest

@@ -1,7 +1,9 @@
 """Lives of groups of replicas, as their tests have them."""
 
+from promises import promised
+
 from mailboat.testing.hand_simulator import HandGroup
-from mailboat.testing.replica_simulator import Group, InvariantError
+from mailboat.testing.replica_simulator import Group
 
 # Replicas and `min_in_sync`; the seed chooses.
 _SHAPES = ((3, 2), (3, 2), (3, 1), (3, 2), (2, 1), (3, 2), (5, 2), (5, 3))
@@ -12,7 +14,7 @@ def live(seed: int, *, life_s: float, is_sync_flush: bool) -> Group:
     """Return a group whose lease a store keeps, after its life.
 
     Raises:
-        InvariantError: with the seed.
+        PromiseBroken: an invariant does not hold; it says how the life is repeated.
     """
     size, min_in_sync = _SHAPES[seed % len(_SHAPES)]
     group = Group(seed, size=size, min_in_sync=min_in_sync, is_sync_flush=is_sync_flush)
@@ -24,7 +26,7 @@ def live_by_hand(seed: int, *, life_s: float, is_sync_flush: bool) -> HandGroup:
     """Return a group in which a person says who leads, after its life.
 
     Raises:
-        InvariantError: with the seed.
+        PromiseBroken: an invariant does not hold; it says how the life is repeated.
     """
     size, min_in_sync = _SHAPES_BY_HAND[seed % len(_SHAPES_BY_HAND)]
     group = HandGroup(seed, size=size, min_in_sync=min_in_sync, is_sync_flush=is_sync_flush)
@@ -33,9 +35,6 @@ def live_by_hand(seed: int, *, life_s: float, is_sync_flush: bool) -> HandGroup:
 
 
 def _go(group: Group, life_s: float, call: str) -> None:
-    try:
+    with promised(f"all invariants hold in replication_lives.{call}"):
         group.live(life_s)
         group.heal()
-    except InvariantError as error:
-        error.add_note(f"replication_lives.{call} repeats it")
-        raise

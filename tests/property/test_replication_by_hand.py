@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 
 import pytest
+from promises import PromiseBroken, promised
 from replication_lives import live_by_hand
 
 from mailboat.replication.frames import Ack, Answer, Ask
@@ -104,6 +105,7 @@ def _forgotten_promise() -> None:
     group.heal()
 
 
+@promised("all invariants hold")
 def test_an_empty_volume_follows_no_leader_of_the_past() -> None:
     """It does not count before it has asked everybody for the newest epoch."""
     _forgotten_promise()
@@ -251,8 +253,9 @@ def test_a_planted_bug_is_caught(
 ) -> None:
     """Lives end at an invariant."""
     plant(monkeypatch)
-    with pytest.raises(InvariantError):
+    with pytest.raises(PromiseBroken) as caught:
         _live_many(is_sync_flush=is_sync_flush)
+    assert isinstance(caught.value.__cause__, InvariantError)
 
 
 def _live_many(*, is_sync_flush: bool) -> None:

@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from promises import PromiseBroken, promised
 
 from mailboat.store import flush
 from mailboat.store.flush import FlushJob
@@ -77,12 +78,14 @@ class StoreMachine(RuleBasedStateMachine):
         self.jobs, self.unanswered, self.flush = [], [], None
         self.store = self.new_store()
         self.store.open()
-        queues = read_store(self.store)
-        self.history.adopt(queues, crash)
-        self.history.durable_below = self.store.flushed_offset
-        check_derived(self.store, queues, expired_below=self.history.expired_below)
-        assert self.store.recovery.damaged == []
-        assert self.store.lookup.corrupt_records == 0
+        with promised("every queue can be read"):
+            queues = read_store(self.store)
+        with promised("what was promised is there"):
+            self.history.adopt(queues, crash)
+            self.history.durable_below = self.store.flushed_offset
+            check_derived(self.store, queues, expired_below=self.history.expired_below)
+            assert self.store.recovery.damaged == []
+            assert self.store.lookup.corrupt_records == 0
 
     @property
     def power_cut(self) -> Crash:
@@ -102,10 +105,11 @@ class StoreMachine(RuleBasedStateMachine):
         batch = [self.make(key, size) for size in sizes]
         self.store.put_batch([inner for _, inner in batch])
         stored = [inner for _, inner in batch if inner.status == PutStatus.PUT_OK]
-        assert len(stored) in (0, len(batch))
-        for before, after in pairwise(stored):
-            assert after.physical_offset == before.physical_offset + before.size_bytes
-            assert after.queue_offset == before.queue_offset + 1
+        with promised("a batch is stored as a whole"):
+            assert len(stored) in (0, len(batch))
+            for before, after in pairwise(stored):
+                assert after.physical_offset == before.physical_offset + before.size_bytes
+                assert after.queue_offset == before.queue_offset + 1
         self.note(batch)
 
     def make(self, key: tuple[str, int], size: int) -> tuple[Sent, MessageInner]:
@@ -134,7 +138,8 @@ class StoreMachine(RuleBasedStateMachine):
         due = [sent for sent, end in self.unanswered if not self.is_sync or end <= flushed]
         self.unanswered = [pair for pair in self.unanswered if pair[0] not in due]
         for sent in due:
-            self.history.acknowledge(sent, sent.queue_offset, sent.physical_offset)
+            with promised("what is acknowledged has its own place"):
+                self.history.acknowledge(sent, sent.queue_offset, sent.physical_offset)
 
     @rule()
     def begin_flush(self) -> None:
@@ -171,7 +176,8 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(key=_KEYS)
     def consume(self, key: tuple[str, int]) -> None:
         """Read a queue: what was seen must stay."""
-        self.history.see(key, read_queue(self.store, key).messages)
+        with promised("what was seen stays"):
+            self.history.see(key, read_queue(self.store, key).messages)
 
     @rule(seed=_SEEDS)
     def cut_power(self, seed: int) -> None:
@@ -256,7 +262,7 @@ def test_a_planted_bug_is_noticed(
 ) -> None:
     """A store that never syncs its log does not get past the list."""
     monkeypatch.setattr(flush, "sync", lambda disk, fd: None)
-    with pytest.raises(HistoryViolation):
+    with pytest.raises(PromiseBroken) as caught:
         run_state_machine_as_test(
             machine,
             settings=settings(
@@ -269,3 +275,4 @@ def test_a_planted_bug_is_noticed(
                 suppress_health_check=list(HealthCheck),
             ),
         )
+    assert isinstance(caught.value.__cause__, HistoryViolation)
