@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from interop_jars import SERVER_LINES
+from interop_servers import REGISTRATION_TIMEOUT_S
 
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.registration import NameServerState
@@ -17,9 +18,6 @@ from mailboat.config import load_settings
 from mailboat.namesrv.controller import NamesrvController
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
-
-# A start waits for a name server for a second only; a JVM that has just begun takes longer.
-PATIENCE_S = 60.0
 
 
 async def start_broker(stack: AsyncExitStack, root: Path, namesrv: str) -> BrokerController:
@@ -39,8 +37,11 @@ async def start_broker(stack: AsyncExitStack, root: Path, namesrv: str) -> Broke
 
 
 async def settled(broker: BrokerController) -> NameServerState:
-    """Return what the broker's one name server says of it: it is there, or its name is taken."""
-    deadline_s = time.monotonic() + PATIENCE_S
+    """Return what the broker's one name server says of it: it is there, or its name is taken.
+
+    A start waits for a name server for a second only; a JVM that has just begun takes longer.
+    """
+    deadline_s = time.monotonic() + REGISTRATION_TIMEOUT_S
     while True:
         (state,) = broker.registration.states()
         if state.registered or state.held_by or time.monotonic() > deadline_s:
