@@ -4,6 +4,7 @@ Beside that, what their tests put into a cluster and look up there without the c
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -39,6 +40,7 @@ class Shell:
         """Use the name servers of `cluster`."""
         self._namesrv = cluster.namesrv_addresses
         self._capture = capture
+        self._processes: list[asyncio.subprocess.Process] = []
         self.error = ""
 
     async def run(self, *words: str, code: int = 0) -> str:
@@ -60,11 +62,25 @@ class Shell:
         return self.error.strip()
 
     async def start(self, *words: str, **options: Any) -> asyncio.subprocess.Process:
-        """Start a command as a process of its own."""
+        """Start a command as a process of its own, which ends with `aclose` at the latest."""
+        return await self.spawn(*self.command(*words), **options)
+
+    async def spawn(self, *words: str, **options: Any) -> asyncio.subprocess.Process:
+        """Start a program, which ends with `aclose` at the latest."""
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
-        return await asyncio.create_subprocess_exec(
-            *self.command(*words), **{**pipes, "env": self.environment(), **options}
+        process = await asyncio.create_subprocess_exec(
+            *words, **{**pipes, "env": self.environment(), **options}
         )
+        self._processes.append(process)
+        return process
+
+    async def aclose(self) -> None:
+        """Kill the processes that still run."""
+        for process in self._processes:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):  # It may end meanwhile.
+                    process.kill()
+                await process.communicate()
 
     def command(self, *words: str) -> list[str]:
         """Return the words that start a command as a process."""
@@ -78,7 +94,10 @@ class Shell:
     async def process(self, *words: str, data: bytes = b"") -> tuple[int, bytes, bytes]:
         """Run a command as a process and return its exit code, output and errors."""
         process = await self.start(*words)
-        out, err = await asyncio.wait_for(process.communicate(data), PROCESS_TIMEOUT_S)
+        try:
+            out, err = await asyncio.wait_for(process.communicate(data), PROCESS_TIMEOUT_S)
+        finally:
+            await self.aclose()
         assert process.returncode is not None
         return process.returncode, out, err
 

@@ -9,6 +9,7 @@ import json
 import os
 import pty
 import signal
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -105,8 +106,7 @@ async def test_topic_mistakes_are_one_sentence(tmp_path: Path, capsysbinary: Cap
 
 async def test_delete_asks_on_a_terminal(tmp_path: Path, capsysbinary: Capture):
     """A topic is deleted after the answer y, and stays after the answer n."""
-    async with Cluster(tmp_path) as cluster:
-        shell = Shell(cluster, capsysbinary)
+    async with Cluster(tmp_path) as cluster, aclosing(Shell(cluster, capsysbinary)) as shell:
         await make_topic(cluster, "T")
         for answer, exit_code, left in ((b"n\n", 130, True), (b"y\n", 0, False)):
             parent, child = pty.openpty()
@@ -376,8 +376,7 @@ async def committed_groups(cluster: Cluster) -> set[str]:
 
 async def test_new_messages_are_followed(tmp_path: Path, capsysbinary: Capture):
     """A follower prints each new message once, over a restart of the broker, until Ctrl-C."""
-    async with Cluster(tmp_path) as cluster:
-        shell = Shell(cluster, capsysbinary)
+    async with Cluster(tmp_path) as cluster, aclosing(Shell(cluster, capsysbinary)) as shell:
         await make_topic(cluster, "T", 2)
         await send(cluster, "T", range(10))
         words = ("message", "browse", "T", "--follow", "--json")
@@ -522,8 +521,7 @@ async def test_missing_servers_are_named(tmp_path: Path, capsysbinary: Capture):
 
 async def test_progress_is_for_terminals_only(tmp_path: Path, capsysbinary: Capture):
     """A bar moves on a terminal, on standard error; a script sees nothing but the document."""
-    async with Cluster(tmp_path) as cluster:
-        shell = Shell(cluster, capsysbinary)
+    async with Cluster(tmp_path) as cluster, aclosing(Shell(cluster, capsysbinary)) as shell:
         await make_topic(cluster, "T")
         await send(cluster, "T", range(50))
         words = ("message", "browse", "T", "--json")

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from cli_shell import Shell, length, make_topic, send, until
+from cli_shell import PROCESS_TIMEOUT_S, Shell, length, make_topic, send, until
 
 from mailboat.cli import consume, main, produce
 from mailboat.cli.message import send as message_send
@@ -288,7 +288,8 @@ async def shell(tmp_path: Path, capsysbinary: Capture) -> AsyncIterator[tuple[Cl
     """Return a cluster with topic T and commands against it."""
     async with Cluster(tmp_path / "cluster") as cluster:
         await make_topic(cluster, "T")
-        yield cluster, Shell(cluster, capsysbinary)
+        async with contextlib.aclosing(Shell(cluster, capsysbinary)) as shell:
+            yield cluster, shell
 
 
 @pytest.mark.parametrize(
@@ -297,12 +298,8 @@ async def shell(tmp_path: Path, capsysbinary: Capture) -> AsyncIterator[tuple[Cl
 async def test_closed_standard_input_is_wrong_usage(shell, words: tuple[str, ...]):
     """`<&-` is one sentence."""
     command = 'exec "$@" <&-'
-    process = await asyncio.create_subprocess_exec(
-        "sh", "-c", command, "sh", *shell[1].command(*words),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        env=shell[1].environment(),
-    )  # fmt: skip
-    out, err = await asyncio.wait_for(process.communicate(), 30)
+    process = await shell[1].spawn("sh", "-c", command, "sh", *shell[1].command(*words))
+    out, err = await asyncio.wait_for(process.communicate(), PROCESS_TIMEOUT_S)
     assert (process.returncode, out) == (2, b"")
     assert err.startswith(b"mailboat ")
     assert err.count(b"\n") == 1
@@ -312,11 +309,9 @@ async def test_closed_standard_output_of_consume_is_wrong_usage(shell):
     """Messages that nobody can see are not consumed."""
     cluster, runner = shell
     await send(cluster, "T", range(3))
-    process = await asyncio.create_subprocess_exec(
-        "sh", "-c", 'exec "$@" >&-', "sh", *runner.command("consume", "T", "--group", "C"),
-        stderr=asyncio.subprocess.PIPE, env=runner.environment(),
-    )  # fmt: skip
-    _, err = await asyncio.wait_for(process.communicate(), 30)
+    words = runner.command("consume", "T", "--group", "C")
+    process = await runner.spawn("sh", "-c", 'exec "$@" >&-', "sh", *words)
+    _, err = await asyncio.wait_for(process.communicate(), PROCESS_TIMEOUT_S)
     assert process.returncode == 2
     assert b"standard output is closed" in err
 
@@ -328,7 +323,7 @@ async def test_first_interrupt_is_seen_while_a_named_pipe_has_no_writer(shell, t
     process = await shell[1].start("produce", "T", "-f", str(path))
     await until(lambda: _has_open(process.pid, path))
     process.send_signal(signal.SIGINT)
-    _, err = await asyncio.wait_for(process.communicate(), 10)
+    _, err = await asyncio.wait_for(process.communicate(), PROCESS_TIMEOUT_S)
     assert process.returncode == 130
     assert err.endswith(b"mailboat: interrupted; none is stored, line 1 is the first that is not\n")
 
@@ -356,7 +351,7 @@ async def test_interrupt_in_the_middle_says_what_is_stored(shell, number: int, c
 
     await until(is_stored)
     process.send_signal(number)
-    _, err = await asyncio.wait_for(process.communicate(), 20)
+    _, err = await asyncio.wait_for(process.communicate(), PROCESS_TIMEOUT_S)
     assert process.returncode == code, err
     counted, said = err.decode().splitlines()
     assert counted.startswith("sent 3000 messages")
@@ -371,10 +366,11 @@ async def test_consume_commits_at_sigterm(shell):
     await send(cluster, "T", range(3))
     process = await runner.start("consume", "T", "--group", "C")
     assert process.stdout is not None
-    found = [await asyncio.wait_for(process.stdout.readline(), 30) for _ in range(3)]
+    async with asyncio.timeout(PROCESS_TIMEOUT_S):
+        found = [await process.stdout.readline() for _ in range(3)]
     assert found == [b"0\n", b"1\n", b"2\n"]
     process.terminate()
-    await asyncio.wait_for(process.communicate(), 20)
+    await asyncio.wait_for(process.communicate(), PROCESS_TIMEOUT_S)
     assert process.returncode == 143
     async with Admin(namesrv=cluster.namesrv_addresses) as admin:
         (queue,) = await admin.offsets.queues("T")

@@ -26,7 +26,7 @@ _JVM += ["-XX:MaxDirectMemorySize=512m", "-Drocketmq.log.level=WARN"]
 for _package in ("java.nio", "sun.nio.ch", "jdk.internal.ref"):
     _JVM.append(f"--add-opens=java.base/{_package}=ALL-UNNAMED")
 _BOOT_TIMEOUT_S = 180.0
-_REGISTRATION_TIMEOUT_S = 30.0
+REGISTRATION_TIMEOUT_S = 60.0
 
 # Release line 4.9 refuses to start without these files, 5.x has its own in the jars.
 _LOGBACK = """<configuration>
@@ -109,7 +109,7 @@ def start_java_broker(
     store_dir.mkdir(parents=True, exist_ok=True)
     path = _prepare(home, settings | dict(config or {}))
     broker = _start(line, "org.apache.rocketmq.broker.BrokerStartup", path, port, name)
-    deadline_s = time.monotonic() + _REGISTRATION_TIMEOUT_S
+    deadline_s = time.monotonic() + REGISTRATION_TIMEOUT_S
     while name not in _cluster_info(namesrv):
         if time.monotonic() > deadline_s:
             broker.kill()

@@ -19,7 +19,8 @@ from certificates import Authority
 from interop_client import JavaClient, JavaClientError
 from interop_jars import CLIENT_LINES
 from interop_process import MailboatStandalone
-from interop_servers import start_java_broker
+from interop_servers import REGISTRATION_TIMEOUT_S, start_java_broker
+from interop_wire import brokers_of, wait_until
 from mqadmin_tools import MqAdmin
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
@@ -140,7 +141,14 @@ def started(
 
     def start(namesrv: str, **config: object) -> MailboatStandalone:
         name = {"brokerName": "broker-java", "namesrvAddr": namesrv}
-        return mailboat_standalone(tmp_path / "store", **name, **config)
+        server = mailboat_standalone(tmp_path / "store", **name, **config)
+        ours = {0: server.ready.broker}
+        wait_until(
+            lambda: brokers_of(namesrv, "broker-java") == ours,
+            REGISTRATION_TIMEOUT_S,
+            "it is registered",
+        )
+        return server
 
     return start
 

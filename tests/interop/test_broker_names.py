@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 from interop_jars import SERVER_LINES
+from interop_servers import REGISTRATION_TIMEOUT_S
 
 from mailboat.broker.controller import BrokerController
+from mailboat.broker.registration import NameServerState
 from mailboat.config import load_settings
 from mailboat.namesrv.controller import NamesrvController
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
 
 
 async def start_broker(stack: AsyncExitStack, root: Path, namesrv: str) -> BrokerController:
@@ -31,6 +34,19 @@ async def start_broker(stack: AsyncExitStack, root: Path, namesrv: str) -> Broke
     await broker.start()
     stack.push_async_callback(broker.shutdown)
     return broker
+
+
+async def settled(broker: BrokerController) -> NameServerState:
+    """Return what the broker's one name server says of it: it is there, or its name is taken.
+
+    A start waits for a name server for a second only; a JVM that has just begun takes longer.
+    """
+    deadline_s = time.monotonic() + REGISTRATION_TIMEOUT_S
+    while True:
+        (state,) = broker.registration.states()
+        if state.registered or state.held_by or time.monotonic() > deadline_s:
+            return state
+        await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("line", SERVER_LINES)
@@ -54,8 +70,7 @@ async def test_a_java_broker_keeps_its_name_while_it_lives(
 
         first = await asyncio.to_thread(start_java, "first")
         ours = await start_broker(stack, tmp_path / "ours", address)
-        (state,) = ours.registration.states()
-        assert state.held_by == first.address
+        assert (await settled(ours)).held_by == first.address
         assert namesrv.routes.broker_addresses("broker-java") == {0: first.address}
         await ours.shutdown()
         await asyncio.to_thread(first.kill)
@@ -71,5 +86,5 @@ async def test_a_java_name_server_takes_our_broker(
     """It passes over the field with the broker's identity."""
     async with AsyncExitStack() as stack:
         broker = await start_broker(stack, tmp_path, java_namesrv(line))
-        (state,) = broker.registration.states()
+        state = await settled(broker)
         assert (state.registered, state.error) == (True, None)

@@ -11,6 +11,8 @@ import pytest
 from certificates import Authority
 from interop_client import JavaClient
 from interop_process import MailboatStandalone
+from interop_servers import REGISTRATION_TIMEOUT_S
+from interop_wire import brokers_of, wait_until
 from mqadmin_tools import MqAdmin
 
 from mailboat.testing.kept_ports import KeptPorts
@@ -84,6 +86,8 @@ def test_java_name_servers_pass_over_listeners(
     server = mailboat_standalone(
         tmp_path / "store", listeners=listeners, namesrvAddr=namesrv, brokerName=f"doors-{line}"
     )
+    name = f"doors-{line}"
+    wait_until(lambda: brokers_of(namesrv, name), REGISTRATION_TIMEOUT_S, "it is registered")
     client = JavaClient(line, namesrv, tmp_path / "client")
     try:
         [found] = client.call("cluster")
