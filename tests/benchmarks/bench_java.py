@@ -51,6 +51,10 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <groupId>mailboat.bench</groupId><artifactId>peer</artifactId><version>1</version>
   <packaging>pom</packaging>
   <dependencies>{dependencies}</dependencies>
+  <build><plugins><plugin>
+    <groupId>org.apache.maven.plugins</groupId><artifactId>maven-dependency-plugin</artifactId>
+    <version>3.8.1</version>
+  </plugin></plugins></build>
 </project>
 """
 _DEPENDENCY = """<dependency>

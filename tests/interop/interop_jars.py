@@ -28,8 +28,8 @@ CLIENT_LINES = tuple(os.environ.get("MAILBOAT_TEST_CLIENT_LINES", "4.9.8 5.5.0")
 # The broker and the name server of 4.9.8 were not published as jars.
 SERVER_LINES = ("4.9.7", "5.5.0")
 
-# The wheel holds the C++ library of Linux on x86-64.
-CPP_PACKAGE = "rocketmq==0.4.4"
+# One release with its checksums; the wheel holds the C++ library of Linux on x86-64.
+CPP_PACKAGE = CPP_DIR / "requirements.txt"
 
 # A collector that starts at once, a compiler that is done soon, and no statistics file, which a JVM
 # writes by mmap: all its threads would wait for a busy disk.
@@ -92,11 +92,11 @@ def cpp_driver() -> list[str]:
 def cpp_package() -> Path:
     """Return the folder of the package with the C++ client."""
     target = CACHE_DIR / "cpp-package"
-    with _filled(target, _digest([CPP_PACKAGE, sys.version])) as folder:
+    with _filled(target, _digest([CPP_PACKAGE.read_text(), sys.version])) as folder:
         if folder is not None:
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
-            command += ["--only-binary", ":all:", "--target", str(folder), CPP_PACKAGE]
-            _run(command, needs="pip and Linux on x86-64")
+            command += ["--only-binary", ":all:", "--target", str(folder), "--require-hashes"]
+            _run([*command, "--requirement", str(CPP_PACKAGE)], needs="pip and Linux on x86-64")
     return target
 
 
@@ -104,14 +104,14 @@ def js_driver() -> Path:
     """Return the driver of the JavaScript client, with the client beside it."""
     needs = "Node.js 18 or newer with npm"
     _require("node", needs)
-    sources = [JS_DIR / "package.json", JS_DIR / "driver.js"]
+    sources = [JS_DIR / name for name in ("package.json", "package-lock.json", "driver.js")]
     target = CACHE_DIR / "js-driver"
     with _filled(target, _digest([path.read_text() for path in sources])) as folder:
         if folder is not None:
             for path in sources:
                 shutil.copy(path, folder)
-            command = ["npm", "--prefix", str(folder), "install", "--no-package-lock"]
-            _run([*command, "--no-audit", "--no-fund", "--loglevel=error"], needs=needs)
+            command = ["npm", "--prefix", str(folder), "ci", "--no-audit", "--no-fund"]
+            _run([*command, "--loglevel=error"], needs=needs)
     return target / "driver.js"
 
 
