@@ -245,11 +245,8 @@ def java_client(
 
 @pytest.fixture
 def topic(request: pytest.FixtureRequest) -> str:
-    """A topic name of its own for each test, parameter and repetition; not created yet."""
-    name = "".join(c if c.isalnum() or c in "-_" else "-" for c in request.node.name)[:100]
-    # Messages of a first run, which fell into a halt of the machine, lie in its topic.
-    count = request.node.execution_count
-    return name if count == 1 else f"{name}-{count}"
+    """A topic name of its own for each test and parameter; not created yet."""
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in request.node.name)[:100]
 
 
 @pytest.fixture(scope="session")
