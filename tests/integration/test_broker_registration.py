@@ -156,9 +156,9 @@ def let_changes_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Without it a wait takes a second, as requests do on a busy machine.
     """
-    monkeypatch.setattr(NamesrvRegistration.register_now, "__defaults__", (600.0,))
+    monkeypatch.setattr(NamesrvRegistration.register_now, "__defaults__", (60.0,))
     for name in ("_FIRST_RETRY_S", "_LAST_RETRY_S"):
-        monkeypatch.setattr(registration, name, 1_200.0)
+        monkeypatch.setattr(registration, name, 120.0)
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:

@@ -35,7 +35,7 @@ async def dead_letter(cluster: Cluster) -> MessageExt:
     """Return the first dead letter of group C."""
     async with PullConsumer("D", namesrv=cluster.namesrv_addresses) as reader:
         queue = MessageQueue("%DLQ%C", "broker-a", 0)
-        (dead,) = (await reader.pull(queue, 0, suspend_s=5.0)).messages
+        (dead,) = (await reader.pull(queue, 0, suspend_s=20.0)).messages
         return dead
 
 

@@ -21,6 +21,9 @@ from mailboat.model.message_queue import MessageQueue
 from mailboat.model.topic import Perm
 from mailboat.testing.cluster import Cluster
 
+PATIENCE_S = 60
+"""What only a process that hangs, or a drain of ten minutes, takes."""
+
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
@@ -53,7 +56,7 @@ class Process:
 
     async def end(self) -> tuple[int, str]:
         """Return exit code and log once it has ended."""
-        _, errors = await asyncio.to_thread(self.process.communicate, timeout=20)
+        _, errors = await asyncio.to_thread(self.process.communicate, timeout=PATIENCE_S)
         return self.process.returncode, errors
 
     def kill(self) -> None:
@@ -72,9 +75,9 @@ def permission(cluster: Cluster, topic: str) -> int | None:
     return None if route is None else route.queue_datas[0].perm
 
 
-async def until_permission(cluster: Cluster, expected: int | None, within_s: float = 5) -> None:
+async def until_permission(cluster: Cluster, expected: int | None) -> None:
     """Wait for an answer of the name server."""
-    async with asyncio.timeout(within_s):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if permission(cluster, "T") == expected:
                 return
@@ -85,7 +88,7 @@ async def test_a_draining_broker_is_read_only_in_the_route_and_still_takes_sends
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """Producers with an old route lose nothing; after the drain the broker ends in order."""
-    process = Process(cluster.namesrv_addresses, tmp_path / "store", "shutdownDrainSeconds=3")
+    process = Process(cluster.namesrv_addresses, tmp_path / "store", "shutdownDrainSeconds=6")
     try:
         ready = await process.ready()
         async with Producer("p", namesrv=cluster.namesrv_addresses) as producer:
@@ -97,10 +100,10 @@ async def test_a_draining_broker_is_read_only_in_the_route_and_still_takes_sends
             queue = MessageQueue("T", "broker-a", 0)
             await producer.send(Message("T", b"meanwhile"), queue=queue)
             assert await asyncio.to_thread(_phase, ready["http"]) == "draining"
-            await until_permission(cluster, None, 8)
+            await until_permission(cluster, None)
         exit_code, errors = await process.end()
         assert exit_code == 0, errors
-        assert time.monotonic() - started >= 3
+        assert time.monotonic() - started >= 6
         assert not (tmp_path / "store" / "abort").exists()
         assert "Traceback" not in errors
     finally:
@@ -109,7 +112,7 @@ async def test_a_draining_broker_is_read_only_in_the_route_and_still_takes_sends
 
 async def test_a_second_signal_skips_the_drain(cluster: Cluster, tmp_path: Path) -> None:
     """The rest of the end is as orderly as ever."""
-    process = Process(cluster.namesrv_addresses, tmp_path / "store", "shutdownDrainSeconds=60")
+    process = Process(cluster.namesrv_addresses, tmp_path / "store", "shutdownDrainSeconds=600")
     try:
         await process.ready()
         async with Producer("p", namesrv=cluster.namesrv_addresses) as producer:
@@ -118,7 +121,7 @@ async def test_a_second_signal_skips_the_drain(cluster: Cluster, tmp_path: Path)
         process.process.send_signal(signal.SIGTERM)
         await until_permission(cluster, Perm.READ)
         process.process.send_signal(signal.SIGTERM)
-        exit_code, errors = await asyncio.wait_for(process.end(), 15)
+        exit_code, errors = await process.end()
         assert exit_code == 0, errors
         assert not (tmp_path / "store" / "abort").exists()
         assert permission(cluster, "T") is None
@@ -153,5 +156,5 @@ async def test_the_store_of_another_broker_is_not_served(cluster: Cluster, tmp_p
 
 
 def _phase(http: str) -> str:
-    with urllib.request.urlopen(f"http://{http}/api/v1/broker", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{http}/api/v1/broker", timeout=PATIENCE_S) as answer:
         return str(json.load(answer)["phase"])

