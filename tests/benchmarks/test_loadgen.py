@@ -246,7 +246,7 @@ async def run(program: str, mode: str, port: int, *options: object) -> tuple[int
     process = await asyncio.create_subprocess_exec(
         program, *map(str, words), stdin=asyncio.subprocess.DEVNULL, stdout=pipe, stderr=pipe
     )
-    output, complaints = await asyncio.wait_for(process.communicate(), 30)
+    output, complaints = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode is not None
     return process.returncode, output.decode(), complaints.decode()
 
@@ -276,13 +276,15 @@ async def test_measures_only_the_window_after_the_warm_up(program: str) -> None:
     """The report covers the measuring seconds, and its times are within them."""
     async with fake_broker() as (broker, port):
         options = ["--connections", 4, "--warmup", 0.3, "--seconds", 0.3]
+        began_s = time.monotonic()
         report = await measure(program, "send", port, *options)
+        took_s = time.monotonic() - began_s
     assert 0 < report["messages"] < broker.messages
-    assert 0.3 <= report["seconds"] < 1
+    assert 0.3 <= report["seconds"] < took_s - 0.3
     assert report["rate"] == pytest.approx(report["messages"] / report["seconds"], rel=0.01)
-    assert 0 < report["p50_us"] <= report["p99_us"] <= report["p999_us"] < 600_000
+    assert 0 < report["p50_us"] <= report["p99_us"] <= report["p999_us"]
     # The quantiles are lower ends of buckets, the longest time is exact.
-    assert report["p999_us"] <= report["max_us"] < 600_000
+    assert report["p999_us"] <= report["max_us"] < took_s * 1e6
 
 
 async def test_counts_a_refusal_as_an_error_and_not_as_a_message(program: str) -> None:
@@ -373,7 +375,7 @@ async def test_timetable_keeps_its_rate_and_times_each_delivery(program: str) ->
     assert broker.messages <= 100 * took_s
     assert report["messages"] > 100 * 3 / 5
     assert report["undelivered"] == 0
-    assert 0 < report["p50_us"] <= report["end_to_end_p50_us"] < 3_000_000
+    assert 0 < report["p50_us"] <= report["end_to_end_p50_us"] < took_s * 1e6
     assert report["messages"] < broker.codes[310] == broker.messages
 
 

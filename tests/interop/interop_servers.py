@@ -27,6 +27,7 @@ for _package in ("java.nio", "sun.nio.ch", "jdk.internal.ref"):
     _JVM.append(f"--add-opens=java.base/{_package}=ALL-UNNAMED")
 _BOOT_TIMEOUT_S = 180.0
 REGISTRATION_TIMEOUT_S = 60.0
+_kept: list[contextlib.ExitStack] = []
 
 # Release line 4.9 refuses to start without these files, 5.x has its own in the jars.
 _LOGBACK = """<configuration>
@@ -170,15 +171,21 @@ def free_broker_port() -> int:
 def _free_ports(*neighbours: int) -> int:
     """Return a port that is free together with the ports at the given distances.
 
-    Below the ephemeral range, so that no outgoing connection takes it in the meantime.
+    Below the ephemeral range, so that no outgoing connection takes it. Sockets that are bound and
+    never listen keep it from other tests until this process ends: who looks for a free port finds
+    it taken, and a server that sets SO_REUSEADDR, as Java's and ours do, may listen there.
     """
     for port in itertools.islice(iter(lambda: random.randrange(12_000, 32_000), None), 200):
         with contextlib.ExitStack() as sockets:
+            candidates = []
             try:
                 for distance in {0, *neighbours}:
-                    candidate = sockets.enter_context(socket.socket())
-                    candidate.bind(("127.0.0.1", port + distance))
+                    candidates.append(sockets.enter_context(socket.socket()))
+                    candidates[-1].bind(("127.0.0.1", port + distance))
             except OSError:
                 continue
+            for candidate in candidates:
+                candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _kept.append(sockets.pop_all())
             return port
     raise ProcessFailedError("no free ports between 12000 and 32000")

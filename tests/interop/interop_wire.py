@@ -8,7 +8,7 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,6 +153,21 @@ def queued(store_dir: Path, topic: str) -> int:
     files = (store_dir / "consumequeue" / topic).glob("*/*")
     units = (unit for path in files for unit in struct.iter_unpack(">qiq", path.read_bytes()))
     return sum(size > 0 for _, size, _ in units)
+
+
+def wait_queued(addresses: Iterable[str], topic: str, queues: int, count: int) -> None:
+    """Wait until brokers have as many messages of a topic queued as were sent.
+
+    RocketMQ has what it acknowledges in its CommitLog, and in its queues a little later.
+    """
+    for address in addresses:
+        wait_until(
+            lambda address=address: (
+                sum(queue_end(address, topic, queue) for queue in range(queues)) >= count
+            ),
+            60.0,
+            f"{address} has queued {count} messages",
+        )
 
 
 def wait_until(holds: Callable[[], Any], timeout_s: float, what: str) -> None:

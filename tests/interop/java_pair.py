@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from interop_client import Event, JavaClient
 from interop_process import MailboatStandalone
 from interop_servers import JavaServer, free_broker_port
-from interop_wire import log_end, queue_records, records, wait_until
+from interop_wire import log_end, queue_records, records, wait_queued, wait_until
 from promises import promised
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ class JavaPair:
 
     def check_queues(self, count: int) -> None:
         """Check that the slave gives every message that the master gives, byte by byte."""
+        wait_queued((self.address, self.slave_address), TOPIC, QUEUES, count)
         theirs = [queue_records(self.address, TOPIC, queue) for queue in range(QUEUES)]
         ours = [queue_records(self.slave_address, TOPIC, queue) for queue in range(QUEUES)]
         with promised("a slave serves nothing but what its master serves"):

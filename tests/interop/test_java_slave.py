@@ -20,6 +20,7 @@ from interop_wire import (
     queued,
     segments,
     topic_names,
+    wait_queued,
     wait_until,
 )
 from promises import promised
@@ -111,6 +112,7 @@ class Pair:
         wait_until(
             lambda: TOPIC in topic_names(self.slave_address), TOPICS_S, "the slave has the topic"
         )
+        wait_queued((served_by, self.address), TOPIC, QUEUES, count)
         served = [queue_records(served_by, TOPIC, queue) for queue in range(QUEUES)]
         ours = [queue_records(self.address, TOPIC, queue) for queue in range(QUEUES)]
         with promised("a slave serves nothing but what its master serves"):
