@@ -26,8 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell's background job ignores interrupts, and so would the commands that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(NeedsCore(), "needs_core")
-    if (records := records_of(config)) is not None:
-        config.pluginmanager.register(records, "failure_records")
+    config.pluginmanager.register(records_of(config), "failure_records")
     if planted():
         patch = pytest.MonkeyPatch()
         plant_late_registration(patch)

@@ -9,7 +9,7 @@ table at the end names the test, and `.cache/unstable.jsonl` keeps it. The stage
 
 - when a promise about data or time was broken (`promises.PromiseBroken`), in either look;
 - when more than 10 tests failed first, or more than 8 were unstable in all stages of a run;
-- when the run did not come to its end, or nothing was run.
+- when the run did not come to its end within its time, or nothing was run.
 
 `tests/quarantine.toml` names the tests that run and never decide. `MAILBOAT_GATE_RUN` names the
 run that several stages belong to. This file needs the standard library alone.
@@ -17,8 +17,11 @@ run that several stages belong to. This file needs the standard library alone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,8 +38,20 @@ MAX_UNSTABLE: Final = 8
 SECOND_LOOKS: Final = 2
 RECORDS_VARIABLE: Final = "MAILBOAT_GATE_RECORDS"
 RUN_VARIABLE: Final = "MAILBOAT_GATE_RUN"
+STAGE_TIMEOUT_S: Final = 3600
+LOOK_TIMEOUT_S: Final = 900
 _CACHE: Final = ROOT / ".cache"
 _FAILED: Final = 1
+# Only this process may say that the run ended, when pytest has returned: pytest ends with 1 as well
+# when something raises behind its last test.
+_RECORDED_RUN: Final = f"""
+import json, os, sys, pytest
+records = os.environ["{RECORDS_VARIABLE}"]
+status = int(pytest.main())
+with open(records, "a") as file:
+    file.write(json.dumps({{"ended": status}}) + chr(10))
+sys.exit(status)
+"""
 
 
 class Failure(NamedTuple):
@@ -58,6 +73,9 @@ class Outcome:
     failures: list[Failure] = field(default_factory=list)
     passed_count: int | None = None
     """None if the run did not come to its end."""
+
+    lost_workers: int = 0
+    """Processes of pytest-xdist that ended wrongly, and not within a test."""
 
     @property
     def has_passed(self) -> bool:
@@ -100,13 +118,17 @@ class Gate:
             quarantine: node ids of the tests that do not decide.
             unstable_before: how many tests earlier stages of this run found unstable.
         """
-        first = run_pytest([*self._spread, *self._options, *self._paths])
+        first = run_pytest([*self._spread, *self._options, *self._paths], STAGE_TIMEOUT_S)
         verdict = Verdict(self._stage, first.passed_count or 0)
         if first.exit_status not in (0, _FAILED) or first.passed_count is None:
             verdict.reasons.append(f"pytest ended with {first.exit_status} before its end")
         elif not first.passed_count and not first.failures:
             verdict.reasons.append("no test was run")
-        failures = {failure.nodeid: failure for failure in reversed(first.failures)}
+        if first.lost_workers:
+            verdict.reasons.append(
+                f"{first.lost_workers} processes ended wrongly after their tests"
+            )
+        failures = first_of_each(first.failures)
         for nodeid in quarantine & failures.keys():
             verdict.quarantined.append(failures.pop(nodeid))
         if first.exit_status == _FAILED and not first.failures:
@@ -117,7 +139,7 @@ class Gate:
                 f"{len(failures)} tests failed, and at most {MAX_FIRST_FAILURES} are looked at "
                 "again"
             )
-        for failure in reversed(failures.values()):
+        for failure in failures.values():
             if too_many or not self._passes_alone(failure, verdict):
                 verdict.failed.append(failure)
             else:
@@ -136,8 +158,15 @@ class Gate:
             return False
         for number in range(1, SECOND_LOOKS + 1):
             print(f"== second look {number} at {failure.nodeid}", flush=True)
-            again = run_pytest(["-p", "no:xdist", *self._options, failure.nodeid])
+            # The evidence of the first look is in the usual folder, which keeps three runs only.
+            folder = tempfile.mkdtemp(prefix="mailboat-look-")
+            again = run_pytest(
+                ["-p", "no:xdist", *self._options, failure.nodeid],
+                LOOK_TIMEOUT_S,
+                PYTEST_DEBUG_TEMPROOT=folder,
+            )
             if again.has_passed:
+                shutil.rmtree(folder, ignore_errors=True)
                 return True
             if any(one.promise_broken for one in again.failures):
                 verdict.reasons.append(f"a promise was broken: {failure.nodeid}")
@@ -145,28 +174,55 @@ class Gate:
         return False
 
 
-def run_pytest(arguments: Sequence[str]) -> Outcome:
+def first_of_each(failures: Sequence[Failure]) -> dict[str, Failure]:
+    """Return the first failure of each test, marked when any of them broke a promise."""
+    first: dict[str, Failure] = {}
+    for failure in failures:
+        known = first.setdefault(failure.nodeid, failure)
+        if failure.promise_broken and not known.promise_broken:
+            first[failure.nodeid] = known._replace(promise_broken=True)
+    return first
+
+
+def run_pytest(arguments: Sequence[str], timeout_s: float, **variables: str) -> Outcome:
     """Run pytest in a process of its own; return what it recorded."""
     with tempfile.TemporaryDirectory(prefix="mailboat-gate-") as folder:
         records = Path(folder, "records.jsonl")
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *arguments],
+        process = subprocess.Popen(
+            [sys.executable, "-c", _RECORDED_RUN, *arguments],
             cwd=ROOT,
-            env=os.environ | {RECORDS_VARIABLE: str(records)},
-            check=False,
+            env=os.environ | {RECORDS_VARIABLE: str(records)} | variables,
+            process_group=0,
         )
-        return read_outcome(done.returncode, records)
+        try:
+            exit_status = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            print(f"== pytest is ended after {timeout_s} s", flush=True)
+            os.killpg(process.pid, signal.SIGKILL)
+            exit_status = process.wait()
+        except KeyboardInterrupt:
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait()
+            raise
+        return read_outcome(exit_status, records)
 
 
 def read_outcome(exit_status: int, records: Path) -> Outcome:
     """Return what the plugin `failure_records` wrote of a run."""
     outcome = Outcome(exit_status)
+    has_ended = is_agreed = False
     for line in records.read_text().splitlines() if records.exists() else ():
         record = json.loads(line)
         if "nodeid" in record:
             outcome.failures.append(Failure(**record))
-        else:
+        elif "passed" in record:
             outcome.passed_count = record["passed"]
+            outcome.lost_workers = record["lost_workers"]
+            is_agreed = record["exit_status"] == exit_status
+        else:
+            has_ended = record["ended"] == exit_status and is_agreed
+    if not has_ended:
+        outcome.passed_count = None
     return outcome
 
 
@@ -196,15 +252,19 @@ def keep(verdict: Verdict, seconds: float, run: str, cache: Path) -> None:
         "reasons": verdict.reasons,
     }
     for name, row in [*rows, ("stages.jsonl", stage)]:
-        with (cache / name).open("a") as file:
-            file.write(json.dumps(row) + "\n")
+        # One write a row: other stages may run at the same time.
+        with (cache / name).open("ab", buffering=0) as file:
+            file.write(json.dumps(row).encode() + b"\n")
 
 
 def kept(name: str, run: str, cache: Path) -> list[dict[str, Any]]:
-    """Return the rows of one run."""
+    """Return the rows of one run; a row that was cut off is of no run."""
     path = cache / name
-    lines = path.read_text().splitlines() if path.exists() else []
-    return [row for row in map(json.loads, lines) if row["run"] == run]
+    rows = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        with contextlib.suppress(json.JSONDecodeError):
+            rows.append(json.loads(line))
+    return [row for row in rows if row.get("run") == run]
 
 
 def print_unstable(rows: Sequence[Mapping[str, Any]]) -> None:

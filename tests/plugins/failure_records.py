@@ -2,8 +2,9 @@
 
 `MAILBOAT_GATE_RECORDS` names the file. It holds one JSON object a line: a failure has `nodeid`,
 `when` (collect, setup, call or teardown), `message`, `promise_broken`, `load` (of one minute) and
-`uptime_s`; the last line has `passed`, the number of tests that passed, and `exit_status`. A run
-that was cut off has no last line.
+`uptime_s`; the last line has `passed`, the number of tests that passed, `exit_status`, and
+`lost_workers`, the processes of pytest-xdist that ended wrongly and not within a test. A run that
+was cut off has no last line.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class FailureRecords:
         """Write to a file, or to none in a process of pytest-xdist."""
         self._path = path
         self._passed_count = 0
+        self._lost_workers = 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -62,7 +64,10 @@ class FailureRecords:
         if report.passed and report.when == "call":
             self._passed_count += 1
         if report.failed:
-            is_promise = any(tuple(pair) == _PROMISE for pair in report.user_properties)
+            # A process that a test started says it in its output only.
+            text = "".join([report.longreprtext, *(text for _, text in report.sections)])
+            is_promise = PromiseBroken.__name__ in text
+            is_promise |= any(tuple(pair) == _PROMISE for pair in report.user_properties)
             self._write_failure(report.nodeid, report.when or "", is_promise, report)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -70,9 +75,25 @@ class FailureRecords:
         if report.failed:
             self._write_failure(report.nodeid, "collect", False, report)
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, error: object) -> None:
+        """Count a process of pytest-xdist that ended wrongly."""
+        self._lost_workers += error is not None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_handlecrashitem(self) -> None:
+        """Leave out a process that a test took along: that test failed."""
+        self._lost_workers -= 1
+
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         """Write how the run ended."""
-        self._write({"passed": self._passed_count, "exit_status": int(exitstatus)})
+        self._write(
+            {
+                "passed": self._passed_count,
+                "exit_status": int(exitstatus),
+                "lost_workers": self._lost_workers,
+            }
+        )
 
     def _write_failure(
         self,
@@ -104,9 +125,10 @@ def _message(report: pytest.TestReport | pytest.CollectReport) -> str:
     return crash.message if crash is not None else report.longreprtext
 
 
-def records_of(config: pytest.Config) -> FailureRecords | None:
-    """Return the plugin for a process of a run that the gate looks at, None for other runs."""
-    path = os.environ.get(VARIABLE)
-    if path is None:
-        return None
-    return FailureRecords(None if hasattr(config, "workerinput") else Path(path))
+def records_of(config: pytest.Config) -> FailureRecords:
+    """Return the plugin for this process.
+
+    It writes where a gate started the run, and only there: what a test starts writes nothing.
+    """
+    path = os.environ.pop(VARIABLE, None)
+    return FailureRecords(None if path is None or hasattr(config, "workerinput") else Path(path))

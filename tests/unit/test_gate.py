@@ -21,8 +21,7 @@ CONFTEST = """
 from failure_records import records_of
 
 def pytest_configure(config):
-    if (records := records_of(config)) is not None:
-        config.pluginmanager.register(records)
+    config.pluginmanager.register(records_of(config))
 """
 # `tries` counts over processes how often a test has begun.
 HEAD = """
@@ -64,6 +63,46 @@ def test_lost_at_the_second_look():
     if count == 2:
         raise ExceptionGroup("two", [ValueError(), PromiseBroken("lost")])
 """
+BROKEN_IN_TEARDOWN = """
+@pytest.fixture
+def lost():
+    yield
+    with promised("nothing is lost"):
+        assert tries("lost") > 1
+
+def test_late(lost):
+    assert tries("late") > 1
+"""
+BROKEN_ELSEWHERE = """
+import subprocess, sys
+
+def test_a_program_finds_a_loss():
+    code = "from promises import PromiseBroken; raise PromiseBroken('lost')"
+    assert tries("lost") > 1 or not subprocess.run([sys.executable, "-c", code]).returncode
+"""
+STARTS_PYTEST = """
+import os, subprocess, sys
+
+def test_starts_pytest():
+    command = [sys.executable, "-m", "pytest", "-k", "good or bad", __file__]
+    assert subprocess.run(command).returncode == 1
+
+def test_bad():
+    if "test_starts_pytest" in os.environ.get("PYTEST_CURRENT_TEST", "") or tries("bad") == 1:
+        assert False
+
+def test_ends_the_run():
+    os._exit(0)
+"""
+ENDS_WRONGLY = """
+import os
+
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workerinput"):
+        os._exit(3)
+    if not session.config.option.numprocesses:
+        raise ValueError
+"""
 DIES = """
 import os
 
@@ -86,12 +125,12 @@ class Done(NamedTuple):
     unstable: list[dict[str, Any]]
 
 
-def run_gate(root: Path, suite: str, *words: str, quarantine: str = "") -> Done:
+def run_gate(root: Path, suite: str, *words: str, quarantine: str = "", conftest: str = "") -> Done:
     """Run a copy of the gate over one file of tests."""
     (root / "tests").mkdir(exist_ok=True)
     shutil.copy(TESTS / "gate.py", root / "tests" / "gate.py")
     (root / "tests" / "quarantine.toml").write_text(quarantine)
-    (root / "tests" / "conftest.py").write_text(CONFTEST)
+    (root / "tests" / "conftest.py").write_text(CONFTEST + conftest)
     (root / "tests" / "test_suite.py").write_text(HEAD + suite)
     (root / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p xdist.plugin\n")
     environ = os.environ | {
@@ -110,7 +149,8 @@ def run_gate(root: Path, suite: str, *words: str, quarantine: str = "") -> Done:
         check=False,
     )
     kept = root / ".cache" / "unstable.jsonl"
-    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    lines = kept.read_text().splitlines() if kept.exists() else []
+    rows = [json.loads(line) for line in lines if line.endswith("}")]
     return Done(done.returncode, done.stdout + done.stderr, rows)
 
 
@@ -135,6 +175,8 @@ def test_what_passes_alone_is_unstable(tmp_path: Path, workers: str) -> None:
         (ALWAYS, "bad", 3, "1 tests failed"),
         (BROKEN, "lost", 1, "a promise was broken: tests/test_suite.py::test_lost_once"),
         (BROKEN_LATER, "lost", 2, "a promise was broken: tests/test_suite.py::test_lost_at"),
+        (BROKEN_IN_TEARDOWN, "late", 1, "a promise was broken: tests/test_suite.py::test_late"),
+        (BROKEN_ELSEWHERE, "lost", 1, "a promise was broken: tests/test_suite.py::test_a_program"),
         (SKIPPED_LATER, "skipped", 3, "1 tests failed"),
     ],
 )
@@ -153,6 +195,7 @@ def test_what_stays_wrong_is_red(
     ("suite", "words", "reason"),
     [
         (DIES, [], "pytest ended with 1 before its end"),
+        (STARTS_PYTEST, [], "pytest ended with 0 before its end"),
         ("import nothing_of_the_kind", [], "pytest ended with 2 before its end"),
         ("", ["--", "--deselect=tests/test_suite.py"], "pytest ended with 5"),
         ("", ["--", "--no-such-option"], "pytest ended with 4"),
@@ -166,6 +209,27 @@ def test_a_run_without_results_is_red(
     assert done.exit_code == 1
     assert f"== stage stage is red: {reason}" in done.output
     assert "second look" not in done.output
+
+
+@pytest.mark.parametrize(
+    ("workers", "reason"),
+    [
+        ("0", "pytest ended with 1 before its end"),
+        ("1", "processes ended wrongly after their tests"),
+    ],
+)
+def test_what_raises_behind_the_last_test_is_red(tmp_path: Path, workers: str, reason: str) -> None:
+    """An unstable test does not hide it."""
+    done = run_gate(tmp_path, UNSTABLE, f"--workers={workers}", conftest=ENDS_WRONGLY)
+    assert done.exit_code == 1
+    assert reason in done.output
+
+
+def test_a_row_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
+    """A full disk or a kill leaves one."""
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "unstable.jsonl").write_text('{"run": "run", "sta')
+    assert run_gate(tmp_path, "").exit_code == 0
 
 
 def test_a_process_of_xdist_that_dies_is_looked_at_again(tmp_path: Path) -> None:
