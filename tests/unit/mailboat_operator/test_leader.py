@@ -85,8 +85,10 @@ async def _hang() -> None:
     await asyncio.Event().wait()
 
 
-def _elector(way: Way, name: str, time: VirtualTime, *, wall_s: float = 0.0) -> LeaderElector:
-    return LeaderElector(way, name, monotonic=time.monotonic, wall=lambda: wall_s)
+def _elector(
+    way: Way, name: str, time: VirtualTime, *, wall: VirtualTime | None = None
+) -> LeaderElector:
+    return LeaderElector(way, name, monotonic=time.monotonic, wall=(wall or time).time)
 
 
 async def test_first_takes_and_second_waits(driven_time: VirtualTime) -> None:
@@ -165,10 +167,12 @@ async def test_a_paused_leader_may_not_write_when_it_wakes(driven_time: VirtualT
 
 async def test_takeover_ignores_foreign_clocks(driven_time: VirtualTime) -> None:
     """A renewTime hours away in either direction neither hastens nor delays a takeover."""
-    for wall_s in (-86400.0 + 1e9, 1e9 + 86400.0):
+    foreign = VirtualTime()
+    for ahead_ms in (-86_400_000, 86_400_000):
+        foreign.set_wall(driven_time.wall_ms() + ahead_ms)
         store = MemoryLease()
-        first = _elector(store.way(), "a", driven_time, wall_s=wall_s)
-        second = _elector(store.way(), "b", driven_time, wall_s=1e9)
+        first = _elector(store.way(), "a", driven_time, wall=foreign)
+        second = _elector(store.way(), "b", driven_time)
         await first.acquire()
         began_s = driven_time.monotonic()
         await second.acquire()

@@ -211,7 +211,7 @@ def test_a_connection_with_very_many_members_ends_quickly(
     assert "consumer left, and 990 more members" in caplog.messages
 
 
-async def test_broadcast_groups_are_not_told() -> None:
+async def test_broadcast_groups_are_not_told(driven_time: VirtualTime) -> None:
     """Members of a broadcast group share nothing, so nothing has to be rebalanced."""
     consumers = ConsumerManager()
     first, second = Peer("a"), Peer("b")
@@ -224,7 +224,7 @@ async def test_broadcast_groups_are_not_told() -> None:
     assert first.pushed == []
 
 
-async def test_a_group_can_refuse_to_be_told() -> None:
+async def test_a_group_can_refuse_to_be_told(driven_time: VirtualTime) -> None:
     """notifyConsumerIdsChangedEnable=false of the group or of the broker is respected."""
     peer = Peer("a")
     by_group = ConsumerManager()
