@@ -1,6 +1,7 @@
 """Style that no linter checks: sizes, forbidden calls, and the trap of a folder called operator."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,21 @@ FILE_CALLS = {
     "os.fsync", "os.fdatasync", "os.pwrite", "os.truncate", "os.ftruncate", "os.mkdir",
     "os.makedirs", "shutil.rmtree", "Path.write_text", "Path.write_bytes",
 }  # fmt: skip
+# A class that is a clock by its name, by a method or as a function, and a function as a clock. One
+# that always returns 0 is none.
+CLOCK = re.compile(
+    r"^ *class \w*Clock"
+    r"|^ *def (?:monotonic|wall_ms|time_ns|clock_pair|__call__)\(self\)"
+    r"|\b(?:clock|monotonic|wall)=lambda: (?!0\.0\b)",
+    re.MULTILINE,
+)
+OTHER_CLOCKS = {
+    "test_core_rounds.py": "the clock of a simulated disk, some time ahead",
+    "test_index_backlog.py": "each look moves the clock of a simulated disk",
+    "test_never_early.py": "each look moves a virtual time",
+    "test_queue_table.py": "each look moves the clock of a simulated disk",
+    "test_who_has_read.py": "the real clock of a whole broker, some time ahead",
+}
 
 
 def modules(*roots: Path) -> Iterator[tuple[Path, ast.Module]]:
@@ -125,3 +141,9 @@ def test_no_folder_imports_as_operator():
         timeout=30,
     )
     assert not found.stdout.startswith(str(ROOT))
+
+
+def test_the_tests_have_one_clock():
+    """`virtual_time` makes it; many clocks would round and jump in many ways."""
+    found = {path.name for path in (ROOT / "tests").rglob("*.py") if CLOCK.search(path.read_text())}
+    assert found == {"virtual_time.py", *OTHER_CLOCKS}

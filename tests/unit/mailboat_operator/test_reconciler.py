@@ -65,7 +65,7 @@ class Rig:
         self.cache = ObjectCache()
         self.sight = Sight()
         self.clock = VirtualTime()
-        self.planner = _FakePlanner()
+        self.planner = planner = _FakePlanner()
         self.brokers = BrokerApi(metrics)
         events = EventPoster(api, metrics, "operator-0", monotonic=self.clock.monotonic)
         self.reconciler = Reconciler(
@@ -73,12 +73,7 @@ class Rig:
             Applier(api, self.cache, self.brokers, events, metrics),
             self.brokers,
             _NoNumbers(),
-            Planners(
-                broker=self.planner,
-                name_server=self.planner,
-                topic=self.planner,
-                user=self.planner,
-            ),
+            Planners(broker=planner, name_server=planner, topic=planner, user=planner),
             metrics,
             self.sight,
             default_image="mailboat:1",
