@@ -2,7 +2,7 @@
 
 import shutil
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from hypothesis import settings
 from loop_holds import EXEMPT, LoopHolds
 from machine_halts import MachineHalts
 from planted_delays import plant_late_registration, planted
+from virtual_time import VirtualTime
 
 # A busy machine is no failure: examples are bounded in number, and tests in time by pytest-timeout.
 settings.register_profile("mailboat", deadline=None)
@@ -49,6 +50,14 @@ def pytest_configure(config: pytest.Config) -> None:
 def machine_halts(request: pytest.FixtureRequest) -> MachineHalts:
     """Return what knows when the machine stood still."""
     return request.config.pluginmanager.get_plugin("machine_halts")
+
+
+@pytest.fixture
+async def driven_time() -> AsyncIterator[VirtualTime]:
+    """Return the time in which the test's event loop lives; see `VirtualTime.driving_loop`."""
+    time = VirtualTime()
+    with time.driving_loop():
+        yield time
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

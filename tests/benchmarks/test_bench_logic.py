@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from virtual_time import VirtualTime
 
 # Test folders are no packages, so the modules beside this file are found by path.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -20,13 +21,13 @@ class Load:
     """Windows of ten seconds each with given costs, and the clock that they move."""
 
     def __init__(self, *costs: float) -> None:
-        """Begin at 0 s."""
+        """Begin with the clock."""
         self.costs = list(costs)
-        self.now_s = 0.0
+        self.clock = VirtualTime()
 
     def window(self) -> float:
         """Return the next cost."""
-        self.now_s += 10.0
+        self.clock.advance(10)
         return self.costs.pop(0)
 
     def warm_up(self, at_least_windows: int = 2, at_most_s: float = 1000.0):
@@ -35,7 +36,7 @@ class Load:
             self.window,
             at_least_windows=at_least_windows,
             at_most_s=at_most_s,
-            clock=lambda: self.now_s,
+            clock=self.clock.monotonic,
         )
 
 

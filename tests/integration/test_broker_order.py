@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from raw_client import RawClient, broker_settings, connected, running_broker
+from virtual_time import VirtualTime
 
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.queue_locks import QueueLockManager
@@ -14,22 +15,10 @@ from mailboat.model.record import decode_records
 from mailboat.protocol.codes import RequestCode, ResponseCode
 
 
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        """Start at a thousand seconds."""
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
-
-
-def use_clock(broker: BrokerController) -> Clock:
+def use_clock(broker: BrokerController) -> VirtualTime:
     """Let the locks of a broker follow a clock of the test."""
-    clock = Clock()
-    broker.queue_locks = QueueLockManager(RealDisk(), broker.store.paths.own, clock=clock)
+    clock = VirtualTime()
+    broker.queue_locks = QueueLockManager(RealDisk(), broker.store.paths.own, clock=clock.monotonic)
     broker.queue_locks.load()
     return clock
 
@@ -180,7 +169,7 @@ async def test_order_is_kept_when_a_member_dies(broker: BrokerController) -> Non
         await survivor.next_push(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED)
         # It may be alive behind a broken connection and consume what it has fetched.
         assert await survivor.lock("G", "T", 0) == set()
-        clock.now += 60.001
+        clock.advance(60.001)
         assert await survivor.lock("G", "T", 0) == {0}
         seen += await consume(survivor, 6)
     assert seen == bodies
@@ -223,9 +212,9 @@ async def test_order_is_kept_through_a_restart(tmp_path: Path, ends: str) -> Non
         await other.heartbeat("T", group="G")
         assert await other.lock("G", "T", 0) == set()
         assert await holder.lock("G", "T", 0) == {0}
-        clock.now += 30.001
+        clock.advance(30.001)
         assert await other.lock("G", "T", 0) == set()
-        clock.now += 30
+        clock.advance(30)
         assert await other.lock("G", "T", 0) == {0}
 
 
@@ -236,7 +225,7 @@ async def test_a_holder_that_does_not_come_back_blocks_for_thirty_seconds(tmp_pa
         await client.lock("G", "T", 0)
     async with running_broker(tmp_path) as broker, connected(broker, "b") as [other]:
         clock = use_clock(broker)
-        clock.now += 30
+        clock.advance(30)
         assert await other.lock("G", "T", 0) == set()
-        clock.now += 0.001
+        clock.advance(0.001)
         assert await other.lock("G", "T", 0) == {0}

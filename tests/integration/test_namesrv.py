@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.config import load_settings
 from mailboat.model.data_version import DataVersion
@@ -31,18 +32,6 @@ TABLE = TopicConfigTable(
     DataVersion(1, 1), {"T": TopicConfig("T", 4, 4), "U": TopicConfig("U", 1, 1)}
 )
 LOCAL = {"bindAddress": "127.0.0.1", "listenPort": "0", "httpPort": "-1"}
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        """Start somewhere."""
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        """Return monotonic seconds."""
-        return self.now_s
 
 
 class Peer:
@@ -74,16 +63,18 @@ class Peer:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock() -> VirtualTime:
     """Return a clock that stands still."""
-    return Clock()
+    return VirtualTime()
 
 
 @pytest.fixture
-async def namesrv(clock: Clock) -> AsyncIterator[NamesrvController]:
+async def namesrv(clock: VirtualTime) -> AsyncIterator[NamesrvController]:
     """Run a name server that looks for silent brokers all the time."""
     overrides = {**LOCAL, "scanNotActiveBrokerInterval": "10"}
-    controller = NamesrvController(load_settings("namesrv", overrides=overrides), clock=clock)
+    controller = NamesrvController(
+        load_settings("namesrv", overrides=overrides), clock=clock.monotonic
+    )
     await controller.start()
     yield controller
     await controller.shutdown()
@@ -139,15 +130,15 @@ async def test_a_broker_that_comes_back_is_routed_again(broker: Peer, client: Pe
 
 
 async def test_a_silent_broker_is_dropped_and_disconnected(
-    broker: Peer, client: Peer, clock: Clock, namesrv: NamesrvController
+    broker: Peer, client: Peer, clock: VirtualTime, namesrv: NamesrvController
 ) -> None:
     """120 s without a registration end routes and connection, though the connection is open."""
     await broker.register()
-    clock.now_s += 119
+    clock.advance(119)
     await asyncio.sleep(0.05)
     assert await client.knows("T")
     assert namesrv.connection_count == 2
-    clock.now_s += 2
+    clock.advance(2)
     await _until_unknown(client, "T")
     async with asyncio.timeout(5):
         while namesrv.connection_count != 1:

@@ -1,6 +1,7 @@
 """Style that no linter checks: sizes, forbidden calls, and the trap of a folder called operator."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,25 @@ FILE_CALLS = {
     "os.fsync", "os.fdatasync", "os.pwrite", "os.truncate", "os.ftruncate", "os.mkdir",
     "os.makedirs", "shutil.rmtree", "Path.write_text", "Path.write_bytes",
 }  # fmt: skip
+# A class is a clock by its name, by a method or as a function. A function is one too unless it
+# always returns 0. So are seconds that a test counts, and a clock in place of that of the process.
+CLOCK = re.compile(
+    r"^ *class \w*Clock"
+    r"|^ *def (?:monotonic|wall_ms|time_ns|clock_pair|__call__)\(self\)"
+    r"|\b(?:clock|monotonic|wall)=lambda: (?!0\.0\b)"
+    r"|^ *\w+\.now(?:_s)? \+?= "
+    r"|setattr\(time, ",
+    re.MULTILINE,
+)
+OTHER_CLOCKS = {
+    "integration/test_who_has_read.py": "the real clock of a whole broker, some time ahead",
+    "property/test_core_rounds.py": "the clock of a simulated disk, some time ahead",
+    "unit/mailboat/broker/test_dispatcher.py": "each look takes a part of a round",
+    "unit/mailboat/broker/test_never_early.py": "each look moves a virtual time",
+    "unit/mailboat/security/test_tls.py": "the real date some days ahead, for real certificates",
+    "unit/mailboat/store/test_index_backlog.py": "each look moves the clock of a simulated disk",
+    "unit/mailboat/store/test_queue_table.py": "each look moves the clock of a simulated disk",
+}
 
 
 def modules(*roots: Path) -> Iterator[tuple[Path, ast.Module]]:
@@ -125,3 +145,14 @@ def test_no_folder_imports_as_operator():
         timeout=30,
     )
     assert not found.stdout.startswith(str(ROOT))
+
+
+def test_the_tests_have_one_clock():
+    """`virtual_time` makes it; many clocks would round and jump in many ways."""
+    tests = ROOT / "tests"
+    found = {
+        path.relative_to(tests).as_posix()
+        for path in tests.rglob("*.py")
+        if CLOCK.search(path.read_text())
+    }
+    assert found == {"plugins/virtual_time.py", *OTHER_CLOCKS}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from virtual_time import VirtualTime
 
 from mailboat_operator.broker_api import (
     BrokerApi,
@@ -295,12 +296,12 @@ async def test_a_broken_token_file_is_told_and_no_token_is_made_up(
 
 async def test_a_token_file_is_read_again(tmp_path: Path) -> None:
     """Every five seconds, as a mounted Secret changes without a word."""
-    file, now_s = tmp_path / "tokens", [0.0]
+    file, clock = tmp_path / "tokens", VirtualTime()
     file.write_text("1" * 16)
-    token = BrokerToken(str(file), clock=lambda: now_s[0])
+    token = BrokerToken(str(file), clock=clock.monotonic)
     assert await token.headers() == {"Authorization": f"Bearer {'1' * 16}"}
     file.write_text("2" * 16)
-    now_s[0] = 4.9
+    clock.advance(4.9)
     assert await token.headers() == {"Authorization": f"Bearer {'1' * 16}"}
-    now_s[0] = 5.0
+    clock.advance(0.1)
     assert await token.headers() == {"Authorization": f"Bearer {'2' * 16}"}

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from virtual_time import VirtualTime
+
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.kinds import ResourceKey
 
@@ -108,10 +110,10 @@ def test_children_by_owner() -> None:
 
 def test_deletions_are_forgotten_in_the_end() -> None:
     """The memory of deletions is bounded in time, so that a long life does not fill it."""
-    now_s = 0.0
-    cache = ObjectCache(monotonic=lambda: now_s)
+    clock = VirtualTime()
+    cache = ObjectCache(monotonic=clock.monotonic)
     cache.remove(_pod(1, uid="old"))
-    now_s = 1000.0
+    clock.advance(1000)
     cache.remove(_pod(2, uid="new"))
     assert cache.update(_pod(1, uid="old", name="x"))
     assert not cache.update(_pod(2, uid="new", name="y"))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from fake_kubelet import Kubelet
+from virtual_time import START_S, VirtualTime
 
 from mailboat_operator.broker_api import BrokerApi
 from mailboat_operator.cache import ObjectCache
@@ -38,7 +39,7 @@ class Rig:
         self.replica: Any = None
         self.ports: list[dict[str, Any]] = []
         self.paths: list[str] = []
-        self.now_s = 0.0
+        self.clock = VirtualTime()
         self.marked: list[str] = []
         self.asked = asyncio.Event()
         self.moved = asyncio.Event()
@@ -50,7 +51,7 @@ class Rig:
             self.cache,
             self._mark,
             every_s=every_s,
-            monotonic=lambda: self.now_s,
+            monotonic=self.clock.monotonic,
         )
         self.port = 0
         self.steps = asyncio.Semaphore(0)
@@ -171,9 +172,14 @@ async def test_numbers_with_history(rig: Rig) -> None:
     assert first.broker is not None
     assert first.broker["phase"] == "running"
     assert first.config == {"fileReservedTime": "72"}
-    rig.now_s, rig.used, rig.written = 15.0, 2 * _GI, 6 * _GI
+    rig.clock.advance(15)
+    rig.used, rig.written = 2 * _GI, 6 * _GI
     last = (await rig.rounds(2)).samples[-1]
-    assert (last.monotonic_s, last.used_bytes, last.written_bytes) == (15.0, 2 * _GI, 6 * _GI)
+    assert (last.monotonic_s, last.used_bytes, last.written_bytes) == (
+        START_S + 15,
+        2 * _GI,
+        6 * _GI,
+    )
 
 
 @pytest.mark.parametrize(("field", "value"), [("used", None), ("name_servers", [1])])
@@ -261,7 +267,8 @@ async def test_a_silent_broker_keeps_its_last_numbers_and_time(rig: Rig, kubelet
     }
     rig.show()
     await rig.rounds(1)
-    rig.is_down, rig.now_s = True, 99.0
+    rig.is_down = True
+    rig.clock.advance(99)
     rig.moved.clear()
     async with asyncio.timeout(5):
         await kubelet.asked.wait()
@@ -269,7 +276,7 @@ async def test_a_silent_broker_keeps_its_last_numbers_and_time(rig: Rig, kubelet
     known = rig.known()
     assert known.error is not None
     assert "503" in known.error
-    assert known.seen_monotonic_s == 0.0
+    assert known.seen_monotonic_s == START_S
     assert known.retention is not None
     assert known.kubelet == VolumeNumbers(100, 60, 40, "kubelet")
     assert len(rig.marked) == 2
@@ -287,11 +294,11 @@ async def test_without_rights_the_kubelet_is_asked_seldom(rig: Rig, kubelet: Kub
     await asyncio.sleep(0.3)
     assert len(kubelet.tokens) == 1
     assert rig.known().error is not None
-    rig.now_s = 299.0
+    rig.clock.advance(299)
     await asyncio.sleep(0.1)
     assert len(kubelet.tokens) == 1
     kubelet.asked.clear()
-    rig.now_s = 300.0
+    rig.clock.advance(1)
     async with asyncio.timeout(5):
         await kubelet.asked.wait()
     assert len(kubelet.tokens) == 2
@@ -436,13 +443,15 @@ async def test_a_start_that_gets_on_is_known(rig: Rig) -> None:
     assert await asked() is None
     rig.start = {"phase": "recovering"}  # An older broker does not say how far it is.
     assert await asked() is None
-    rig.start, rig.now_s = {"phase": "recovering", "recovered_physical_offset": 10}, 100.0
-    assert await asked() == 100.0
-    rig.now_s = 700.0
-    assert await asked() == 100.0
-    rig.start, rig.now_s = {"phase": "recovering", "recovered_physical_offset": 20}, 800.0
-    assert await asked() == 800.0
-    assert rig.known().silent_since_monotonic_s == 0.0
+    rig.clock.advance(100)
+    rig.start = {"phase": "recovering", "recovered_physical_offset": 10}
+    assert await asked() == START_S + 100
+    rig.clock.advance(600)
+    assert await asked() == START_S + 100
+    rig.clock.advance(100)
+    rig.start = {"phase": "recovering", "recovered_physical_offset": 20}
+    assert await asked() == START_S + 800
+    assert rig.known().silent_since_monotonic_s == START_S
     rig.is_down = False
     assert (await rig.rounds(2)).start_moved_monotonic_s is None
     assert rig.known().silent_since_monotonic_s is None

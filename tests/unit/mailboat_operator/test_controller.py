@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.errors import MailboatError
 from mailboat_operator.controller import Controller
@@ -90,7 +91,10 @@ async def test_a_due_turn_is_taken(metrics: OperatorMetrics) -> None:
 
 @pytest.mark.parametrize(("again_after_s", "is_soon"), [(0.001, True), (None, False), (900, False)])
 async def test_a_failing_step_slows_down_no_other(
-    metrics: OperatorMetrics, again_after_s: float | None, is_soon: bool
+    driven_time: VirtualTime,
+    metrics: OperatorMetrics,
+    again_after_s: float | None,
+    is_soon: bool,
 ) -> None:
     """However long what fails has to wait: what is due earlier has its turn when it is due."""
     queue = WorkQueue(uniform=lambda low, high: 300.0)

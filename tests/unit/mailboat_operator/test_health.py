@@ -3,6 +3,7 @@
 import asyncio
 
 from aiohttp import ClientSession
+from virtual_time import VirtualTime
 
 from mailboat_operator.health import Health, LoopLag
 from mailboat_operator.http_server import HttpServer
@@ -25,31 +26,28 @@ class _NoLease:
 
 
 class _Rig:
-    """A health with a clock that is set by hand."""
+    """A health in virtual time."""
 
-    def __init__(self) -> None:
-        self.now_s = 1000.0
+    def __init__(self, time: VirtualTime | None = None) -> None:
+        self.time = time or VirtualTime()
         api: LeaseApi = _NoLease()
-        self.elector = LeaderElector(api, "me", monotonic=self.now)
-        self.lag = LoopLag(monotonic=self.now)
-        self.health = Health(self.elector, self.lag, deaf_s=90, monotonic=self.now)
-        self.clock = WatchClock((BROKER,), (), monotonic=self.now)
-        self.queue = WorkQueue(monotonic=self.now)
-
-    def now(self) -> float:
-        return self.now_s
+        self.elector = LeaderElector(api, "me", monotonic=self.time.monotonic)
+        self.lag = LoopLag(monotonic=self.time.monotonic)
+        self.health = Health(self.elector, self.lag, deaf_s=90, monotonic=self.time.monotonic)
+        self.clock = WatchClock((BROKER,), (), monotonic=self.time.monotonic)
+        self.queue = WorkQueue(monotonic=self.time.monotonic)
 
     def alive(self) -> None:
         """Everything but what a test looks at is well."""
-        self.elector.last_answer_s = self.now_s
-        self.lag._due_s = self.now_s + 0.5
+        self.elector.last_answer_s = self.time.monotonic()
+        self.lag._due_s = self.time.monotonic() + 0.5
         self.clock.began(("Broker", None))
 
 
 def test_standby_is_well_and_ready() -> None:
     """A standby watches nothing, so no silence is held against it."""
     rig = _Rig()
-    rig.now_s += 3600
+    rig.time.advance(3600)
     rig.alive()
     assert rig.health.complaints() == []
     assert rig.health.readiness() == (True, "standby")
@@ -68,11 +66,11 @@ def test_a_deaf_watch_is_named() -> None:
     """More than 90 s without a sign of life of one watch is a reason to start anew."""
     rig = _Rig()
     rig.health.leads(rig.clock, rig.queue)
-    rig.now_s += 90
-    rig.elector.last_answer_s = rig.now_s
-    rig.lag._due_s = rig.now_s
+    rig.time.advance(90)
+    rig.elector.last_answer_s = rig.time.monotonic()
+    rig.lag._due_s = rig.time.monotonic()
     assert rig.health.complaints() == []
-    rig.now_s += 1
+    rig.time.advance(1)
     assert rig.health.complaints() == ["the watch of Broker is deaf for 91 s"]
     rig.alive()
     assert rig.health.complaints() == []
@@ -84,10 +82,10 @@ async def test_a_stuck_turn_is_named() -> None:
     rig.health.leads(rig.clock, rig.queue)
     rig.queue.add(ResourceKey("Broker", "shop", "orders"))
     key = await rig.queue.get()
-    rig.now_s += 600
+    rig.time.advance(600)
     rig.alive()
     assert rig.health.complaints() == []
-    rig.now_s += 1
+    rig.time.advance(1)
     rig.alive()
     assert rig.health.complaints() == ["the work on Broker/shop/orders has lasted 601 s"]
     rig.queue.done(key)
@@ -98,28 +96,28 @@ def test_a_dead_task_and_a_silent_api_server_are_named() -> None:
     """An ended task, and a minute and a half without an answer about the Lease, are reasons."""
     rig = _Rig()
     rig.health.task_died("lease")
-    rig.now_s += 91
-    rig.lag._due_s = rig.now_s
+    rig.time.advance(91)
+    rig.lag._due_s = rig.time.monotonic()
     assert rig.health.complaints() == [
         "the task `lease` has ended",
         "the API server has not answered about the Lease for 91 s",
     ]
 
 
-async def test_loop_lag_is_seen_during_and_after() -> None:
+async def test_loop_lag_is_seen_during_and_after(driven_time: VirtualTime) -> None:
     """A loop that is late says so while it is stuck, remembers it for a while, and forgets it."""
-    rig = _Rig()
+    rig = _Rig(driven_time)
     task = asyncio.create_task(rig.lag.run())
     await asyncio.sleep(0)
     assert rig.lag.seconds == 0
-    rig.now_s += 6.5
+    rig.time.advance(6.5)
     assert rig.lag.seconds == 6
-    rig.elector.last_answer_s = rig.now_s
+    rig.elector.last_answer_s = rig.time.monotonic()
     assert rig.health.complaints() == ["the event loop is 6.0 s late"]
     await asyncio.sleep(0.6)
     assert rig.lag.seconds == 6
-    rig.now_s += 16
-    rig.lag._due_s = rig.now_s
+    rig.time.advance(16)
+    rig.lag._due_s = rig.time.monotonic()
     assert rig.lag.seconds == 0
     task.cancel()
 

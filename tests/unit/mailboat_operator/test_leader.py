@@ -1,49 +1,18 @@
-"""Tests of the election: an in-memory Lease with delays and failures, and clocks of our own."""
+"""Tests of the election: an in-memory Lease with delays and failures, and virtual time."""
 
 import asyncio
 import copy
-import math
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat_operator import leader
 from mailboat_operator.kube_api import ConflictError, KubeUnreachableError, NotFoundError
 from mailboat_operator.leader import LeaderElector, LeaseLostError, NotLeaderError
 
 Manifest = dict[str, Any]
-
-_NS: Final = 1_000_000_000
-
-# For twelve days on, floats of seconds lie equally far apart: sums and differences of times do not
-# round, and 15 s of the one who waits are 15 s of the one who looks on.
-_BEGIN_S: Final = 1 << 20
-
-
-class SimulatedTime:
-    """A loop clock that jumps to the next timer: minutes pass at once, in the right order."""
-
-    def __init__(self) -> None:
-        """Take the running loop's clock over, and begin at a time of no machine."""
-        self._loop = asyncio.get_running_loop()
-        self._now_ns = _BEGIN_S * _NS
-        self._real_select = self._loop._selector.select  # type: ignore[attr-defined]
-        self._loop.time = self.now  # type: ignore[method-assign]
-        self._loop._selector.select = self._select  # type: ignore[attr-defined]
-
-    def now(self) -> float:
-        """The simulated time in seconds."""
-        return self._now_ns / _NS
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass without a turn of the loop."""
-        self._now_ns += math.ceil(seconds * _NS)
-
-    def _select(self, timeout: float | None) -> Any:
-        if timeout:
-            self.advance(timeout)
-        return self._real_select(0)
 
 
 class MemoryLease:
@@ -116,21 +85,17 @@ async def _hang() -> None:
     await asyncio.Event().wait()
 
 
-@pytest.fixture
-async def simulated() -> SimulatedTime:
-    """Time that passes as fast as it is waited for."""
-    return SimulatedTime()
+def _elector(
+    way: Way, name: str, time: VirtualTime, *, wall: VirtualTime | None = None
+) -> LeaderElector:
+    return LeaderElector(way, name, monotonic=time.monotonic, wall=(wall or time).time)
 
 
-def _elector(way: Way, name: str, time: SimulatedTime, *, wall_s: float = 0.0) -> LeaderElector:
-    return LeaderElector(way, name, monotonic=time.now, wall=lambda: wall_s)
-
-
-async def test_first_takes_and_second_waits(simulated: SimulatedTime) -> None:
+async def test_first_takes_and_second_waits(driven_time: VirtualTime) -> None:
     """One replica leads while it renews, however long; the other one may not write."""
     store = MemoryLease()
-    first = _elector(store.way(), "a", simulated)
-    second = _elector(store.way(), "b", simulated)
+    first = _elector(store.way(), "a", driven_time)
+    second = _elector(store.way(), "b", driven_time)
     await first.acquire()
     holding = asyncio.create_task(first.hold())
     waiting = asyncio.create_task(second.acquire())
@@ -145,35 +110,35 @@ async def test_first_takes_and_second_waits(simulated: SimulatedTime) -> None:
 
 @pytest.mark.parametrize("break_way", [_unreachable, _hang])
 async def test_a_cut_off_leader_stops_before_another_starts(
-    simulated: SimulatedTime, break_way: Callable[[], Awaitable[None]]
+    driven_time: VirtualTime, break_way: Callable[[], Awaitable[None]]
 ) -> None:
     """The old leader stops writing seconds before the new one starts, which is within 20 s."""
     store = MemoryLease()
     way = store.way()
-    first, second = _elector(way, "a", simulated), _elector(store.way(), "b", simulated)
+    first, second = _elector(way, "a", driven_time), _elector(store.way(), "b", driven_time)
     await first.acquire()
     holding = asyncio.create_task(first.hold())
     waiting = asyncio.create_task(second.acquire())
     await asyncio.sleep(23)
     way.before = break_way
-    cut_s = simulated.now()
+    cut_s = driven_time.monotonic()
     with pytest.raises(LeaseLostError):
         await holding
-    stopped_s = simulated.now()
+    stopped_s = driven_time.monotonic()
     assert not first.is_leader
     assert not waiting.done()
     await waiting
     assert second.is_leader
-    assert simulated.now() - stopped_s > 2
-    assert simulated.now() - cut_s < 20
+    assert driven_time.monotonic() - stopped_s > 2
+    assert driven_time.monotonic() - cut_s < 20
 
 
-async def test_a_late_answer_counts_from_the_question(simulated: SimulatedTime) -> None:
+async def test_a_late_answer_counts_from_the_question(driven_time: VirtualTime) -> None:
     """A renewal is as old as its request: another replica may have seen it right then."""
     store = MemoryLease()
     way = store.way()
-    first = _elector(way, "a", simulated)
-    began_s = simulated.now()
+    first = _elector(way, "a", driven_time)
+    began_s = driven_time.monotonic()
     await first.acquire()
     holding = asyncio.create_task(first.hold())
 
@@ -186,52 +151,54 @@ async def test_a_late_answer_counts_from_the_question(simulated: SimulatedTime) 
     way.before = _unreachable
     with pytest.raises(LeaseLostError):
         await holding
-    assert simulated.now() - began_s < leader.RENEW_S + leader.HOLD_S + 0.1
+    assert driven_time.monotonic() - began_s < leader.RENEW_S + leader.HOLD_S + 0.1
 
 
-async def test_a_paused_leader_may_not_write_when_it_wakes(simulated: SimulatedTime) -> None:
+async def test_a_paused_leader_may_not_write_when_it_wakes(driven_time: VirtualTime) -> None:
     """Without a single instruction run meanwhile, the right to write is gone after the pause."""
     store = MemoryLease()
-    first = _elector(store.way(), "a", simulated)
+    first = _elector(store.way(), "a", driven_time)
     await first.acquire()
     assert first.is_leader
-    simulated.advance(11)
+    driven_time.advance(11)
     with pytest.raises(NotLeaderError):
         first.check_may_write()
 
 
-async def test_takeover_ignores_foreign_clocks(simulated: SimulatedTime) -> None:
+async def test_takeover_ignores_foreign_clocks(driven_time: VirtualTime) -> None:
     """A renewTime hours away in either direction neither hastens nor delays a takeover."""
-    for wall_s in (-86400.0 + 1e9, 1e9 + 86400.0):
+    foreign = VirtualTime()
+    for ahead_ms in (-86_400_000, 86_400_000):
+        foreign.set_wall(driven_time.wall_ms() + ahead_ms)
         store = MemoryLease()
-        first = _elector(store.way(), "a", simulated, wall_s=wall_s)
-        second = _elector(store.way(), "b", simulated, wall_s=1e9)
+        first = _elector(store.way(), "a", driven_time, wall=foreign)
+        second = _elector(store.way(), "b", driven_time)
         await first.acquire()
-        began_s = simulated.now()
+        began_s = driven_time.monotonic()
         await second.acquire()
-        assert leader.LEASE_S <= simulated.now() - began_s < 20
+        assert leader.LEASE_S <= driven_time.monotonic() - began_s < 20
 
 
-async def test_release_lets_the_next_in_at_once(simulated: SimulatedTime) -> None:
+async def test_release_lets_the_next_in_at_once(driven_time: VirtualTime) -> None:
     """After a release the next replica waits for one poll only, and the old one may not write."""
     store = MemoryLease()
-    first, second = _elector(store.way(), "a", simulated), _elector(store.way(), "b", simulated)
+    first, second = _elector(store.way(), "a", driven_time), _elector(store.way(), "b", driven_time)
     await first.acquire()
     waiting = asyncio.create_task(second.acquire())
     await asyncio.sleep(3)
     await first.release()
-    released_s = simulated.now()
+    released_s = driven_time.monotonic()
     assert not first.is_leader
     await waiting
-    assert simulated.now() - released_s <= leader.POLL_S + 0.1
+    assert driven_time.monotonic() - released_s <= leader.POLL_S + 0.1
     assert store.lease is not None
     assert store.lease["spec"]["leaseTransitions"] == 1
 
 
-async def test_of_two_that_try_at_once_one_gets_it(simulated: SimulatedTime) -> None:
+async def test_of_two_that_try_at_once_one_gets_it(driven_time: VirtualTime) -> None:
     """Two replicas that find the Lease free at the same moment do not both lead."""
     store = MemoryLease()
-    electors = [_elector(store.way(), name, simulated) for name in "abcd"]
+    electors = [_elector(store.way(), name, driven_time) for name in "abcd"]
     waiting = [asyncio.create_task(elector.acquire()) for elector in electors]
     await asyncio.sleep(1)
     assert sum(elector.is_leader for elector in electors) == 1
@@ -239,11 +206,11 @@ async def test_of_two_that_try_at_once_one_gets_it(simulated: SimulatedTime) -> 
         task.cancel()
 
 
-async def test_short_troubles_do_not_cost_the_lease(simulated: SimulatedTime) -> None:
+async def test_short_troubles_do_not_cost_the_lease(driven_time: VirtualTime) -> None:
     """A renewal that fails, or an API server that takes 3 s each time, and the leader goes on."""
     store = MemoryLease()
     way = store.way()
-    first = _elector(way, "a", simulated)
+    first = _elector(way, "a", driven_time)
     await first.acquire()
     holding = asyncio.create_task(first.hold())
     way.before = _unreachable
@@ -259,11 +226,11 @@ async def test_short_troubles_do_not_cost_the_lease(simulated: SimulatedTime) ->
     holding.cancel()
 
 
-async def test_a_lost_answer_is_found_out(simulated: SimulatedTime) -> None:
+async def test_a_lost_answer_is_found_out(driven_time: VirtualTime) -> None:
     """A taking or renewal whose answer was lost did happen; the version is read again."""
     store = MemoryLease()
     way = store.way()
-    first = _elector(way, "a", simulated)
+    first = _elector(way, "a", driven_time)
     way.loses_answers = True
     acquiring = asyncio.create_task(first.acquire())
     await asyncio.sleep(1)
@@ -279,10 +246,10 @@ async def test_a_lost_answer_is_found_out(simulated: SimulatedTime) -> None:
     holding.cancel()
 
 
-async def test_a_stolen_lease_is_noticed(simulated: SimulatedTime) -> None:
+async def test_a_stolen_lease_is_noticed(driven_time: VirtualTime) -> None:
     """Somebody else's name in the Lease ends the leadership with the next renewal."""
     store = MemoryLease()
-    first = _elector(store.way(), "a", simulated)
+    first = _elector(store.way(), "a", driven_time)
     await first.acquire()
     holding = asyncio.create_task(first.hold())
     await asyncio.sleep(1)
@@ -294,30 +261,30 @@ async def test_a_stolen_lease_is_noticed(simulated: SimulatedTime) -> None:
     assert not first.is_leader
 
 
-async def test_a_lease_that_is_deleted_makes_no_second_leader(simulated: SimulatedTime) -> None:
+async def test_a_lease_that_is_deleted_makes_no_second_leader(driven_time: VirtualTime) -> None:
     """Its holder stops at the next renewal, and the standby waits for longer than that."""
     store = MemoryLease()
-    first, second = _elector(store.way(), "a", simulated), _elector(store.way(), "b", simulated)
+    first, second = _elector(store.way(), "a", driven_time), _elector(store.way(), "b", driven_time)
     await first.acquire()
     holding = asyncio.create_task(first.hold())
     waiting = asyncio.create_task(second.acquire())
     await asyncio.sleep(6)
     store.lease = None
-    deleted_s = simulated.now()
+    deleted_s = driven_time.monotonic()
     with pytest.raises(LeaseLostError, match="the Lease is gone"):
         await holding
-    assert simulated.now() - deleted_s <= leader.RENEW_S + 0.1
+    assert driven_time.monotonic() - deleted_s <= leader.RENEW_S + 0.1
     assert not first.is_leader
     assert not second.is_leader
     await waiting
     assert second.is_leader
-    assert simulated.now() - deleted_s < 20
+    assert driven_time.monotonic() - deleted_s < 20
 
 
-async def test_the_time_that_is_left_is_told(simulated: SimulatedTime) -> None:
+async def test_the_time_that_is_left_is_told(driven_time: VirtualTime) -> None:
     """A write that takes longer could arrive when somebody else writes."""
-    first = _elector(MemoryLease().way(), "a", simulated)
+    first = _elector(MemoryLease().way(), "a", driven_time)
     await first.acquire()
     assert first.check_may_write() == pytest.approx(leader.HOLD_S)
-    simulated.advance(7.5)
+    driven_time.advance(7.5)
     assert first.check_may_write() == pytest.approx(leader.HOLD_S - 7.5)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from virtual_time import VirtualTime
 
 from mailboat_operator.broker_api import BrokerApi, BrokerApiError, http_url
 from mailboat_operator.cache import ObjectCache
@@ -204,18 +205,18 @@ async def test_what_is_missing_is_said(
 
 async def test_a_secret_is_read_again_once_it_may_have_changed(secrets: Secrets) -> None:
     """Not for each request, and not seldom."""
-    now_s, cache = [0.0], ObjectCache()
+    clock, cache = VirtualTime(), ObjectCache()
     cache.update(pod(scheme=None))
-    access = PodAccess(secrets.get, cache, monotonic=lambda: now_s[0])
+    access = PodAccess(secrets.get, cache, monotonic=clock.monotonic)
     for _ in range(3):
         await access.of("http://127.0.0.1:8080/api/v1/config")
     assert secrets.reads == ["http"]
     secrets.data["http"] = {"token": b"another-token-0123456789"}
-    now_s[0] = FRESH_S
+    clock.advance(FRESH_S)
     found = await access.of("http://127.0.0.1:8080/x")
     assert found.headers == {"Authorization": "Bearer another-token-0123456789"}
     assert "another-token" not in repr(found)
     secrets.data.clear()
-    now_s[0] += FRESH_S
+    clock.advance(FRESH_S)
     with pytest.raises(NoAccessError):
         await access.of("http://127.0.0.1:8080/x")

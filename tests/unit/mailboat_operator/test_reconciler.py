@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from fake_kubernetes import FakeKubernetes
+from virtual_time import START_S, START_WALL_MS, VirtualTime
 
 from mailboat_operator.apply import Applier
 from mailboat_operator.broker_api import BrokerApi
@@ -63,27 +64,22 @@ class Rig:
         """Nothing is known yet."""
         self.cache = ObjectCache()
         self.sight = Sight()
-        self.now_s = 50.0
-        self.planner = _FakePlanner()
+        self.clock = VirtualTime()
+        self.planner = planner = _FakePlanner()
         self.brokers = BrokerApi(metrics)
-        events = EventPoster(api, metrics, "operator-0", monotonic=lambda: self.now_s)
+        events = EventPoster(api, metrics, "operator-0", monotonic=self.clock.monotonic)
         self.reconciler = Reconciler(
             self.cache,
             Applier(api, self.cache, self.brokers, events, metrics),
             self.brokers,
             _NoNumbers(),
-            Planners(
-                broker=self.planner,
-                name_server=self.planner,
-                topic=self.planner,
-                user=self.planner,
-            ),
+            Planners(broker=planner, name_server=planner, topic=planner, user=planner),
             metrics,
             self.sight,
             default_image="mailboat:1",
             reads_storage_classes=True,
-            monotonic=lambda: self.now_s,
-            wall=lambda: 1e9,
+            monotonic=self.clock.monotonic,
+            wall=self.clock.time,
         )
 
     async def turn(self, key: ResourceKey = _KEY) -> float | None:
@@ -159,7 +155,7 @@ async def test_the_planner_sees_everything(kubernetes: FakeKubernetes, rig: Rig)
     assert list(children.config_maps) == ["ConfigMap-1"]
     assert snapshot.name_server.spec.replicas == 3
     assert list(snapshot.storage_classes) == ["fast"]
-    assert (snapshot.now_s, snapshot.monotonic_s) == (1e9, 50.0)
+    assert (snapshot.now_s, snapshot.monotonic_s) == (START_WALL_MS / 1000, START_S)
     assert snapshot.default_image == "mailboat:1"
 
 
@@ -214,7 +210,7 @@ async def test_a_refused_eviction_is_the_planners_to_tell(
     for _ in range(2):
         with pytest.raises(StepsFailedError):
             await rig.turn()
-        rig.now_s += 300.0
+        rig.clock.advance(300)
     seen = [snapshot.refused_evictions for snapshot in rig.planner.snapshots]
     assert seen == [{}, {"orders-g0-0": EvictionRefusal("not with this budget")}]
     broker = kubernetes.find("brokers", "shop", "orders")
@@ -504,7 +500,7 @@ async def test_what_is_refused_is_told(kubernetes: FakeKubernetes, rig: Rig, sta
     for _ in range(3):
         with pytest.raises(StepsFailedError):
             await rig.turn()
-        rig.now_s += 700
+        rig.clock.advance(700)
     words = f"apply /api/v1/namespaces/shop/configmaps/a: {_BY_NAME} (HTTP {status})"
     assert _conditions(kubernetes) == {
         "Ready": ("False", "ApplyRefused", words),
@@ -590,12 +586,12 @@ async def test_what_may_pass_is_shown_only_when_it_lasts(
     _Refusal(kubernetes, "/configmaps/a", status, words)
     rig.planner.plan = Plan(steps=(Step("config", (_apply("a"),)),), status=_status(1))
     for passed_s in (0, 59):
-        rig.now_s = 50 + passed_s
+        rig.clock.advance(passed_s)
         with pytest.raises(StepsFailedError):
             await rig.turn()
         assert _conditions(kubernetes) == {}
         assert _events(kubernetes) == []
-    rig.now_s = 50 + 60
+    rig.clock.advance(1)
     with pytest.raises(StepsFailedError):
         await rig.turn()
     assert _conditions(kubernetes)["Ready"][:2] == ("False", "ApplyRefused")

@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from fake_kubernetes import FakeKubernetes
 from kubernetes.aio.client import ApiClient
+from virtual_time import VirtualTime
 
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.kinds import (
@@ -214,9 +215,9 @@ def test_a_storage_class_concerns_every_broker(marked: _Marked) -> None:
 
 def test_silence_is_counted_per_watch() -> None:
     """Each kind in each namespace has its own silence; an event or a new request ends it."""
-    now_s = 100.0
-    clock = WatchClock((BROKER, POD), ("shop", "bank"), monotonic=lambda: now_s, wall=lambda: 7.0)
-    now_s = 150.0
+    time = VirtualTime()
+    clock = WatchClock((BROKER, POD), ("shop", "bank"), monotonic=time.monotonic, wall=time.time)
+    time.advance(50)
     clock.heard("Pod", "shop")
     key = clock.key_of_path("/apis/mailboat.dev/v1alpha1/namespaces/bank/brokers")
     assert key == ("Broker", "bank")
@@ -227,7 +228,7 @@ def test_silence_is_counted_per_watch() -> None:
         ("Pod", "shop"): 0,
         ("Pod", "bank"): 50,
     }
-    assert clock.last_heard() == [(("Pod",), 7.0), (("Broker",), 7.0)]
+    assert clock.last_heard() == [(("Pod",), time.time()), (("Broker",), time.time())]
     assert not clock.is_complete.is_set()
     for other in (("Broker", "shop"), ("Pod", "shop"), ("Pod", "bank")):
         clock.began(other)
@@ -397,8 +398,8 @@ async def test_a_refused_watch_is_neither_deaf_nor_waited_for(
     marked: _Marked,
 ) -> None:
     """A 403 is an answer; no answer is silence, also where there were 403s before."""
-    now_s = 100.0
-    clock = WatchClock((BROKER,), ("bank", "shop"), monotonic=lambda: now_s)
+    time = VirtualTime()
+    clock = WatchClock((BROKER,), ("bank", "shop"), monotonic=time.monotonic)
     sight = Sight()
     resync = Resync(kube_api, marked.hub, sight, (BROKER,), ("bank", "shop"), every_s=600)
     session = watch_session(api_client, clock, resync, sight, metrics).aiohttp_session
@@ -410,7 +411,7 @@ async def test_a_refused_watch_is_neither_deaf_nor_waited_for(
             pass
 
     async with session:
-        now_s = 150.0
+        time.advance(50)
         await ask(_IN_BANK)
         assert not clock.is_complete.is_set()
         await ask(in_shop)
@@ -418,7 +419,7 @@ async def test_a_refused_watch_is_neither_deaf_nor_waited_for(
         assert clock.is_complete.is_set()
         assert dict(clock.silences()) == {("Broker", "bank"): 0, ("Broker", "shop"): 0}
         assert not sight.sees("Broker", "bank")
-        now_s = 250.0
+        time.advance(100)
         forbidden.status = 503
         await ask(_IN_BANK)
         assert dict(clock.silences())["Broker", "bank"] == 100
@@ -439,14 +440,14 @@ async def test_a_refused_watch_of_the_cluster_is_waited_for(
     marked: _Marked,
 ) -> None:
     """What is needed everywhere stays a complaint: nothing is served without it."""
-    now_s = 100.0
-    clock = WatchClock((BROKER,), (), monotonic=lambda: now_s)
+    time = VirtualTime()
+    clock = WatchClock((BROKER,), (), monotonic=time.monotonic)
     sight = Sight()
     resync = Resync(kube_api, marked.hub, sight, (BROKER,), (), every_s=600)
     path = "/apis/mailboat.dev/v1alpha1/brokers"
     _Forbidden(kubernetes, path)
     async with watch_session(api_client, clock, resync, sight, metrics).aiohttp_session as session:
-        now_s = 200.0
+        time.advance(100)
         async with session.get(kubernetes.url + path):
             pass
     assert dict(clock.silences()) == {("Broker", None): 100}

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat_operator.kinds import ResourceKey
 from mailboat_operator.work_queue import QueueClosedError, WorkQueue
@@ -39,22 +40,23 @@ async def test_one_worker_per_key() -> None:
 
 async def test_in_progress_has_the_time_it_began() -> None:
     """What is worked on is visible with its start, until it is done."""
-    queue = WorkQueue(monotonic=lambda: 42.0)
+    clock = VirtualTime()
+    queue = WorkQueue(monotonic=clock.monotonic)
     queue.add(_A)
     await queue.get()
-    assert dict(queue.in_progress) == {_A: 42.0}
+    assert dict(queue.in_progress) == {_A: clock.monotonic()}
     queue.done(_A)
     assert dict(queue.in_progress) == {}
 
 
 async def test_backoff_doubles_up_to_five_minutes() -> None:
     """Failures in a row pause 1 s, 2 s, 4 s ... and never more than 300 s; a success resets it."""
-    now_s = 1000.0
-    queue = WorkQueue(uniform=lambda low, high: high, monotonic=lambda: now_s)
+    clock = VirtualTime()
+    queue = WorkQueue(uniform=lambda low, high: high, monotonic=clock.monotonic)
     pauses = []
     for _ in range(12):
         pauses.append(queue.add_failed(_A))
-        now_s += pauses[-1]
+        clock.advance(pauses[-1])
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300, 300]
     queue.succeeded(_A)
     assert queue.add_failed(_A) == 1
@@ -63,15 +65,15 @@ async def test_backoff_doubles_up_to_five_minutes() -> None:
 
 async def test_failures_within_a_pause_do_not_lengthen_it() -> None:
     """Turns for changes in between are no further proof: the pause goes on, and then doubles."""
-    now_s = 1000.0
-    queue = WorkQueue(uniform=lambda low, high: high, monotonic=lambda: now_s)
+    clock = VirtualTime()
+    queue = WorkQueue(uniform=lambda low, high: high, monotonic=clock.monotonic)
     queue.add_failed(_A)
-    now_s += 1
+    clock.advance(1)
     assert queue.add_failed(_A) == 2
     for passed_s in (0.5, 1.0, 1.5):
-        now_s = 1001.0 + passed_s
+        clock.advance(0.5)
         assert queue.add_failed(_A) == 2 - passed_s
-    now_s = 1003.0
+    clock.advance(0.5)
     assert queue.add_failed(_A) == 4
     queue.close()
 

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import cast
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.broker import membership, membership_limits
 from mailboat.broker.membership import ClientInfo, ConsumerManager, ProducerManager
@@ -16,18 +17,6 @@ from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.heartbeat import BROADCASTING, ConsumerData
 from mailboat.remoting.connection import Connection
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        """Start at a thousand seconds."""
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 def _expired(members: ConsumerManager | ProducerManager) -> list[Connection]:
@@ -138,11 +127,11 @@ async def test_members_hear_of_a_new_one() -> None:
 @pytest.mark.parametrize("how", ["unregister", "close", "expire"])
 async def test_members_hear_of_one_that_left(how: str) -> None:
     """However a member goes, the others take over its queues at once."""
-    clock = Clock()
-    consumers = ConsumerManager(clock=clock)
+    clock = VirtualTime()
+    consumers = ConsumerManager(clock=clock.monotonic)
     stays, goes = Peer("a"), Peer("b")
     consumers.register(goes.client("c2"), consumer("T"))
-    clock.now += 100
+    clock.advance(100)
     consumers.register(stays.client("c1"), consumer("T"))
     await stays.next_groups()
     if how == "unregister":
@@ -150,7 +139,7 @@ async def test_members_hear_of_one_that_left(how: str) -> None:
     elif how == "close":
         consumers.connection_closed(goes.connection)
     else:
-        clock.now += 21
+        clock.advance(21)
         assert _expired(consumers) == [goes.connection]
     assert await stays.next_groups() == ["G"]
     assert consumers.groups["G"].client_ids() == ["c1"]
@@ -158,13 +147,13 @@ async def test_members_hear_of_one_that_left(how: str) -> None:
 
 async def test_a_search_for_silent_members_is_made_group_by_group() -> None:
     """What changes between two steps is no error, and who comes meanwhile stays."""
-    clock = Clock()
-    producers = ProducerManager(clock=clock)
+    clock = VirtualTime()
+    producers = ProducerManager(clock=clock.monotonic)
     old, new = Peer("a"), Peer("b")
     groups = [f"P{number}" for number in range(20)]
     for group in groups:
         producers.register(old.client("c"), group)
-    clock.now += 121
+    clock.advance(121)
     steps = producers.expire(120.0)
     next(steps)
     assert list(producers.groups) == groups[1:]
@@ -222,7 +211,7 @@ def test_a_connection_with_very_many_members_ends_quickly(
     assert "consumer left, and 990 more members" in caplog.messages
 
 
-async def test_broadcast_groups_are_not_told() -> None:
+async def test_broadcast_groups_are_not_told(driven_time: VirtualTime) -> None:
     """Members of a broadcast group share nothing, so nothing has to be rebalanced."""
     consumers = ConsumerManager()
     first, second = Peer("a"), Peer("b")
@@ -235,7 +224,7 @@ async def test_broadcast_groups_are_not_told() -> None:
     assert first.pushed == []
 
 
-async def test_a_group_can_refuse_to_be_told() -> None:
+async def test_a_group_can_refuse_to_be_told(driven_time: VirtualTime) -> None:
     """notifyConsumerIdsChangedEnable=false of the group or of the broker is respected."""
     peer = Peer("a")
     by_group = ConsumerManager()
@@ -286,15 +275,15 @@ async def test_a_change_of_topics_is_told() -> None:
 
 async def test_a_heartbeat_keeps_a_member() -> None:
     """Only silence expires a member, and it does so after the timeout, not before."""
-    clock = Clock()
-    consumers = ConsumerManager(clock=clock)
+    clock = VirtualTime()
+    consumers = ConsumerManager(clock=clock.monotonic)
     peer = Peer("a")
     consumers.register(peer.client(), consumer("T"))
     for _ in range(5):
-        clock.now += 100
+        clock.advance(100)
         assert _expired(consumers) == []
         consumers.register(peer.client(), consumer("T"))
-    clock.now += 121
+    clock.advance(121)
     assert _expired(consumers) == [peer.connection]
     assert consumers.groups == {}
     consumers.close()
@@ -302,11 +291,11 @@ async def test_a_heartbeat_keeps_a_member() -> None:
 
 async def test_the_member_asked_for_is_the_one_that_spoke_last() -> None:
     """Where an old connection lingers, requests go to the living one."""
-    clock = Clock()
-    consumers = ConsumerManager(clock=clock)
+    clock = VirtualTime()
+    consumers = ConsumerManager(clock=clock.monotonic)
     old, new = Peer("a"), Peer("b")
     consumers.register(old.client("c1"), consumer("T"))
-    clock.now += 1
+    clock.advance(1)
     consumers.register(new.client("c1"), consumer("T"))
     found = consumers.groups["G"].find_member("c1")
     assert found is not None
@@ -329,15 +318,15 @@ async def test_leaving_a_group_one_is_not_in_is_no_error() -> None:
 
 async def test_producers_come_and_go() -> None:
     """Producers are members until they unregister, close or fall silent."""
-    clock = Clock()
-    producers = ProducerManager(clock=clock)
+    clock = VirtualTime()
+    producers = ProducerManager(clock=clock.monotonic)
     peers = [Peer(name) for name in "abc"]
     for peer in peers:
         producers.register(peer.client(peer.peer), "P")
     producers.unregister("P", peers[0].connection, "a")
     producers.connection_closed(peers[1].connection)
     assert [member.client_id for member in producers.groups["P"]] == ["c"]
-    clock.now += 121
+    clock.advance(121)
     assert _expired(producers) == [peers[2].connection]
     assert producers.groups == {}
     assert not any(producers.is_member(peer.connection) for peer in peers)
@@ -358,13 +347,13 @@ async def test_one_connection_in_many_groups() -> None:
 
 async def test_a_producer_is_found_by_its_id() -> None:
     """Whatever its groups; of several connections the one with the last heartbeat counts."""
-    clock = Clock()
-    producers = ProducerManager(clock=clock)
+    clock = VirtualTime()
+    producers = ProducerManager(clock=clock.monotonic)
     old, new = Peer("a"), Peer("b")
     assert producers.find_client("c1") is None
     producers.register(old.client("c1"), "P")
     producers.register(old.client("c1"), "Q")
-    clock.now += 1
+    clock.advance(1)
     producers.register(new.client("c1"), "Q")
     found = producers.find_client("c1")
     assert found is not None
@@ -380,12 +369,12 @@ async def test_a_producer_is_found_by_its_id() -> None:
 
 async def test_members_are_listed_once_by_id() -> None:
     """Of two connections with one id the one with the last heartbeat is asked."""
-    clock = Clock()
-    consumers = ConsumerManager(clock=clock)
+    clock = VirtualTime()
+    consumers = ConsumerManager(clock=clock.monotonic)
     old, new = Peer("a"), Peer("b")
     consumers.register(old.client("c2"), consumer("T"))
     consumers.register(old.client("c1"), consumer("T"))
-    clock.now += 1
+    clock.advance(1)
     consumers.register(new.client("c2"), consumer("T"))
     members = consumers.groups["G"].listed_members()
     assert [(member.client_id, member.connection) for member in members] == [
@@ -404,10 +393,12 @@ class Members:
 
     def __init__(self) -> None:
         """Know nobody."""
-        self.clock = Clock()
+        self.clock = VirtualTime()
         self.limits = MembershipLimits()
-        self.consumers = ConsumerManager(self.limits, notify_enable=False, clock=self.clock)
-        self.producers = ProducerManager(self.limits, clock=self.clock)
+        self.consumers = ConsumerManager(
+            self.limits, notify_enable=False, clock=self.clock.monotonic
+        )
+        self.producers = ProducerManager(self.limits, clock=self.clock.monotonic)
 
     def consume(
         self, peer: Peer, *, client: str = "c", group: str = "G", size: int = 0, version: int = 1
@@ -474,7 +465,7 @@ def test_what_was_counted_is_free_once_members_are_gone(how: str) -> None:
             members.consume(peer, client=name, group=name, size=number * 1_000, version=number)
             members.producers.register(peer.client(name), name)
     assert members.limits.size_bytes == sum(map(members.size_of, peers)) > 45_000
-    members.clock.now += 121
+    members.clock.advance(121)
     for peer in peers:
         if how == "close":
             members.consumers.connection_closed(peer.connection)

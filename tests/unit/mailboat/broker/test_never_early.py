@@ -1,7 +1,7 @@
 """No delayed message is early, wherever the process is held up between two looks at a clock.
 
-Both clocks of a machine are simulated in whole nanoseconds. Each look at one of them takes a
-planted time. The clocks are read as `RealDisk` reads them, the files are in memory.
+Each look at a clock takes a planted time. The clocks are read as `RealDisk` reads them,
+the files are in memory.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,7 @@ import pytest
 from delayed_life import Life
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from virtual_time import VirtualTime
 
 from mailboat.disk import ClockPair, real
 from mailboat.disk.real import RealDisk
@@ -26,31 +27,40 @@ _DELAY_NS: Final = 1 * _S
 _LOOK_NS: Final = 40
 
 
-class Machine:
+class Machine(VirtualTime):
     """The clocks of one machine; `pauses_ns` come before the next looks, then none."""
 
     def __init__(self, fraction_ns: int) -> None:
         """Begin some months after the machine's start."""
-        self.up_ns = 10_000_000 * _S + fraction_ns
+        super().__init__()
         self.pauses_ns: list[int] = []
+        self.advance(10_000_000)
+        # A millisecond of one clock begins within one of the other.
+        self.pass_ns(_MS - 456_789)
+        self.set_wall(self.wall_ms())
+        self.pass_ns(456_789 + fraction_ns)
 
     @property
     def wall_ns(self) -> int:
         """What the wall clock shows, epoch nanoseconds."""
-        return 1_700_000_000 * _S + 123_456_789 + self.up_ns
+        return super().time_ns()
+
+    def pass_ns(self, nanoseconds: int) -> None:
+        """Let time pass."""
+        self.advance(nanoseconds / _S)
 
     def time_ns(self) -> int:
         """Look at the wall clock."""
         self._look()
-        return self.wall_ns
+        return super().time_ns()
 
     def monotonic(self) -> float:
         """Look at the monotonic clock."""
         self._look()
-        return self.up_ns / _S
+        return super().monotonic()
 
     def _look(self) -> None:
-        self.up_ns += self.pauses_ns.pop(0) if self.pauses_ns else _LOOK_NS
+        self.pass_ns(self.pauses_ns.pop(0) if self.pauses_ns else _LOOK_NS)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -59,8 +69,8 @@ class Machine:
             yield
 
 
-class Clocks(DiskWrapper):
-    """The files of another disk, and the clocks of the real one."""
+class MachineDisk(DiskWrapper):
+    """The files of another disk, and the clocks as `RealDisk` reads the machine's."""
 
     def wall_ms(self) -> int:
         """Return the wall clock, epoch milliseconds."""
@@ -85,20 +95,20 @@ def _wait_across_a_restart(machine: Machine, pauses_ns: list[list[int]], step_ns
     """
     with machine.running():
         machine.pauses_ns = list(pauses_ns[0])
-        life = Life(wrap=Clocks)
+        life = Life(wrap=MachineDisk)
         machine.pauses_ns = list(pauses_ns[1])
         sent_ns = machine.wall_ns
         life.park(1)
         machine.pauses_ns = list(pauses_ns[2])
-        life = Life(life.disk.kill(), wrap=Clocks)
+        life = Life(life.disk.kill(), wrap=MachineDisk)
         machine.pauses_ns = []
         # Nothing is due for long: the looks begin shortly before.
-        machine.up_ns += max(0, sent_ns + _DELAY_NS - 20 * step_ns - machine.wall_ns)
+        machine.pass_ns(max(0, sent_ns + _DELAY_NS - 20 * step_ns - machine.wall_ns))
         life.work()
         while not life.bodies():
             if machine.wall_ns > sent_ns + _DELAY_NS:
                 step_ns *= 2
-            machine.up_ns += step_ns
+            machine.pass_ns(step_ns)
             life.work()
         queue = life.store.queues.get("T", 2)
         assert queue is not None
@@ -154,7 +164,7 @@ def test_the_machine_s_clock_is_between_both_clocks_of_a_broker() -> None:
             clock = SteadyClock(RealDisk())
             machine.pauses_ns = []
             for _ in range(5):
-                machine.up_ns += random.randrange(10 * _S)
+                machine.pass_ns(random.randrange(10 * _S))
                 assert clock.now_ms() * _MS <= machine.wall_ns
                 before_ns = machine.wall_ns
                 assert clock.next_ms() * _MS > before_ns

@@ -7,6 +7,7 @@ from functools import partial
 from typing import cast
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.broker import pull_request_hold
 from mailboat.broker.pull_request_hold import SLOT_S, HeldPull, PullRequestHoldService
@@ -180,7 +181,9 @@ async def test_a_pull_that_is_not_answered_goes_on_waiting() -> None:
     assert len(waiters.holds) == 1
 
 
-async def test_a_pull_is_answered_when_its_time_is_up_and_not_before() -> None:
+async def test_a_pull_is_answered_when_its_time_is_up_and_not_before(
+    driven_time: VirtualTime,
+) -> None:
     """The shorter one first, whatever order they came in; each once and at most a slot late."""
     waiters = _Waiters()
     loop = asyncio.get_running_loop()
@@ -197,7 +200,9 @@ async def test_a_pull_is_answered_when_its_time_is_up_and_not_before() -> None:
     assert len(waiters.holds) == 0
 
 
-async def test_a_pull_that_was_answered_is_not_answered_again_at_its_time() -> None:
+async def test_a_pull_that_was_answered_is_not_answered_again_at_its_time(
+    driven_time: VirtualTime,
+) -> None:
     """Its deadline went with it: the timer passes without a call."""
     waiters = _Waiters()
     waiters.hold("answered", suspend_s=0.05)
@@ -232,7 +237,7 @@ async def test_closing_answers_all_as_if_their_time_were_up() -> None:
     assert len(waiters.holds) == 0
 
 
-async def test_a_peer_that_does_not_read_is_answered_when_it_does() -> None:
+async def test_a_peer_that_does_not_read_is_answered_when_it_does(driven_time: VirtualTime) -> None:
     """One by one, as long as it reads; a time that is up meanwhile is no reason to write."""
     waiters, peer = _Waiters(), _Waiters()
     for name in ("first", "second", "third"):
@@ -274,7 +279,7 @@ async def test_a_peer_that_stops_reading_again_keeps_the_rest_waiting() -> None:
     assert len(waiters.holds) == 0
 
 
-async def test_short_memory_lets_pulls_wait_until_there_is_room() -> None:
+async def test_short_memory_lets_pulls_wait_until_there_is_room(driven_time: VirtualTime) -> None:
     """Nobody has to say so: it is looked for."""
     waiters = _Waiters()
     waiters.is_roomy = False

@@ -1,6 +1,7 @@
 """Promises of mailboat.broker.queue_locks; 60 s and 30 s are RocketMQ's lives of a lock."""
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.broker.queue_locks import QueueLockManager
 from mailboat.disk.json_file import JsonFile
@@ -12,28 +13,16 @@ OWN = "/store/mailboat"
 FIRST, SECOND = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)
 
 
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        """Start at a thousand seconds."""
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
-
-
-def manager(clock: Clock, disk: SimulatedDisk | None = None) -> QueueLockManager:
+def manager(clock: VirtualTime, disk: SimulatedDisk | None = None) -> QueueLockManager:
     """Return the locks that a disk holds."""
-    locks = QueueLockManager(disk or SimulatedDisk(), OWN, clock=clock)
+    locks = QueueLockManager(disk or SimulatedDisk(), OWN, clock=clock.monotonic)
     locks.load()
     return locks
 
 
 def test_a_queue_has_one_holder() -> None:
     """Of two members of a group one gets the queue, and only what it asked for."""
-    locks = manager(Clock())
+    locks = manager(VirtualTime())
     assert locks.lock("G", "a", [FIRST]) == {FIRST}
     assert locks.lock("G", "b", [FIRST, SECOND]) == {SECOND}
     assert locks.lock("G", "a", [FIRST, SECOND]) == {FIRST}
@@ -43,19 +32,19 @@ def test_a_queue_has_one_holder() -> None:
 
 def test_groups_do_not_meet() -> None:
     """Each group locks for itself."""
-    locks = manager(Clock())
+    locks = manager(VirtualTime())
     assert locks.lock("G", "a", [FIRST]) == {FIRST}
     assert locks.lock("H", "b", [FIRST]) == {FIRST}
 
 
 def test_a_lock_that_nobody_renews_ends_after_sixty_seconds() -> None:
     """A dead member keeps its queues for the life of a lock, not longer."""
-    clock = Clock()
+    clock = VirtualTime()
     locks = manager(clock)
     locks.lock("G", "a", [FIRST])
-    clock.now += 60
+    clock.advance(60)
     assert locks.lock("G", "b", [FIRST]) == set()
-    clock.now += 0.001
+    clock.advance(0.001)
     assert locks.holder("G", "T", 0) is None
     assert locks.lock("G", "b", [FIRST]) == {FIRST}
     assert locks.lock("G", "a", [FIRST]) == set()
@@ -63,17 +52,17 @@ def test_a_lock_that_nobody_renews_ends_after_sixty_seconds() -> None:
 
 def test_renewing_prolongs_a_lock() -> None:
     """A member that asks every 20 s keeps its queue for good."""
-    clock = Clock()
+    clock = VirtualTime()
     locks = manager(clock)
     for _ in range(10):
         assert locks.lock("G", "a", [FIRST]) == {FIRST}
-        clock.now += 20
+        clock.advance(20)
     assert locks.lock("G", "b", [FIRST]) == set()
 
 
 def test_unlocking_hands_a_queue_over() -> None:
     """Only the holder can give a queue back; it is free at once."""
-    locks = manager(Clock())
+    locks = manager(VirtualTime())
     locks.lock("G", "a", [FIRST])
     locks.unlock("G", "b", [FIRST])
     locks.unlock("H", "a", [FIRST])
@@ -84,13 +73,13 @@ def test_unlocking_hands_a_queue_over() -> None:
 
 def test_a_group_with_live_locks_is_known() -> None:
     """Locks count until they expire or are given back."""
-    clock = Clock()
+    clock = VirtualTime()
     locks = manager(clock)
     assert not locks.has_live_locks("G")
     locks.lock("G", "a", [FIRST])
     assert locks.has_live_locks("G")
     assert not locks.has_live_locks("H")
-    clock.now += 60.001
+    clock.advance(60.001)
     assert not locks.has_live_locks("G")
     locks.lock("G", "a", [FIRST])
     locks.unlock("G", "a", [FIRST])
@@ -99,14 +88,14 @@ def test_a_group_with_live_locks_is_known() -> None:
 
 async def test_expired_locks_leave_nothing_behind() -> None:
     """Neither memory nor the file keeps what nobody renewed."""
-    clock = Clock()
+    clock = VirtualTime()
     disk = SimulatedDisk()
     locks = manager(clock, disk)
     locks.lock("G", "a", [FIRST])
-    clock.now += 30
+    clock.advance(30)
     locks.lock("G", "a", [SECOND])
     await locks.persist()
-    clock.now += 31
+    clock.advance(31)
     locks.expire()
     await locks.persist()
     again = manager(clock, disk)
@@ -116,24 +105,24 @@ async def test_expired_locks_leave_nothing_behind() -> None:
 
 async def test_a_restart_gives_a_queue_to_its_holder_only() -> None:
     """The old holder may consume for 30 s more; nobody else gets the queue before."""
-    clock = Clock()
+    clock = VirtualTime()
     disk = SimulatedDisk()
     locks = manager(clock, disk)
     locks.lock("G", "a", [FIRST, SECOND])
     await locks.persist()
     locks = manager(clock, disk)
-    clock.now += 30
+    clock.advance(30)
     assert locks.has_live_locks("G")
     assert locks.lock("G", "b", [FIRST, SECOND]) == set()
     assert locks.lock("G", "a", [FIRST]) == {FIRST}
-    clock.now += 0.001
+    clock.advance(0.001)
     assert locks.lock("G", "b", [FIRST, SECOND]) == {SECOND}
 
 
 async def test_renewing_writes_nothing() -> None:
     """Only a new holder is worth a write: renewals come every 20 s from every member."""
     disk = SimulatedDisk()
-    locks = manager(Clock(), disk)
+    locks = manager(VirtualTime(), disk)
     locks.lock("G", "a", [FIRST])
     await locks.persist()
     changes = disk.changes
@@ -145,7 +134,7 @@ async def test_renewing_writes_nothing() -> None:
 
 def test_unlocked_queues_are_not_restored() -> None:
     """After an orderly end of a member a restart makes nobody wait for it."""
-    clock = Clock()
+    clock = VirtualTime()
     disk = SimulatedDisk()
     locks = manager(clock, disk)
     locks.lock("G", "a", [FIRST])
@@ -161,12 +150,12 @@ def test_a_file_that_is_not_understood_is_refused(content: bytes) -> None:
     disk = SimulatedDisk()
     JsonFile(disk, f"{OWN}/queueLocks.json").save(content)
     with pytest.raises(DamagedStoreError, match="queueLocks"):
-        manager(Clock(), disk)
+        manager(VirtualTime(), disk)
 
 
 def test_locks_are_counted_for_the_user_of_their_holder() -> None:
     """From the moment of the lock to its end, however it ends; a renewal counts once."""
-    clock = Clock()
+    clock = VirtualTime()
     locks = manager(clock)
     locks.lock("G", "a", [FIRST, SECOND], "u")
     locks.lock("G", "a", [FIRST], "u")
@@ -179,7 +168,7 @@ def test_locks_are_counted_for_the_user_of_their_holder() -> None:
     # The same member under another name.
     locks.lock("G", "a", [SECOND], "w")
     assert (locks.held_by("u"), locks.held_by("w")) == (0, 1)
-    clock.now += 61
+    clock.advance(61)
     locks.lock("H", "d", [FIRST], "u")
     assert (locks.held_by("u"), locks.held_by("v")) == (1, 0)
     locks.expire()
@@ -191,10 +180,10 @@ def test_locks_are_counted_for_the_user_of_their_holder() -> None:
 def test_who_held_a_lock_before_a_restart_counts_with_the_next_renewal() -> None:
     """The file does not tell the user."""
     disk = SimulatedDisk()
-    before = manager(Clock(), disk)
+    before = manager(VirtualTime(), disk)
     before.lock("G", "a", [FIRST], "u")
     before.persist_blocking()
-    locks = manager(Clock(), disk)
+    locks = manager(VirtualTime(), disk)
     assert locks.held_by("u") == 0
     assert locks.lock("G", "a", [FIRST], "u") == {FIRST}
     assert locks.held_by("u") == 1

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from itertools import islice
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.broker.reading_progress import (
     MEMBERS_RETURN_S,
@@ -27,7 +28,7 @@ class Tables:
         self.lowered = 0
         self.removals = 0
         self.end = END
-        self.now_s = 1_000.0
+        self.clock = VirtualTime()
         self.table: dict[tuple[str, str], dict[int, int]] = {}
         self.bounds: dict[tuple[str, int], tuple[int, int]] = {}
         self.members: dict[str, frozenset[str]] = {}
@@ -94,7 +95,7 @@ def tables() -> Tables:
 def new_progress(tables: Tables) -> ReadingProgress:
     """Return the progress before its first round."""
     return ReadingProgress(
-        tables, tables, lambda: dict(tables.members), lambda: tables.end, lambda: tables.now_s
+        tables, tables, lambda: dict(tables.members), lambda: tables.end, tables.clock.monotonic
     )
 
 
@@ -297,13 +298,13 @@ def test_nothing_goes_before_the_members_can_be_back(tables: Tables) -> None:
     """A client finds the broker within 30 s and introduces itself within 30 s more."""
     read_to_the_end(tables)
     progress = new_progress(tables)
-    tables.now_s += 500
+    tables.clock.advance(500)
     progress.await_members()
     finish(progress)
     assert progress.position() == 0
-    tables.now_s += 30 + 30
+    tables.clock.advance(30 + 30)
     assert progress.position() == 0
-    tables.now_s += MEMBERS_RETURN_S - 60
+    tables.clock.advance(MEMBERS_RETURN_S - 60)
     assert progress.position() == END
 
 
@@ -323,9 +324,9 @@ def test_a_member_that_comes_back_in_time_keeps_what_it_has_not_read(tables: Tab
     progress = new_progress(tables)
     progress.await_members()
     finish(progress)
-    tables.now_s += 59
+    tables.clock.advance(59)
     tables.members = {"late": frozenset({"T"})}
-    tables.now_s += MEMBERS_RETURN_S
+    tables.clock.advance(MEMBERS_RETURN_S)
     assert progress.position() == 0
     finish(progress)
     assert progress.position() == 10 * RECORD
@@ -349,7 +350,7 @@ def test_nobody_looks_while_nothing_moves(tables: Tables) -> None:
     """An idle broker rests."""
     read_to_the_end(tables)
     progress = progress_of(tables)
-    tables.now_s += 1_000_000
+    tables.clock.advance(1_000_000)
     assert not progress.is_round_due
 
 
@@ -384,9 +385,9 @@ def test_what_moves_is_looked_at_within_five_seconds(
     progress = progress_of(tables)
     move(tables)
     assert not progress.is_round_due
-    tables.now_s += 4.9
+    tables.clock.advance(4.9)
     assert not progress.is_round_due
-    tables.now_s += 0.1
+    tables.clock.advance(0.1)
     assert progress.is_round_due
     finish(progress)
     tables.end += RECORD
@@ -402,11 +403,11 @@ def test_who_asks_is_served_once_a_second_though_nothing_seems_to_move(tables: T
     del tables.bounds["T", 1]
     progress.ask_for_round()
     assert not progress.is_round_due
-    tables.now_s += 1
+    tables.clock.advance(1)
     assert progress.is_round_due
     finish(progress)
     assert progress.position() == END
-    tables.now_s += 1
+    tables.clock.advance(1)
     assert not progress.is_round_due
 
 

@@ -1,38 +1,27 @@
 """Promises of mailboat.broker.stats."""
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.broker.stats import BrokerStats, Span
 
+DAY_MS = 24 * 3600 * 1000
 SPANS: tuple[Span, ...] = ("minute", "hour", "day")
 
 
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        """Start at a hundred seconds, on day one."""
-        self.now = 100.0
-        self.day = 1
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
-
-
-def make_stats() -> tuple[BrokerStats, Clock]:
+def make_stats() -> tuple[BrokerStats, VirtualTime]:
     """Return fresh counters and their clock."""
-    clock = Clock()
-    return BrokerStats(clock, lambda: clock.day), clock
+    clock = VirtualTime()
+    return BrokerStats(clock.monotonic, lambda: clock.wall_ms() // DAY_MS), clock
 
 
-def run(stats: BrokerStats, clock: Clock, seconds: int, per_second: int) -> None:
+def run(stats: BrokerStats, clock: VirtualTime, seconds: int, per_second: int) -> None:
     """Let seconds pass in each of which messages are stored and pulled."""
     for _ in range(seconds):
         if per_second:
             stats.record_put("T", per_second, per_second * 100)
             stats.record_get("T", "G", per_second, per_second * 100)
-        clock.now += 1
+        clock.advance(1)
         stats.sample()
 
 
@@ -72,10 +61,10 @@ def test_totals_are_kept_at_midnight() -> None:
     """The morning totals move on when the day changes, as mqadmin's inTotalYest needs them."""
     stats, clock = make_stats()
     stats.record_put("T", 5, 500)
-    clock.day = 2
+    clock.set_wall(clock.wall_ms() + DAY_MS)
     stats.sample()
     stats.record_put("T", 7, 700)
-    clock.day = 3
+    clock.set_wall(clock.wall_ms() + DAY_MS)
     stats.sample()
     stats.record_put("T", 1, 100)
     info = stats.runtime_info()
@@ -122,7 +111,7 @@ def test_a_young_flow_counts_from_its_first_message() -> None:
     """Minute, hour and day are the same then, also before the first sample."""
     stats, clock = make_stats()
     stats.record_put("T", 5, 500)
-    clock.now += 4
+    clock.advance(4)
     flow = stats.topic_flows()["T"]
     for span in SPANS:
         assert flow.counted(span, stats.now()) == (5, 500, 4.0)

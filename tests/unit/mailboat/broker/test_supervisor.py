@@ -5,20 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.broker.supervisor import Supervisor, TaskProgress
-
-
-class Clock:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        """Start at zero."""
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now
 
 
 @pytest.fixture
@@ -52,9 +41,9 @@ async def test_a_task_that_returns_fails_the_process(supervisor: Supervisor) -> 
     assert reason == "background task dispatch ended by itself"
 
 
-async def test_a_silent_task_fails_the_process() -> None:
+async def test_a_silent_task_fails_the_process(driven_time: VirtualTime) -> None:
     """A task that does not beat within the stall time fails the process."""
-    supervisor = Supervisor(stall_after_s=0.0)
+    supervisor = Supervisor(stall_after_s=0.0, clock=driven_time.monotonic)
 
     async def run(_: TaskProgress) -> None:
         await asyncio.Event().wait()
@@ -67,10 +56,11 @@ async def test_a_silent_task_fails_the_process() -> None:
     assert reason == "background task flush has stalled"
 
 
-async def test_time_in_which_the_process_stood_still_is_not_held_against_tasks() -> None:
+async def test_time_in_which_the_process_stood_still_is_not_held_against_tasks(
+    driven_time: VirtualTime,
+) -> None:
     """After a stopped process goes on, its tasks have their full time again."""
-    clock = Clock()
-    supervisor = Supervisor(clock=clock)
+    supervisor = Supervisor(clock=driven_time.monotonic)
     waiting = asyncio.Event()
 
     async def run(_: TaskProgress) -> None:
@@ -78,7 +68,7 @@ async def test_time_in_which_the_process_stood_still_is_not_held_against_tasks()
 
     supervisor.start("flush", run)
     await asyncio.sleep(0)
-    clock.now += 3600
+    driven_time.advance(3600)
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(supervisor.wait_failed(), 1.5)
     failure = supervisor.failure

@@ -1,4 +1,5 @@
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.client.latency_fault import LatencyFaults, not_available_ms
 
@@ -23,44 +24,32 @@ def test_pause_is_javas(latency_ms: int, expected_ms: int):
     assert not_available_ms(latency_ms) == expected_ms
 
 
-class Clock:
-    """A clock that stands still until it is moved."""
-
-    def __init__(self) -> None:
-        """Begin at 0."""
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        """Return the time."""
-        return self.now_s
-
-
 def test_slow_broker_is_back_after_its_pause():
     """A broker that took 600 ms is passed over for 30 s and not longer."""
-    clock = Clock()
-    faults = LatencyFaults(clock)
+    clock = VirtualTime()
+    faults = LatencyFaults(clock.monotonic)
     faults.record("a", 600)
     assert not faults.is_available("a")
-    clock.now_s = 29.9
+    clock.advance(29.9)
     assert not faults.is_available("a")
-    clock.now_s = 30.0
+    clock.advance(0.1)
     assert faults.is_available("a")
 
 
 def test_failed_broker_is_away_for_ten_minutes():
     """A failure counts as 30 s of latency, however quickly it came."""
-    clock = Clock()
-    faults = LatencyFaults(clock)
+    clock = VirtualTime()
+    faults = LatencyFaults(clock.monotonic)
     faults.record("a", 1, failed=True)
-    clock.now_s = 599.9
+    clock.advance(599.9)
     assert not faults.is_available("a")
-    clock.now_s = 600.0
+    clock.advance(0.1)
     assert faults.is_available("a")
 
 
 def test_fast_answer_ends_a_pause():
     """The last send counts: a broker that answers fast again is available."""
-    faults = LatencyFaults(Clock())
+    faults = LatencyFaults(VirtualTime().monotonic)
     faults.record("a", 600)
     faults.record("a", 10)
     assert faults.is_available("a")
@@ -68,7 +57,7 @@ def test_fast_answer_ends_a_pause():
 
 def test_least_bad_is_back_first():
     """When all are away, the one that is back first is the one to try."""
-    faults = LatencyFaults(Clock())
+    faults = LatencyFaults(VirtualTime().monotonic)
     faults.record("a", 3000)
     faults.record("b", 600)
     faults.record("c", 2000)

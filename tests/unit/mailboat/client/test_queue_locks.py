@@ -1,4 +1,5 @@
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.client.instance import ClientInstance
 from mailboat.client.queue_locks import QueueLocks
@@ -19,10 +20,10 @@ class Locks:
         """Grant everything that is asked for."""
         self.refused: set[MessageQueue] = set()
         self.peer = peer
-        self.now_s = 1000.0
+        self.clock = VirtualTime()
         self.lost: list[MessageQueue] = []
         self.client_id = instance.client_id
-        self.locks = QueueLocks(instance, "G", clock=lambda: self.now_s)
+        self.locks = QueueLocks(instance, "G", clock=self.clock.monotonic)
         self.locks.on_lost.append(self.lost.append)
         peer.answer(LOCK, self._lock)
         peer.answer(UNLOCK, lambda command: command.response(0))
@@ -64,12 +65,12 @@ async def test_lock_of_another_member_is_not_held(under_test: Locks):
 async def test_lock_is_good_for_thirty_seconds(under_test: Locks):
     """Without a renewal it is held for 30 s and no longer; a renewal begins them anew."""
     await under_test.locks.acquire(QUEUES[0])
-    under_test.now_s += 29.9
+    under_test.clock.advance(29.9)
     assert under_test.locks.is_held(QUEUES[0])
     await under_test.locks.renew()
-    under_test.now_s += 29.9
+    under_test.clock.advance(29.9)
     assert under_test.locks.is_held(QUEUES[0])
-    under_test.now_s += 0.1
+    under_test.clock.advance(0.1)
     assert not under_test.locks.is_held(QUEUES[0])
 
 
@@ -88,7 +89,7 @@ async def test_renewal_asks_once_for_all_queues_of_a_broker(under_test: Locks):
 async def test_renewal_after_the_broker_forgot_is_a_loss(under_test: Locks):
     """After 60 s another member may have had the lock: a grant then does not go on with the old."""
     await under_test.locks.acquire(QUEUES[0])
-    under_test.now_s += 60.0
+    under_test.clock.advance(60.0)
     await under_test.locks.renew()
     assert under_test.lost == [QUEUES[0]]
     assert not under_test.locks.is_held(QUEUES[0])
@@ -97,7 +98,7 @@ async def test_renewal_after_the_broker_forgot_is_a_loss(under_test: Locks):
 async def test_renewal_in_the_gap_keeps_the_lock(under_test: Locks):
     """Between 30 s and 60 s the broker has given the lock to nobody, so nothing is lost."""
     await under_test.locks.acquire(QUEUES[0])
-    under_test.now_s += 45.0
+    under_test.clock.advance(45.0)
     await under_test.locks.renew()
     assert under_test.lost == []
     assert under_test.locks.is_held(QUEUES[0])
@@ -107,11 +108,11 @@ async def test_silent_broker_takes_no_lock_away(under_test: Locks):
     """A renewal without an answer neither renews nor loses a lock."""
     await under_test.locks.acquire(QUEUES[0])
     await under_test.peer.close()
-    under_test.now_s += 20.0
+    under_test.clock.advance(20.0)
     await under_test.locks.renew()
     assert under_test.lost == []
     assert under_test.locks.is_held(QUEUES[0])
-    under_test.now_s += 10.0
+    under_test.clock.advance(10.0)
     assert not under_test.locks.is_held(QUEUES[0])
     with pytest.raises(RemotingError):
         await under_test.locks.acquire(QUEUES[1])

@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.client import refusals
 from mailboat.client.refusals import Refusals, is_denied, pause_s
@@ -63,18 +64,19 @@ def test_no_answer_is_no_refusal(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_each_subject_is_told_of_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """The next time it says how often it happened in between."""
-    clock = [1059.9, 1059.9, 1001.0, 1000.0]
-    told = Refusals(clock=lambda: clock.pop())
+    clock = VirtualTime()
+    told = Refusals(clock=clock.monotonic)
     error = BrokerError(16, "User:bob is disabled.")
-    for subject in ("pull topic=T", "pull topic=T", "pull topic=T", "pull topic=U"):
-        assert told.tell(subject, error)
+    for after_s, subject in ((0, "T"), (1, "T"), (58.9, "T"), (0, "U")):
+        clock.advance(after_s)
+        assert told.tell(f"pull topic={subject}", error)
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
         "refused, tried again later pull topic=T",
         "refused, tried again later pull topic=U",
     ]
     assert all(record.levelno == logging.WARNING for record in caplog.records)
     caplog.clear()
-    clock.append(1060.0)
+    clock.advance(0.1)
     assert told.tell("pull topic=T", error)
     assert "2 times more in between" in caplog.text
 

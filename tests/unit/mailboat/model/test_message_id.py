@@ -6,6 +6,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from virtual_time import VirtualTime
 
 from mailboat.errors import IllegalMessageError
 from mailboat.model.hosts import encode_host, format_host
@@ -53,8 +54,9 @@ def test_any_text_is_an_id_or_a_documented_error(text: str) -> None:
 
 def test_keys_have_rocketmqs_shape() -> None:
     """Address, process, identity, milliseconds of the month, counter."""
-    now = calendar.timegm((2026, 11, 21, 12, 30, 15))
-    generator = UniqKeyGenerator(bytes([10, 0, 0, 1]), lambda: now + 0.25)
+    clock = VirtualTime()
+    clock.set_wall(calendar.timegm((2026, 11, 21, 12, 30, 15)) * 1000 + 250)
+    generator = UniqKeyGenerator(bytes([10, 0, 0, 1]), clock.time)
     first, second = bytes.fromhex(generator.next()), bytes.fromhex(generator.next())
     assert len(first) == 16
     assert first[:4] == bytes([10, 0, 0, 1])
@@ -67,24 +69,26 @@ def test_keys_have_rocketmqs_shape() -> None:
 
 def test_keys_do_not_repeat() -> None:
     """Neither within a millisecond, nor between generators, nor over the turn of a month."""
-    clock = [calendar.timegm((2026, 12, 31, 23, 59, 59))]
-    generators = [UniqKeyGenerator(bytes(4), lambda: float(clock[0])) for _ in range(4)]
+    clock = VirtualTime()
+    clock.set_wall(calendar.timegm((2026, 12, 31, 23, 59, 59)) * 1000)
+    generators = [UniqKeyGenerator(bytes(4), clock.time) for _ in range(4)]
     keys: list[str] = []
     for _ in range(3):
         keys += [generator.next() for generator in generators for _ in range(1000)]
-        clock[0] += 1
+        clock.advance(1)
     assert len(set(keys)) == len(keys)
     assert all(key == key.upper() for key in keys)
 
 
 def test_a_new_month_starts_at_zero() -> None:
     """Milliseconds count from the first of the month, so they fit four bytes."""
-    clock = [float(calendar.timegm((2026, 2, 28, 23, 59, 59)))]
-    generator = UniqKeyGenerator(bytes(4), lambda: clock[0])
+    clock = VirtualTime()
+    clock.set_wall(calendar.timegm((2026, 2, 28, 23, 59, 59)) * 1000)
+    generator = UniqKeyGenerator(bytes(4), clock.time)
     assert _elapsed_ms(generator.next()) == 28 * 86_400_000 - 1000
-    clock[0] += 3
+    clock.advance(3)
     assert _elapsed_ms(generator.next()) == 2000
-    clock[0] -= 3
+    clock.set_wall(clock.wall_ms() - 3_000)
     assert _elapsed_ms(generator.next()) == 28 * 86_400_000 - 1000
 
 

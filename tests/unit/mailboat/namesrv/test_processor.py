@@ -6,6 +6,7 @@ import zlib
 from typing import Any, cast
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.config import load_settings
 from mailboat.model.data_version import DataVersion
@@ -78,13 +79,13 @@ class Writer:
 
 
 class NameServer:
-    """A name server without a socket; its clock stands still unless a test moves `now_s`."""
+    """A name server without a socket; its `clock` stands still unless a test moves it."""
 
     def __init__(self, **overrides: str) -> None:
         """Answer with settings that differ from the defaults as given."""
-        self.now_s = 0.0
+        self.clock = VirtualTime()
         self.connection = Writer()
-        self.routes = RouteInfoManager(clock=lambda: self.now_s)
+        self.routes = RouteInfoManager(clock=self.clock.monotonic)
         self._dispatcher = Dispatcher()
         NamesrvProcessor(
             load_settings("namesrv", overrides=overrides),
@@ -392,11 +393,11 @@ def test_a_heartbeat_is_acknowledged(server: NameServer) -> None:
 @pytest.mark.parametrize("code", [RequestCode.QUERY_DATA_VERSION, RequestCode.BROKER_HEARTBEAT])
 def test_both_light_requests_show_that_a_broker_lives(server: NameServer, code: int) -> None:
     """A broker whose topics did not change skips the full registration and is kept all the same."""
-    server.now_s = 119.0
+    server.clock.advance(119)
     assert server.ask(code, IDENTITY, b'{"counter":3,"timestamp":1700000000000}').code == 0
-    server.now_s = 238.0
+    server.clock.advance(119)
     assert server.routes.drop_silent() == []
-    server.now_s = 240.0
+    server.clock.advance(2)
     assert server.routes.drop_silent() == [server.connection]
 
 
@@ -404,7 +405,7 @@ def test_a_broker_may_name_its_own_time() -> None:
     """heartbeatTimeoutMillis of RocketMQ 5 replaces the 120 s."""
     server = NameServer()
     server.register({**IDENTITY, "heartbeatTimeoutMillis": 10_000})
-    server.now_s = 10.5
+    server.clock.advance(10.5)
     assert server.routes.drop_silent() == [server.connection]
 
 

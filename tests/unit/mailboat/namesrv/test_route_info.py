@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from virtual_time import VirtualTime
 
 import mailboat.namesrv.route_info as route_info
 from mailboat.errors import BrokerError, PlaceTakenError
@@ -32,28 +33,16 @@ OTHER = replace(MASTER, broker_name="b", address="10.0.0.3:10911")
 FOREIGN = replace(MASTER, cluster_name="d", broker_name="x", address="10.0.0.4:10911")
 
 
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        """Start somewhere."""
-        self.now_s = 5000.0
-
-    def __call__(self) -> float:
-        """Return monotonic seconds."""
-        return self.now_s
-
-
 @pytest.fixture
-def clock() -> Clock:
+def clock() -> VirtualTime:
     """Return a clock that stands still."""
-    return Clock()
+    return VirtualTime()
 
 
 @pytest.fixture
-def routes(clock: Clock) -> RouteInfoManager:
+def routes(clock: VirtualTime) -> RouteInfoManager:
     """Return an empty table."""
-    return RouteInfoManager(clock=clock, expired_timeout_s=120.0)
+    return RouteInfoManager(clock=clock.monotonic, expired_timeout_s=120.0)
 
 
 def _found(work: TopicsFound) -> list[str]:
@@ -172,12 +161,12 @@ RIVAL = replace(MASTER, address="10.0.0.9:10911")
     ("first", "second"), [("", ""), ("x", "y"), ("x", ""), ("", "y")], ids=lambda text: text or "-"
 )
 def test_another_broker_of_the_name_does_not_take_the_place(
-    routes: RouteInfoManager, clock: Clock, first: str, second: str
+    routes: RouteInfoManager, clock: VirtualTime, first: str, second: str
 ) -> None:
     """While the first one lives, the second one is told who that is; no route changes."""
     routes.register(replace(MASTER, identity=first), "m")
     for _ in range(5):
-        clock.now_s += 30
+        clock.advance(30)
         with pytest.raises(PlaceTakenError, match="which lives: give this broker") as caught:
             routes.register(replace(RIVAL, topics={}, identity=second), "rival")
         assert caught.value.held_by == "10.0.0.1:10911"
@@ -191,7 +180,7 @@ def test_another_broker_of_the_name_does_not_take_the_place(
 
 @pytest.mark.parametrize("how", ["closed", "unregistered", "away", "silent", "own time", "elected"])
 def test_the_place_of_a_broker_that_is_gone_is_free(
-    routes: RouteInfoManager, clock: Clock, how: str
+    routes: RouteInfoManager, clock: VirtualTime, how: str
 ) -> None:
     """Its connection ended, it said so, or it was not heard for longer than a broker is silent; so
     a broker of any kind may move. One with a newer state was elected."""
@@ -205,9 +194,9 @@ def test_the_place_of_a_broker_that_is_gone_is_free(
         case "unregistered":
             routes.unregister(MASTER.key, "a")
         case "silent":
-            clock.now_s += 65.1
+            clock.advance(65.1)
         case "own time":
-            clock.now_s += 10.1
+            clock.advance(10.1)
         case "elected":
             version = replace(version, state_version=1)
     routes.register(replace(RIVAL, data_version=version), "rival")
@@ -332,37 +321,37 @@ def test_a_closed_connection_drops_its_brokers_only(routes: RouteInfoManager) ->
 
 
 def test_silence_drops_a_broker_and_names_its_connection(
-    routes: RouteInfoManager, clock: Clock
+    routes: RouteInfoManager, clock: VirtualTime
 ) -> None:
     """120 s without a word end a broker's routes, 120 s exactly do not."""
     routes.register(MASTER, "m")
-    clock.now_s += 60
+    clock.advance(60)
     routes.register(OTHER, "o")
-    clock.now_s += 60
+    clock.advance(60)
     assert routes.drop_silent() == []
-    clock.now_s += 0.1
+    clock.advance(0.1)
     assert routes.drop_silent() == ["m"]
     assert routes.broker_addresses("a") == {}
     assert routes.broker_addresses("b") != {}
 
 
 def test_a_sign_of_life_counts_as_much_as_a_registration(
-    routes: RouteInfoManager, clock: Clock
+    routes: RouteInfoManager, clock: VirtualTime
 ) -> None:
     """A refresh of a known broker restarts its time; of an unknown one it is nothing."""
     routes.register(MASTER, "m")
-    clock.now_s += 119
+    clock.advance(119)
     routes.refresh(MASTER.key)
     routes.refresh(OTHER.key)
-    clock.now_s += 119
+    clock.advance(119)
     assert routes.drop_silent() == []
     assert routes.broker_count() == 1
 
 
-def test_a_broker_may_name_its_own_time(routes: RouteInfoManager, clock: Clock) -> None:
+def test_a_broker_may_name_its_own_time(routes: RouteInfoManager, clock: VirtualTime) -> None:
     """RocketMQ 5 brokers send heartbeatTimeoutMillis."""
     routes.register(replace(MASTER, expired_timeout_s=10.0), "m")
-    clock.now_s += 10.1
+    clock.advance(10.1)
     assert routes.drop_silent() == ["m"]
 
 
@@ -448,9 +437,9 @@ def test_a_topic_can_be_added_on_known_brokers_only(routes: RouteInfoManager) ->
 
 
 @pytest.mark.parametrize("delete_unlisted", [False, True])
-def test_topics_left_out_of_a_registration(clock: Clock, delete_unlisted: bool) -> None:
+def test_topics_left_out_of_a_registration(clock: VirtualTime, delete_unlisted: bool) -> None:
     """They keep their route unless deleteTopicWithBrokerRegistration is set."""
-    routes = RouteInfoManager(clock=clock, delete_unlisted_topics=delete_unlisted)
+    routes = RouteInfoManager(clock=clock.monotonic, delete_unlisted_topics=delete_unlisted)
     routes.register(MASTER, "m")
     fewer = {"T": TopicConfig("T"), "V": TopicConfig("V")}
     routes.register(replace(MASTER, topics=fewer, data_version=DataVersion(2, 1001)), "m")
@@ -496,7 +485,7 @@ def test_a_broker_that_restarts_stays_in_the_routes_without_write_permission(
 
 @pytest.mark.parametrize("how", ["unregistered", "connection lost"])
 def test_a_broker_that_is_back_takes_sends_again(
-    routes: RouteInfoManager, clock: Clock, how: str
+    routes: RouteInfoManager, clock: VirtualTime, how: str
 ) -> None:
     """Though its topics are of the version that they had; and it stays for good."""
     routes.register(LEAVER, "m")
@@ -506,37 +495,39 @@ def test_a_broker_that_is_back_takes_sends_again(
     assert _queue(routes, "T").perm == 6
     assert routes.broker_count() == 1
     routes.connection_closed("m")
-    clock.now_s += 61
+    clock.advance(61)
     assert routes.drop_silent() == []
     assert _queue(routes, "T").perm == 6
 
 
 @pytest.mark.parametrize("how", ["unregistered", "connection lost"])
 def test_a_broker_that_does_not_come_back_is_dropped(
-    routes: RouteInfoManager, clock: Clock, how: str
+    routes: RouteInfoManager, clock: VirtualTime, how: str
 ) -> None:
     """When the time is over, not before; there is no connection left to close."""
     routes.register(LEAVER, "m")
     _leave(routes, how)
-    clock.now_s += 60
+    clock.advance(60)
     assert routes.drop_silent() == []
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
-    clock.now_s += 0.1
+    clock.advance(0.1)
     assert routes.drop_silent() == []
     assert _found(routes.topics()) == []
     assert routes.cluster_info().cluster_addr_table == {}
 
 
-def test_the_time_begins_when_the_broker_leaves(routes: RouteInfoManager, clock: Clock) -> None:
+def test_the_time_begins_when_the_broker_leaves(
+    routes: RouteInfoManager, clock: VirtualTime
+) -> None:
     """Its connection ends a little later, which neither drops it nor gives it more time."""
     routes.register(LEAVER, "m")
     routes.unregister(MASTER.key, "a", route_kept_s=60.0)
-    clock.now_s += 30
+    clock.advance(30)
     routes.connection_closed("m")
-    clock.now_s += 30
+    clock.advance(30)
     routes.drop_silent()
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
-    clock.now_s += 0.1
+    clock.advance(0.1)
     routes.drop_silent()
     assert routes.broker_addresses("a") == {}
 
@@ -548,10 +539,10 @@ def test_a_broker_that_unregisters_for_good_is_dropped_at_once(routes: RouteInfo
     assert _found(routes.topics()) == []
 
 
-def test_silence_drops_a_broker_for_good(routes: RouteInfoManager, clock: Clock) -> None:
+def test_silence_drops_a_broker_for_good(routes: RouteInfoManager, clock: VirtualTime) -> None:
     """A broker that hangs for 120 s is not about to be back."""
     routes.register(LEAVER, "m")
-    clock.now_s += 120.1
+    clock.advance(120.1)
     assert routes.drop_silent() == ["m"]
     assert _found(routes.topics()) == []
 
@@ -577,14 +568,16 @@ def test_a_broker_that_is_back_names_all_of_its_topics(routes: RouteInfoManager)
     assert sorted(_found(routes.topics())) == ["T", "U"]
 
 
-def test_a_broker_may_be_back_at_another_address(routes: RouteInfoManager, clock: Clock) -> None:
+def test_a_broker_may_be_back_at_another_address(
+    routes: RouteInfoManager, clock: VirtualTime
+) -> None:
     """The address that it left has no say in its routes then, however new its topics were."""
     routes.register(replace(LEAVER, data_version=DataVersion(9, 9, state_version=2)), "m")
     routes.connection_closed("m")
     routes.register(replace(LEAVER, address="10.0.0.9:10911"), "new")
     assert routes.broker_addresses("a") == {0: "10.0.0.9:10911"}
     assert _queue(routes, "T").perm == 6
-    clock.now_s += 61
+    clock.advance(61)
     routes.drop_silent()
     assert routes.broker_addresses("a") == {0: "10.0.0.9:10911"}
     assert _queue(routes, "T").perm == 6
@@ -599,7 +592,9 @@ def test_the_old_connection_of_a_broker_that_moved_says_nothing(routes: RouteInf
     assert routes.broker_count() == 1
 
 
-def test_a_slave_that_restarts_keeps_its_address(routes: RouteInfoManager, clock: Clock) -> None:
+def test_a_slave_that_restarts_keeps_its_address(
+    routes: RouteInfoManager, clock: VirtualTime
+) -> None:
     """What clients may write is its master's matter."""
     routes.register(MASTER, "m")
     slave = replace(SLAVE, topics={"T": MASTER.topics["T"], "OLD": TopicConfig("OLD")})
@@ -610,14 +605,14 @@ def test_a_slave_that_restarts_keeps_its_address(routes: RouteInfoManager, clock
     routes.connection_closed("s")
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
     assert _queue(routes, "T").perm == 6
-    clock.now_s += 60.1
+    clock.advance(60.1)
     routes.drop_silent()
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
 
 
 @pytest.mark.parametrize("is_away", [True, False])
 def test_a_broker_that_changed_its_name_leaves_no_routes_behind(
-    routes: RouteInfoManager, clock: Clock, is_away: bool
+    routes: RouteInfoManager, clock: VirtualTime, is_away: bool
 ) -> None:
     """The old name has the same address: consumers would read each message once for each name, and
     nobody would ever take it away."""
@@ -631,7 +626,7 @@ def test_a_broker_that_changed_its_name_leaves_no_routes_behind(
     assert routes.broker_addresses("a") == {}
     routes.connection_closed("old")
     routes.connection_closed("new")
-    clock.now_s += 10_000
+    clock.advance(10_000)
     routes.drop_silent()
     assert routes.route("T") is None
     assert routes.cluster_info().broker_addr_table == {}

@@ -7,10 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.errors import ConnectionLostError, PeerBusyError, RequestTimeoutError
 from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import Frame, FrameDecoder, encode_frame
+from mailboat.remoting import complaints
+from mailboat.remoting import connection as connections
 from mailboat.remoting.connection import Connection, ConnectionSet
 from mailboat.remoting.limits import RemotingLimits
 
@@ -199,26 +202,27 @@ async def test_our_own_connection_may_stay_silent() -> None:
 
 async def test_peers_do_not_pay_for_our_own_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time in which this process stood still counts against nobody, time after it does."""
+    clock = VirtualTime()
+    monkeypatch.setattr(connections, "time", clock)
     owner = new_set()
     _, transport, _ = connect(owner)
-    clock_s = time.monotonic()
-    monkeypatch.setattr(time, "monotonic", lambda: clock_s)
-    clock_s += 60
+    clock.advance(60)
     owner._sweep()
     assert not transport.is_aborted
     for _ in range(11):
-        clock_s += 1
+        clock.advance(1)
         owner._sweep()
     assert transport.is_aborted
 
 
 async def test_every_connection_of_many_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of connections are looked at in slices, none is left out."""
+    clock = VirtualTime()
+    monkeypatch.setattr(connections, "time", clock)
     owner = new_set()
     transports = [connect(owner, ("10.0.0.1", port))[1] for port in range(1201)]
-    clock_s = time.monotonic() + 11
-    monkeypatch.setattr(time, "monotonic", lambda: clock_s)
-    owner._sweep_due_s = clock_s
+    clock.advance(11)
+    owner._sweep_due_s = clock.monotonic()
     aborted = []
     for _ in range(3):
         owner._sweep()
@@ -485,12 +489,13 @@ async def test_suppressed_complaints_are_counted(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next line about a peer says how many were left out."""
+    clock = VirtualTime()
+    monkeypatch.setattr(complaints, "time", clock)
     owner = new_set()
     connection, _, _ = connect(owner)
     for _ in range(4):
         owner.complaints.complain(connection.peer, "nonsense")
-    later = time.monotonic() + 61
-    monkeypatch.setattr(time, "monotonic", lambda: later)
+    clock.advance(61)
     owner.complaints.complain(connection.peer, "nonsense")
     assert ["suppressed=0", "suppressed=3"] == [
         record.getMessage().split()[-2].rstrip(":") for record in caplog.records

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.replication.actions import Action, Send, WriteLease
 from mailboat.replication.durable import Durable
@@ -22,17 +23,17 @@ _Found = TypeVar("_Found")
 
 class _Candidate:
     def __init__(self) -> None:
+        self.clock = VirtualTime()
         durable = Durable("s0", seen=4, epochs=_EPOCHS, trusted_boot="k")
-        self.replica = Replica(Settings(0, "g-0/uid-0/b0", "k"), durable, 0, 100.0)
-        self.now_s = 100.0
+        self.replica = Replica(Settings(0, "g-0/uid-0/b0", "k"), durable, 0, self.clock.monotonic())
 
     def tell(self, event: Event) -> list[Action]:
-        return self.replica.handle(event, self.now_s)
+        return self.replica.handle(event, self.clock.monotonic())
 
     def wait_for(self, find: Callable[[Action], _Found | None]) -> _Found:
         """Let time pass until something is done; the lease is read meanwhile, and is the same."""
         for _ in range(200):
-            self.now_s += 0.1
+            self.clock.advance(0.1)
             for action in [*self.tell(LeaseRead(_HELD)), *self.tell(Ticked())]:
                 if (found := find(action)) is not None:
                     return found
@@ -60,7 +61,7 @@ def test_what_was_granted_meanwhile_counts(*, is_answered: bool) -> None:
     candidate.tell(Received(_LEADER, Welcome(hello.session, "", 4, _EPOCHS, 0, 0, 0)))
     beat = Beat(hello.session, 4, 1, 0, 0, has_authority=True, is_heard=True)
     candidate.tell(Received(_LEADER, beat))
-    granted_s = candidate.now_s
+    granted_s = candidate.clock.monotonic()
     won = write.lease._replace(version=10)
     if is_answered:
         candidate.tell(LeaseWritten(write.request, Outcome.APPLIED, won))
@@ -68,10 +69,10 @@ def test_what_was_granted_meanwhile_counts(*, is_answered: bool) -> None:
         candidate.tell(LeaseRead(won))
     assert replica.is_leading
     while not replica.has_authority:
-        candidate.now_s += 0.1
+        candidate.clock.advance(0.1)
         for action in candidate.tell(Ticked()):
             if isinstance(action, WriteLease):
                 renewed = action.lease._replace(version=action.lease.version + 1)
                 candidate.tell(LeaseWritten(action.request, Outcome.APPLIED, renewed))
     # The leader's own clock may be slower: 3 s of it, and half as much again.
-    assert granted_s + 4.5 <= candidate.now_s < granted_s + 5
+    assert granted_s + 4.5 <= candidate.clock.monotonic() < granted_s + 5

@@ -1,5 +1,7 @@
 """A leader by a lease is asked to be followed by a replica that knows of a later epoch."""
 
+from virtual_time import VirtualTime
+
 from mailboat.replication.actions import Action, Send, WriteLease
 from mailboat.replication.durable import Durable
 from mailboat.replication.events import Event, LeaseRead, LeaseWritten, Outcome, Received, Ticked
@@ -15,17 +17,18 @@ class _Leader:
     """The only member of a group that has begun anew, in its first epoch."""
 
     def __init__(self) -> None:
-        settings = Settings(0, "g-0/uid/boot", "k")
-        self.replica = Replica(settings, Durable("s0", trusted_boot="k"), 0, 0.0)
-        self.now_s = 10.0
+        self.clock = VirtualTime()
+        settings, durable = Settings(0, "g-0/uid/boot", "k"), Durable("s0", trusted_boot="k")
+        self.replica = Replica(settings, durable, 0, self.clock.monotonic())
+        self.clock.advance(10)
         self.tell(LeaseRead(Lease(1, None, 0, frozenset({_ME}), 1, is_sole=True)))
         while not self.replica.is_leading:
-            self.now_s += 0.1
+            self.clock.advance(0.1)
             self.answer(self.tell(Ticked()), Outcome.APPLIED)
-        self.now_s += 1
+        self.clock.advance(1)
 
     def tell(self, event: Event) -> list[Action]:
-        return self.replica.handle(event, self.now_s)
+        return self.replica.handle(event, self.clock.monotonic())
 
     def answer(self, wanted: list[Action], outcome: Outcome) -> None:
         for action in wanted:

@@ -1,6 +1,7 @@
 """A leader that has no right to write its lease any more."""
 
 import pytest
+from virtual_time import START_S, VirtualTime
 
 from mailboat.replication.actions import Action, WriteLease
 from mailboat.replication.durable import Durable
@@ -29,9 +30,10 @@ class _Handing:
     """A leader with a follower that has everything, up to its write that hands over."""
 
     def __init__(self, *, is_sync: bool) -> None:
+        self.clock = VirtualTime()
         durable = Durable(_ME.store_id, trusted_boot="kernel")
-        self.leader = Replica(_settings(0, is_sync=is_sync), durable, 0, 0.0)
-        self.now_s = 10.0
+        self.leader = Replica(_settings(0, is_sync=is_sync), durable, 0, self.clock.monotonic())
+        self.clock.advance(10)
         stored = Lease(1, None, 0, frozenset({_ME, _OTHER}), 1, is_sole=True)
         self.tell(LeaseRead(stored))
         won = self.next_write()
@@ -46,11 +48,11 @@ class _Handing:
         assert self.first.lease.holder.member == _OTHER
 
     def tell(self, event: Event) -> list[Action]:
-        return self.leader.handle(event, self.now_s)
+        return self.leader.handle(event, self.clock.monotonic())
 
     def next_write(self) -> WriteLease:
-        while self.now_s < 20.0:
-            self.now_s += 0.1
+        while self.clock.monotonic() < START_S + 20:
+            self.clock.advance(0.1)
             for action in self.tell(Ticked()):
                 if isinstance(action, WriteLease):
                     return action
@@ -69,8 +71,8 @@ def test_what_may_have_been_handed_over_is_not_taken_back(*, is_sync: bool) -> N
     group.answer(group.first, Outcome.UNKNOWN)
     group.answer(group.next_write(), Outcome.REFUSED)
     durable = Durable(_OTHER.store_id, trusted_boot="kernel")
-    successor = Replica(_settings(1, is_sync=is_sync), durable, 0, group.now_s)
-    successor.handle(LeaseRead(group.first.lease._replace(version=3)), group.now_s)
+    successor = Replica(_settings(1, is_sync=is_sync), durable, 0, group.clock.monotonic())
+    successor.handle(LeaseRead(group.first.lease._replace(version=3)), group.clock.monotonic())
     assert successor.has_authority
     assert not group.leader.has_authority
     assert group.leader.refusal()

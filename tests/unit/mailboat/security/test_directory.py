@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from virtual_time import TimedDisk, VirtualTime
 
 from mailboat.config.security import SecurityConfig
 from mailboat.disk.real import RealDisk
@@ -20,16 +21,6 @@ from mailboat.testing.simulated_disk import SimulatedDisk
 SECRET = "planted-secret"
 INITIAL = json.dumps({"username": "first", "password": SECRET})
 INNER = json.dumps({"accessKey": "inner", "secretKey": SECRET})
-
-
-class Clock(SimulatedDisk):
-    """A disk whose wall clock is set by hand."""
-
-    now_ms = 1_000
-
-    def wall_ms(self) -> int:
-        """Return what was set."""
-        return self.now_ms
 
 
 def directory(
@@ -253,22 +244,23 @@ def test_inner_credentials() -> None:
 
 def test_a_password_of_before_ends_by_the_clock() -> None:
     """Without anything else having changed; a name server has no file for users."""
-    disk = Clock()
+    time, files = VirtualTime(), SimulatedDisk()
+    time.set_wall(1_000)
     config = SecurityConfig(authentication_enabled=True, init_authentication_user=INITIAL)
-    users = Directory(config, disk, None)
+    users = Directory(config, TimedDisk(files, time), None)
     users.load()
     previous = PreviousPassword("before", valid_until_ms=2_000)
     users.put({"a": UserRecord("a", SECRET, previous)})
     told: list[None] = []
     users.on_changed.append(lambda: told.append(None))
     for now_ms, secrets in ((1_999, 2), (2_000, 1), (2_001, 1)):
-        disk.now_ms = now_ms
+        time.set_wall(now_ms)
         users.refresh()
         found = users.get("a")
         assert found is not None
         assert len(found.secrets) == secrets
     assert len(told) == 1
-    assert disk.walk("/") == []
+    assert files.walk("/") == []
 
 
 @pytest.mark.parametrize("call", ["create", "pwrite", "fdatasync", "rename"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.config.security import SecurityConfig
 from mailboat.errors import BrokerError, ConfigError
@@ -47,18 +48,6 @@ class Users:
         return self.table.get(access_key)
 
 
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        """Begin at some time."""
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        """Return seconds."""
-        return self.now_s
-
-
 def user(name: str, *rules: tuple[str, str, str], **more: Any) -> User:
     """Return a user with rules: resource, actions, decision."""
     entries = [
@@ -82,15 +71,15 @@ def users() -> Users:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock() -> VirtualTime:
     """Return a clock."""
-    return Clock()
+    return VirtualTime()
 
 
 @pytest.fixture
-def guard(users: Users, clock: Clock) -> Guard:
+def guard(users: Users, clock: VirtualTime) -> Guard:
     """Return a guard of a broker."""
-    return Guard(users, ROWS, authorizes=True, audit=AuditLog(""), clock=clock)
+    return Guard(users, ROWS, authorizes=True, audit=AuditLog(""), clock=clock.monotonic)
 
 
 def signed(
@@ -225,7 +214,7 @@ def test_what_has_waited_is_judged_again(users: Users, guard: Guard) -> None:
         guard.allow("", needs, Code.PULL_MESSAGE, PEER)
 
 
-def test_back_off(guard: Guard, clock: Clock) -> None:
+def test_back_off(guard: Guard, clock: VirtualTime) -> None:
     """After many failures nothing is looked at for a moment; others are not concerned."""
     for _ in range(FREE_FAILURES):
         refusal(guard, signed("producer", secret="wrong"))
@@ -235,17 +224,17 @@ def test_back_off(guard: Guard, clock: Clock) -> None:
     assert refusal(guard, signed("producer")) == NOT_AUTHENTICATED
     assert guard.check(signed("producer"), "10.0.0.2").name == "producer"
     assert guard.check(signed("root"), PEER).name == "root"
-    clock.now_s += PAUSE_MAX_S
+    clock.advance(PAUSE_MAX_S)
     assert guard.check(signed("producer"), PEER).name == "producer"
 
 
-def test_unknown_names_of_one_address_count_together(guard: Guard, clock: Clock) -> None:
+def test_unknown_names_of_one_address_count_together(guard: Guard, clock: VirtualTime) -> None:
     """Making up names gains nothing, and takes nothing from those who are known."""
     for number in range(FREE_FAILURES + 1):
         refusal(guard, signed(f"stranger-{number}"))
     assert guard._back_off.is_paused(PEER, "")
     assert guard.check(signed("producer"), PEER).name == "producer"
-    clock.now_s += 0.2
+    clock.advance(0.2)
     assert not guard._back_off.is_paused(PEER, "")
 
 
@@ -303,11 +292,11 @@ def test_audit_log(users: Users, tmp_path: Path) -> None:
 
 def test_a_flood_fills_no_disk(tmp_path: Path) -> None:
     """What is left out is counted."""
-    clock = Clock()
-    audit = AuditLog(str(tmp_path / "audit.log"), clock=clock)
+    clock = VirtualTime()
+    audit = AuditLog(str(tmp_path / "audit.log"), clock=clock.monotonic)
     for _ in range(1_000):
         audit.note("refused", user="x" * 5_000)
-    clock.now_s += 1
+    clock.advance(1)
     audit.note("refused", user="last")
     audit.close()
     lines = (tmp_path / "audit.log").read_text().splitlines()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
+from virtual_time import VirtualTime
 
 from mailboat.security.guard import FREE_FAILURES, PAUSE_MAX_S
 from mailboat.security.rules import NO_RULES
@@ -36,11 +37,11 @@ class Port:
 
     def __init__(self) -> None:
         """Know two users."""
-        self.now_s = 0.0
+        self.clock = VirtualTime()
         names = ("alice", "bob")
         users = Users({name: User(name, (b"right",), NO_RULES) for name in names})
         self._authentication = Authentication(
-            BearerTokens("", TOKEN), lambda: users, clock=lambda: self.now_s
+            BearerTokens("", TOKEN), lambda: users, clock=self.clock.monotonic
         )
 
     def takes(self, name: str, secret: str = "right", address: str = "10.0.0.1") -> bool:
@@ -70,7 +71,7 @@ def test_right_secrets_are_refused_for_a_while_after_many_failures() -> None:
     assert port.takes("alice")
     port.fail("alice", FREE_FAILURES + 1)
     assert not port.takes("alice")
-    port.now_s += PAUSE_MAX_S
+    port.clock.advance(PAUSE_MAX_S)
     assert port.takes("alice")
 
 
@@ -102,7 +103,7 @@ def test_what_was_refused_is_logged_once_a_minute_and_without_what_was_sent(
     port = Port()
     port.fail("ali\nce", 1)
     port.fail("alice", 3)
-    port.now_s = 60.0
+    port.clock.advance(60)
     port.fail("alice", 1)
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [

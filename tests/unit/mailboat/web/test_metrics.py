@@ -1,24 +1,13 @@
 """The metrics: values of the right moment, and a bounded number of series."""
 
 from prometheus_client.parser import text_string_to_metric_families
+from virtual_time import VirtualTime
 
 from mailboat.broker.stats import BrokerStats, FlowCounter
 from mailboat.config import load_settings
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.web.context import WebContext
 from mailboat.web.metrics import BoundedFlows, MetricsPage
-
-
-class Clock:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        """Start somewhere."""
-        self.now_s = 10.0
-
-    def __call__(self) -> float:
-        """Return monotonic seconds."""
-        return self.now_s
 
 
 def _flow(messages: int, size_bytes: int = 0) -> FlowCounter:
@@ -39,14 +28,14 @@ def _values(page: bytes) -> dict[str, float]:
 
 async def test_a_page_is_made_once_a_second_at_most() -> None:
     """Ten thousand scrapes a second cost no more than one."""
-    clock = Clock()
+    clock = VirtualTime()
     context = WebContext(load_settings("namesrv"))
-    page = MetricsPage(context, clock=clock)
+    page = MetricsPage(context, clock=clock.monotonic)
     assert _values(await page.render())["mailboat_serving"] == 0
     context.phase = "serving"
-    clock.now_s += 0.99
+    clock.advance(0.99)
     assert _values(await page.render())["mailboat_serving"] == 0
-    clock.now_s += 0.02
+    clock.advance(0.02)
     assert _values(await page.render())["mailboat_serving"] == 1
 
 

@@ -19,6 +19,7 @@ from model_api_server import (
     set_defaults,
 )
 from model_replicas import ModelReplicas
+from virtual_time import START_WALL_MS, VirtualTime
 
 from mailboat.config import role_settings
 from mailboat.config.fields import to_text
@@ -46,7 +47,7 @@ from mailboat_operator.planner.snapshot import BrokerSnapshot, Children, Observa
 from mailboat_operator.resources.labels import digest
 
 STEP_S = 5.0
-START_S = 1_700_000_000.0
+START_S = START_WALL_MS / 1000
 BROKEN_IMAGE = "registry.example/broken:1"
 REPLICATION_SECRET = "orders-replication"
 STORAGE_CLASS = {"metadata": {"name": "standard"}, "allowVolumeExpansion": True}
@@ -64,7 +65,7 @@ class ModelCluster:
 
     def __init__(self, spec: dict[str, Any]) -> None:
         """Begin with the Broker alone."""
-        self.now_s = START_S
+        self.clock = VirtualTime()
         self.version = 1
         self.objects: dict[tuple[str, str], dict[str, Any]] = {}
         self.applied: dict[str, dict[str, Any]] = {}
@@ -119,6 +120,11 @@ class ModelCluster:
 
     # --- what the operator sees and does -------------------------------------------------------
 
+    @property
+    def now_s(self) -> float:
+        """Return the wall clock, epoch seconds."""
+        return self.clock.time()
+
     def broker(self) -> Broker:
         """Return the Broker as the API server has it."""
         metadata: dict[str, Any] = {
@@ -165,7 +171,7 @@ class ModelCluster:
             observations={name: self._collected(name, pod) for name, pod in self.pods()},
             default_image=self.default_image,
             now_s=self.now_s,
-            monotonic_s=self.now_s - START_S,
+            monotonic_s=self.clock.monotonic(),
             fresh_s=self.fresh_s,
             http_peers=self.http_peers,
             copied=self._forget_copied(),
@@ -247,7 +253,7 @@ class ModelCluster:
 
     def step(self) -> None:
         """Let every controller act once, and time pass."""
-        self.now_s += STEP_S
+        self.clock.advance(STEP_S)
         for key, item in list(self.objects.items()):
             if item["metadata"].get("deletionTimestamp"):
                 self._finish_deletion(key, item)
@@ -684,11 +690,11 @@ class ModelCluster:
         if serves:
             self.silent_since_s.pop(name, None)
         else:
-            self.silent_since_s.setdefault(name, self.now_s - START_S)
+            self.silent_since_s.setdefault(name, self.clock.monotonic())
         addresses = self.running_config.get(name, {}).get("namesrvAddr", "")
         return Observation(
             pod_uid=pod["metadata"]["uid"],
-            seen_monotonic_s=self.now_s - START_S if serves else None,
+            seen_monotonic_s=self.clock.monotonic() if serves else None,
             error=None if serves else "connection refused",
             broker={
                 "phase": "serving",
@@ -768,7 +774,7 @@ def settle(
         quiet = quiet + 1 if len(cluster.writes) == before else 0
         if quiet == 2:
             # Longer than any pause that the planner makes on purpose.
-            cluster.now_s += 60.0
+            cluster.clock.advance(60.0)
         if quiet > 4:
             return number
     raise AssertionError(f"no rest: the last writes were {cluster.writes[-5:]}")

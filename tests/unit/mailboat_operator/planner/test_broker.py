@@ -93,7 +93,7 @@ def test_at_rest_nothing_is_planned():
         plan = plan_broker(cluster.snapshot())
         assert actions_of(plan) == []
         assert plan.status == cluster.status
-        cluster.now_s += 1200.0
+        cluster.clock.advance(1200.0)
 
 
 def test_every_reason_is_in_the_list():

@@ -99,7 +99,7 @@ def test_what_is_said_of_a_certificate(said: Any, status: str, reason: str) -> N
 def test_the_message_names_secret_pod_and_date() -> None:
     """Whoever reads it knows what to do."""
     cluster = cluster_of(**SECRETS)
-    cluster.now_s = 1_800_000_000.0
+    cluster.clock.set_wall(1_800_000_000_000)
     plan_with(cluster, shown(-1, 89), shown(-86, 4))
     found = condition(cluster)
     assert found is not None

@@ -47,7 +47,7 @@ class Site:
         As the real one it makes no pod behind one that lacks the set's volume: that it tries to
         give it, which is refused.
         """
-        self.cluster.now_s += 5.0
+        self.cluster.clock.advance(5.0)
         stateful_set = self.cluster.objects.get(("StatefulSet", "ns"))
         if stateful_set is None:
             return

@@ -71,7 +71,7 @@ def test_only_the_leader_says_that_all_is_read(how: str, policy: str) -> None:
         cluster.objects.pop(("Lease", "orders-g1"))
     for _ in range(2):
         cluster.carry_out(plan_broker(cluster.snapshot()))
-        cluster.now_s += 0.2
+        cluster.clock.advance(0.2)
     assert is_whole(cluster)
 
 

@@ -684,7 +684,7 @@ def test_a_secret_that_somebody_deleted_is_made_again():
     for _ in range(3):
         cluster._set_state(cluster.objects["Pod", PODS[1]], waiting, started=False)
         plan = plan_broker(cluster.snapshot())
-        cluster.now_s += 30.0
+        cluster.clock.advance(30.0)
     made = [action for step in plan.steps for action in step.actions]
     assert [action.key for action in made if isinstance(action, CreateSecret)] == ["secret"]
 

@@ -82,7 +82,7 @@ def test_brokers_that_the_operator_cannot_reach_are_told():
     cluster.unreachable.update(PODS)
     pass_time(cluster, 60.0)
     assert [event.reason for event in cluster.events] == []
-    cluster.now_s += 120.0
+    cluster.clock.advance(120.0)
     pass_time(cluster, 60.0)
     applied = condition(cluster, "ConfigApplied")
     assert (applied["status"], applied["reason"]) == ("Unknown", "Unreachable")
@@ -116,7 +116,7 @@ def test_brokers_that_are_asked_every_five_minutes_are_not_unknown_in_between():
         plan = plan_broker(cluster.snapshot())
         assert plan.status == cluster.status
         assert condition(cluster, "ConfigApplied")["status"] == "True"
-        cluster.now_s += 13.0
+        cluster.clock.advance(13.0)
     cluster.change(image="mailboat:2")
     pass_time(cluster, 400.0)
     assert taken(cluster) == PODS

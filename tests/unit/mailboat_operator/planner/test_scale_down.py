@@ -104,7 +104,7 @@ def test_messages_that_are_older_than_they_are_kept_are_not_waited_for():
     cluster.change(groups=3)
     settle(cluster, plan_broker)
     assert len(groups_of(cluster)) == GROUPS
-    cluster.now_s += 3600
+    cluster.clock.advance(3600)
     settle(cluster, plan_broker)
     assert len(groups_of(cluster)) == 3
 
@@ -145,7 +145,7 @@ def test_a_group_that_does_not_serve_goes_only_with_its_volume_kept(when_scaled,
         cluster.step()
     assert len(groups_of(cluster)) == GROUPS
     assert "is not ready, so nobody can read what it holds" in progressing(cluster)[1]
-    cluster.now_s += 600
+    cluster.clock.advance(600)
     settle(cluster, plan_broker)
     assert len(groups_of(cluster)) == left
 
@@ -153,7 +153,7 @@ def test_a_group_that_does_not_serve_goes_only_with_its_volume_kept(when_scaled,
 def drained() -> ModelCluster:
     """Return four groups whose last one is to go and has served for hours, with unread messages."""
     cluster = cluster_of_four()
-    cluster.now_s += 7200
+    cluster.clock.advance(7200)
     cluster.change(groups=3)
     settle(cluster, plan_broker)
     return cluster
@@ -192,7 +192,7 @@ def test_a_group_whose_pod_is_on_its_way_is_waited_for(happens):
         assert progressing(cluster)[0] == "Draining"
         assert "orders-g3" in progressing(cluster)[1]
         if happens in (end, replace_pod, ModelCluster.restart):
-            cluster.now_s += 100
+            cluster.clock.advance(100)
     cluster.unread.clear()
     settle(cluster, plan_broker)
     assert len(groups_of(cluster)) == 3

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from operator_samples import BROKER_SPEC, LOCKED, metadata, sample_broker, sample_name_server
+from virtual_time import VirtualTime
 
 from mailboat.security.access import Action, Need, ResourceKind
 from mailboat.security.quotas import QUOTA_NAMES, quotas_body
@@ -21,7 +22,7 @@ BROKER_USERS = "mailboat-broker-users-orders"
 NS_USERS = "mailboat-name-server-users-ns"
 OWN = "till-mailboat-user"
 PUB = [{"resource": {"type": "Topic", "name": "payments"}, "actions": ["Pub"]}]
-T0_S = 1_767_323_045.0
+T0_MS = 1_767_323_045_000
 """2026-01-02T03:04:05Z."""
 
 
@@ -39,7 +40,8 @@ class World:
         self.brokers: dict[str, UserRecord | None] = {"orders-g0-0": None, "orders-g1-0": None}
         self.silent: set[str] = set()
         self.rivals: tuple[dict[str, Any], ...] = ()
-        self.now_s = T0_S
+        self.clock = VirtualTime()
+        self.clock.set_wall(T0_MS)
         self.events: list[Notify] = []
         self.released = False
         self._chances = map("planted-secret-{}".format, itertools.count(1))
@@ -84,7 +86,7 @@ class World:
                 for pod, record in self.brokers.items()
                 if pod not in self.silent
             },
-            now_s=self.now_s,
+            now_s=self.clock.time(),
             rivals=self.rivals,
             other_users=tuple(
                 secret
@@ -149,7 +151,7 @@ class World:
     def secrets_taken(self) -> list[list[str]]:
         """Return what each broker takes as secret keys."""
         return [
-            [secret.decode() for secret in record.user(int(self.now_s * 1000)).secrets]
+            [secret.decode() for secret in record.user(self.clock.wall_ms()).secrets]
             for record in self.brokers.values()
             if record is not None
         ]
@@ -294,7 +296,7 @@ def test_rotation_has_no_moment_in_which_clients_are_refused() -> None:
 
     plan = world.turn()
     assert plan.again_after_s == 3600
-    world.now_s += 3600
+    world.clock.advance(3600)
     assert world.secrets_taken() == [[new], [new]]
     world.settle()
     assert "previousPassword" not in world.file()
@@ -388,7 +390,7 @@ def test_a_given_secret_key_is_handed_to_nobody() -> None:
     assert made != "of-the-data-base"
     assert world.secrets_taken() == [[made, "of-the-data-base"]] * 2
     assert world.value(BROKER_USERS, "till.rotated") == ""
-    world.now_s += 3600
+    world.clock.advance(3600)
     world.settle()
     assert world.secrets_taken() == [[made]] * 2
 

@@ -195,7 +195,7 @@ def _planned(broker: ModelBroker, max_gib: int) -> Callable[[int], None]:
 
     def plan(elapsed_s: int) -> None:
         nonlocal next_s, asked_s
-        world.now_s = START_S + elapsed_s
+        world.clock.advance(elapsed_s - (world.now_s - START_S))
         if elapsed_s % 60 == 0:
             samples.append(UseSample(world.monotonic_s, broker.used_bytes, broker.written))
             del samples[:-61]

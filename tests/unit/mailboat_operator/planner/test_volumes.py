@@ -205,11 +205,11 @@ def test_cooldown_outlives_the_operator() -> None:
         world.use(82)
     assert len(world.resizes) == 1
     # It is counted from when the volume was larger.
-    world.now_s = START_S + HOUR_S + 30
+    world.clock.advance(HOUR_S - 570)
     world.use(82)
     world.turn()
     assert len(world.resizes) == 1
-    world.now_s = START_S + 60 + HOUR_S
+    world.clock.advance(30)
     world.use(82)
     world.turn()
     assert [resize.size_bytes for resize in world.resizes] == [12 * GIB, 14_746 * MIB]
@@ -251,7 +251,7 @@ def test_emergency_grows_once_within_the_cooldown() -> None:
     world.finish_growth()
     world.turn(after_s=15)
     for _ in range(20):
-        world.now_s += 60
+        world.clock.advance(60)
         world.use(95)
         world.turn()
         if world.request() != world.capacity("data-orders-g0-0"):
@@ -278,11 +278,11 @@ def test_at_max_size_read_messages_go_earlier() -> None:
     assert plan.retention == "60h"
     at_rest(world)
     # Room again: restored, but not at once.
-    world.now_s += 600
+    world.clock.advance(600)
     world.use(20)
     world.turn()
     assert world.entry["effectiveRetention"] == "60h"
-    world.now_s += 1800
+    world.clock.advance(1800)
     world.use(20)
     world.turn()
     assert world.configured[-1].values == {"readFileReservedTime": "-1"}
@@ -328,7 +328,7 @@ def test_a_broker_that_was_restarted_is_told_anew_at_once() -> None:
     assert world.entry["effectiveRetention"] == "60h"
     seen = world.observations["orders-g0-0"]
     world.observations["orders-g0-0"] = replace(seen, config={"readFileReservedTime": "-1"})
-    world.now_s += 300
+    world.clock.advance(300)
     see_it_filling(world)
     world.turn()
     assert [action.values["readFileReservedTime"] for action in world.configured] == ["60", "60"]
@@ -339,8 +339,8 @@ def test_a_retention_that_the_broker_refuses_is_sent_once_a_minute() -> None:
     world = filling_at_max_size()
     refusal = ConfigRefusal({"readFileReservedTime": "60"}, "no", world.monotonic_s)
     sent = []
-    for passed_s in (15, 59, 60):
-        world.now_s = START_S + passed_s
+    for after_s in (15, 44, 1):
+        world.clock.advance(after_s)
         see_it_filling(world)
         seen = world.observations["orders-g0-0"]
         world.observations["orders-g0-0"] = replace(seen, config_refusals=(refusal,))
@@ -381,7 +381,7 @@ def test_infeasible_size_is_taken_back_and_remembered() -> None:
     count = len(sizes)
     assert count < 12
     # The cooldown keeps it from trying again for an hour; then what is known to fail is left out.
-    world.now_s += HOUR_S
+    world.clock.advance(HOUR_S)
     for _ in range(40):
         world.use(81)
         world.turn(after_s=15)
@@ -457,7 +457,7 @@ def test_pod_is_restarted_for_a_file_system_that_grows_offline(
     if not restarts and pod_started_s < -1000:
         assert plan.again_after_s <= 180
         world.pods["orders-g0-0"]["metadata"]["deletionTimestamp"] = time_text(START_S)
-        world.now_s += 500
+        world.clock.advance(500)
         assert world.plan().restarts == {}
 
 
@@ -629,7 +629,7 @@ def test_no_volume_ever_shrinks(events: list[tuple[str, int]], auto_grow: bool) 
             case "spec":
                 world.spec["storage"]["size"] = f"{10 + amount // 20}Gi"
             case _:
-                world.now_s += amount * 60
+                world.clock.advance(amount * 60)
         before = max(world.request(), world.capacity(name))
         seen = len(world.resizes)
         plan = world.turn(after_s=15)

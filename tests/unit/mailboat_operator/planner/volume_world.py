@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from virtual_time import START_WALL_MS, VirtualTime
 
 from mailboat_operator.crds.broker import parse_broker
 from mailboat_operator.planner.actions import ConfigureBroker, Notify, ResizeClaim
@@ -26,7 +27,7 @@ from mailboat_operator.planner.volumes import VolumePlan, plan_volumes
 MIB = 1 << 20
 GIB = 1 << 30
 HOUR_S = 3600
-START_S = 1_700_000_000.0
+START_S = START_WALL_MS / 1000
 OK_CLASS = {"metadata": {"name": "fast"}, "allowVolumeExpansion": True}
 
 
@@ -40,7 +41,7 @@ class World:
 
     def __init__(self, *, groups: int = 1, replicas: int = 0, **storage: Any) -> None:
         """Begin with volumes that have what the spec asks for; with replicas, each of a group."""
-        self.now_s = START_S
+        self.clock = VirtualTime()
         self.spec: dict[str, Any] = {
             "nameServers": {"addresses": ["ns:9876"]},
             "groups": groups,
@@ -163,9 +164,14 @@ class World:
         }
 
     @property
+    def now_s(self) -> float:
+        """Return the wall clock, epoch seconds."""
+        return self.clock.time()
+
+    @property
     def monotonic_s(self) -> float:
         """Return the operator's own clock."""
-        return self.now_s - START_S + 10_000
+        return self.clock.monotonic()
 
     def snapshot(self) -> BrokerSnapshot:
         """Return what the operator sees now."""
@@ -198,7 +204,7 @@ class World:
 
     def turn(self, *, after_s: float = 0.0) -> VolumePlan:
         """Let time pass, plan, and carry the plan out."""
-        self.now_s += after_s
+        self.clock.advance(after_s)
         plan = self.plan()
         self.carry_out(plan)
         return plan

@@ -5,6 +5,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.errors import RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
@@ -132,21 +133,20 @@ def test_only_a_finished_task_is_a_step(before, now, expected):
 
 def test_a_long_batch_lives_while_its_tasks_end(monkeypatch):
     """/livez stays good beyond the timeout as long as the batch gets on, and not longer."""
-    clock = SimpleNamespace(now_s=1000.0)
-    times = SimpleNamespace(monotonic=lambda: clock.now_s, time=lambda: clock.now_s)
-    monkeypatch.setattr(progress, "time", times)
+    clock = VirtualTime()
+    monkeypatch.setattr(progress, "time", clock)
     stages = {7: SimpleNamespace(stageId=7, numCompletedTasks=0)}
     # Stage 8 ends between the two questions.
     tracker = SimpleNamespace(getActiveStageIds=lambda: [7, 8], getStageInfo=stages.get)
     state = make_state(liveness_timeout_s=60)
     watch = TaskWatch(tracker, state)
     for ended in (1, 2, 3):
-        clock.now_s += 50
+        clock.advance(50)
         stages[7].numCompletedTasks = ended
         watch.poll()
         assert state.dead_reason() is None
     assert state.ready_reason() == "the job is starting"
-    clock.now_s += 61
+    clock.advance(61)
     watch.poll()
     assert state.dead_reason() == "no batch, no task and no idle trigger for 61 s"
 

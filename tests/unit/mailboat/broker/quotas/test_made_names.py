@@ -1,6 +1,7 @@
 """Which topics and groups users have made: counted while they are there, and kept."""
 
 import pytest
+from virtual_time import VirtualTime
 
 from mailboat.broker.quotas.made_names import Kind, MadeNames
 from mailboat.disk.json_file import JsonFile
@@ -16,14 +17,17 @@ class World:
     def __init__(self) -> None:
         """Begin with nothing."""
         self.there: set[tuple[Kind, str]] = set()
-        self.now_s = 1000.0
+        self.clock = VirtualTime()
         self.disk = SimulatedDisk()
         self.names = self.opened()
 
     def opened(self) -> MadeNames:
         """Open the names that the disk has."""
         names = MadeNames(
-            self.disk, OWN, lambda kind, name: (kind, name) in self.there, clock=lambda: self.now_s
+            self.disk,
+            OWN,
+            lambda kind, name: (kind, name) in self.there,
+            clock=self.clock.monotonic,
         )
         names.load()
         return names
@@ -53,15 +57,15 @@ def test_what_is_gone_counts_no_more() -> None:
     world = World()
     assert world.names.may_make("u", Kind.TOPIC, "a", 1)
     assert not world.make("u", "b", 1)
-    world.now_s += 31
+    world.clock.advance(31)
     assert world.make("u", "b", 1)
     assert not world.make("u", "c", 1)
-    world.now_s += 31
+    world.clock.advance(31)
     assert not world.make("u", "c", 1)
     world.there.clear()
     # Whoever asks often does not have all of them looked at each time.
     assert not world.make("u", "c", 1)
-    world.now_s += 1
+    world.clock.advance(1)
     assert world.make("u", "c", 1)
 
 
@@ -73,7 +77,7 @@ def test_who_is_refused_often_costs_little() -> None:
     for number in range(100):
         assert world.names.may_make("u", Kind.TOPIC, f"t{number}", 100)
     assert looks == []
-    world.now_s += 31
+    world.clock.advance(31)
     for number in range(50):
         assert not world.names.may_make("u", Kind.TOPIC, f"other{number}", 100)
     assert len(looks) == 100
@@ -83,7 +87,7 @@ def test_what_is_not_bounded_is_not_kept_for_ever() -> None:
     """Names of topics that come and go do not gather."""
     world = World()
     for number in range(30_000):
-        world.now_s += 0.01
+        world.clock.advance(0.01)
         assert world.names.may_make("u", Kind.TOPIC, f"t{number}", None)
     assert len(world.names._users["u"][Kind.TOPIC].times) <= 10_000 + 3_100
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from virtual_time import TimedDisk, VirtualTime
 
 from mailboat.broker.membership import ProducerManager
 from mailboat.broker.offsets import ConsumerOffsetManager
@@ -22,7 +23,6 @@ from mailboat.broker.transactions.records import (
     half_message,
 )
 from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
-from mailboat.disk import ClockPair
 from mailboat.disk.real import RealDisk
 from mailboat.model.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from mailboat.model.record import decode_record
@@ -32,28 +32,6 @@ from mailboat.store.message_store import MessageStore
 
 HOST = bytes([10, 0, 0, 1]) + (10911).to_bytes(4, "big")
 HOUR_S = 3600.0
-
-
-class Clock(RealDisk):
-    """The real disk with clocks that a test moves."""
-
-    def __init__(self) -> None:
-        """Start somewhere."""
-        super().__init__()
-        self.seconds = 100.0
-        self.wall = 1_700_000_000_000
-
-    def monotonic(self) -> float:
-        """Return seconds that only go up."""
-        return self.seconds
-
-    def wall_ms(self) -> int:
-        """Return what the wall clock shows."""
-        return self.wall
-
-    def clock_pair(self) -> ClockPair:
-        """Return both as they stand."""
-        return ClockPair(self.wall * 1_000_000, self.seconds, self.seconds)
 
 
 @dataclass
@@ -69,13 +47,19 @@ class Broker:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def clock() -> VirtualTime:
     """Return the clocks."""
-    return Clock()
+    return VirtualTime()
 
 
 @pytest.fixture
-def broker(tmp_path: Path, clock: Clock) -> Iterator[Broker]:
+def disk(clock: VirtualTime) -> TimedDisk:
+    """Return the real disk with these clocks."""
+    return TimedDisk(RealDisk(), clock)
+
+
+@pytest.fixture
+def broker(tmp_path: Path, disk: TimedDisk) -> Iterator[Broker]:
     """Open a store."""
     config = MessageStoreConfig(
         store_path_root_dir=str(tmp_path),
@@ -86,12 +70,12 @@ def broker(tmp_path: Path, clock: Clock) -> Iterator[Broker]:
         disk_space_warning_level_ratio=100,
     )
     settings = Settings(role="broker", store=config, broker=BrokerConfig(transaction_check_max=3))
-    store = MessageStore(config, clock, store_host=HOST)
+    store = MessageStore(config, disk, store_host=HOST)
     store.open()
     config_dir = store.paths.config
-    topics = TopicConfigManager(settings.broker, clock, config_dir)
+    topics = TopicConfigManager(settings.broker, disk, config_dir)
     topics.table[CHECK_MAX_TIME_TOPIC] = TopicConfig(CHECK_MAX_TIME_TOPIC, 1, 1)
-    yield Broker(settings, store, topics, ConsumerOffsetManager(clock, config_dir))
+    yield Broker(settings, store, topics, ConsumerOffsetManager(disk, config_dir))
     store.close()
 
 
@@ -112,8 +96,8 @@ def _op(body: bytes) -> MessageInner:
     return MessageInner(OP_HALF_TOPIC, 0, body, b"TAGS\x01d\x02", 100, None, None, 0, 0, 1, HOST)
 
 
-def _started(broker: Broker, clock: Clock) -> HalfLedger:
-    ledger = HalfLedger(broker, clock)
+def _started(broker: Broker, disk: TimedDisk) -> HalfLedger:
+    ledger = HalfLedger(broker, disk)
     for _ in ledger.rebuild():
         continue
     assert ledger.is_ready
@@ -148,35 +132,35 @@ def _rounds(broker: Broker, ledger: HalfLedger, count: int = 1) -> TransactionCo
     return counters
 
 
-def test_op_records_of_every_release_end_half_messages(broker: Broker, clock: Clock) -> None:
+def test_op_records_of_every_release_end_half_messages(broker: Broker, disk: TimedDisk) -> None:
     """One number (4.x), a list with a closing comma (5.x), other tags and nonsense."""
     _put(broker, *map(_half, range(8)))
     wrong = _op(b"7")
     wrong.properties = b"TAGS\x01x\x02"
     _put(broker, _op(b"0"), _op(b"2,5,"), _op(b"99,x,3"), wrong)
-    assert _open(_started(broker, clock)) == [1, 4, 6, 7]
+    assert _open(_started(broker, disk)) == [1, 4, 6, 7]
 
 
-def test_a_start_reads_from_the_committed_offsets_on(broker: Broker, clock: Clock) -> None:
+def test_a_start_reads_from_the_committed_offsets_on(broker: Broker, disk: TimedDisk) -> None:
     """What lies below them has ended, also without an op record; RocketMQ continues there too."""
     _put(broker, *map(_half, range(5)))
     _put(broker, _op(b"0"), _op(b"3"))
     broker.offsets.commit(TRANSACTIONS_GROUP, HALF_TOPIC, 0, 2)
     broker.offsets.commit(TRANSACTIONS_GROUP, OP_HALF_TOPIC, 0, 1)
-    ledger = _started(broker, clock)
+    ledger = _started(broker, disk)
     assert _open(ledger) == [2, 4]
     ledger.close([2])
     _flush(broker, ledger)
     assert _committed(broker)[0] == 4
-    assert _open(_started(broker, clock)) == [4]
+    assert _open(_started(broker, disk)) == [4]
     ledger.close([4])
     _flush(broker, ledger)
     assert _committed(broker) == (5, 4)
 
 
-def test_progress_never_runs_ahead_of_the_disk(broker: Broker, clock: Clock) -> None:
+def test_progress_never_runs_ahead_of_the_disk(broker: Broker, disk: TimedDisk) -> None:
     """Offsets are saved durably: an end that a power cut takes back must be asked for again."""
-    ledger = _started(broker, clock)
+    ledger = _started(broker, disk)
     _put(broker, _half(0))
     ledger.tick()
     assert _committed(broker) == (0, 0)
@@ -189,105 +173,113 @@ def test_progress_never_runs_ahead_of_the_disk(broker: Broker, clock: Clock) -> 
     assert _committed(broker) == (1, 1)
 
 
-def test_offsets_beyond_the_log_are_those_of_a_power_cut(broker: Broker, clock: Clock) -> None:
+def test_offsets_beyond_the_log_are_those_of_a_power_cut(broker: Broker, disk: TimedDisk) -> None:
     """What the log lost is open to nobody; half messages that come now are."""
     _put(broker, _half(0))
     broker.offsets.commit(TRANSACTIONS_GROUP, HALF_TOPIC, 0, 7)
     broker.offsets.commit(TRANSACTIONS_GROUP, OP_HALF_TOPIC, 0, 7)
-    ledger = _started(broker, clock)
+    ledger = _started(broker, disk)
     _put(broker, _half(1))
     ledger.tick()
     assert _open(ledger) == [1]
 
 
-def test_a_damaged_op_record_leaves_its_half_messages_open(broker: Broker, clock: Clock) -> None:
+def test_a_damaged_op_record_leaves_its_half_messages_open(broker: Broker, disk: TimedDisk) -> None:
     """They are asked about again; the records around it count."""
     _put(broker, *map(_half, range(3)))
     ops = [_op(b"0"), _op(b"1"), _op(b"2")]
     _put(broker, *ops)
     segment = broker.store.commit_log.segments[0]
     segment.write(b"?", ops[1].physical_offset + 90)
-    assert _open(_started(broker, clock)) == [1]
+    assert _open(_started(broker, disk)) == [1]
 
 
-def test_age_is_monotonic_for_what_came_in_this_life(broker: Broker, clock: Clock) -> None:
+def test_age_is_monotonic_for_what_came_in_this_life(
+    broker: Broker, disk: TimedDisk, clock: VirtualTime
+) -> None:
     """A wall clock that jumps makes no half message older, but those from before the start."""
     _put(broker, _half(0))
-    clock.wall += 50_000
-    ledger = _started(broker, clock)
+    clock.set_wall(clock.wall_ms() + 50_000)
+    ledger = _started(broker, disk)
     _put(broker, _half(1))
     ledger.tick()
-    clock.seconds += 7
-    clock.wall += 5_000_000
+    clock.advance(7)
+    clock.set_wall(clock.wall_ms() + 5_000_000 - 7_000)
     old, new = ledger.half(0), ledger.half(1)
     assert old is not None
     assert new is not None
     assert ledger.age_s(new) == 7
     assert ledger.age_s(old) == 5_050
-    clock.wall = 0
+    clock.set_wall(0)
     assert ledger.age_s(old) == 7
 
 
-def test_a_half_message_is_asked_about_when_its_time_has_come(broker: Broker, clock: Clock) -> None:
+def test_a_half_message_is_asked_about_when_its_time_has_come(
+    broker: Broker, disk: TimedDisk, clock: VirtualTime
+) -> None:
     """Six seconds, or its own immunity; looked at again only then; given up after the last."""
-    ledger = _started(broker, clock)
+    ledger = _started(broker, disk)
     _put(broker, _half(0), _half(1, CHECK_IMMUNITY_TIME_IN_SECONDS="60"), _half(2))
     ledger.tick()
     ledger.close([2])
-    clock.seconds += 5.9
+    clock.advance(5.9)
     assert _rounds(broker, ledger).checks_unsent == 0
     assert [ledger.window.is_waiting(offset, ledger.now) for offset in (0, 1)] == [True, True]
-    clock.seconds += 0.2
+    clock.advance(0.2)
     assert _rounds(broker, ledger).checks_unsent == 1
     assert _rounds(broker, ledger, 3) == TransactionCounters(checks_unsent=2, given_up=1)
     assert _open(ledger) == [1]
-    clock.seconds += 54
+    clock.advance(54)
     assert _rounds(broker, ledger).checks_unsent == 1
     record = broker.store.get_message(CHECK_MAX_TIME_TOPIC, 0, 0, 1, 1 << 20).slices[0]
     message, _ = decode_record(bytes(record))
     assert message.properties["TRANSACTION_CHECK_TIMES"] == "3"
     assert broker.topics.select(CHECK_MAX_TIME_TOPIC) is not None
-    assert _open(_started(broker, clock)) == [1]
+    assert _open(_started(broker, disk)) == [1]
 
 
-def test_checks_of_another_broker_count(broker: Broker, clock: Clock) -> None:
+def test_checks_of_another_broker_count(
+    broker: Broker, disk: TimedDisk, clock: VirtualTime
+) -> None:
     """RocketMQ keeps the number in the message that it stores again."""
     _put(broker, _half(0, TRANSACTION_CHECK_TIMES="2"))
-    ledger = _started(broker, clock)
-    clock.seconds += 10
+    ledger = _started(broker, disk)
+    clock.advance(10)
     assert _rounds(broker, ledger, 2) == TransactionCounters(checks_unsent=1, given_up=1)
 
 
-def test_what_is_older_than_the_log_keeps_is_given_up(broker: Broker, clock: Clock) -> None:
+def test_what_is_older_than_the_log_keeps_is_given_up(
+    broker: Broker, disk: TimedDisk, clock: VirtualTime
+) -> None:
     """At fileReservedTime, whatever its immunity, while its record is still there to be moved."""
-    ledger = _started(broker, clock)
+    ledger = _started(broker, disk)
     _put(broker, _half(0, CHECK_IMMUNITY_TIME_IN_SECONDS="9" * 18))
     ledger.tick()
-    clock.seconds += 2 * HOUR_S - 1
+    clock.advance(2 * HOUR_S - 1)
     assert _rounds(broker, ledger).given_up == 0
-    clock.seconds += 2
+    clock.advance(2)
     assert _rounds(broker, ledger).given_up == 1
 
 
 def test_a_half_message_that_cannot_be_read_is_lost_and_counted(
-    broker: Broker, clock: Clock
+    broker: Broker, disk: TimedDisk, clock: VirtualTime
 ) -> None:
     """It can be neither asked about nor moved, and must not stop those behind it."""
-    ledger = _started(broker, clock)
+    ledger = _started(broker, disk)
     halves = [_half(0), _half(1)]
     _put(broker, *halves)
     broker.store.commit_log.segments[0].write(b"?", halves[0].physical_offset + 90)
     ledger.tick()
-    clock.seconds += 10
+    clock.advance(10)
     assert _rounds(broker, ledger) == TransactionCounters(lost=1, checks_unsent=1)
-    assert _open(_started(broker, clock)) == [1]
+    assert _open(_started(broker, disk)) == [1]
 
 
 def test_an_op_record_that_could_not_be_stored_is_stored_later(
-    broker: Broker, clock: Clock
+    broker: Broker, disk: TimedDisk
 ) -> None:
     """The message is out; nobody is asked meanwhile, and a restart after the retry knows it."""
-    ledger = _started(broker, clock)
+    ledger = _started(broker, disk)
     _put(broker, _half(0), _half(1))
     ledger.tick()
     broker.store._derived_refusal = "the disk is full"
@@ -297,12 +289,12 @@ def test_an_op_record_that_could_not_be_stored_is_stored_later(
     broker.store._derived_refusal = None
     ledger.tick()
     assert broker.store.max_offset(OP_HALF_TOPIC, 0) == 1
-    assert _open(_started(broker, clock)) == [0]
+    assert _open(_started(broker, disk)) == [0]
 
 
-def test_a_full_disk_puts_giving_up_off(broker: Broker, clock: Clock) -> None:
+def test_a_full_disk_puts_giving_up_off(broker: Broker, disk: TimedDisk) -> None:
     """The half message stays open until its copy is stored."""
-    ledger = _started(broker, clock)
+    ledger = _started(broker, disk)
     _put(broker, _half(0, TRANSACTION_CHECK_TIMES="3"))
     ledger.tick()
     broker.store._derived_refusal = "the disk is full"
@@ -313,11 +305,11 @@ def test_a_full_disk_puts_giving_up_off(broker: Broker, clock: Clock) -> None:
 
 
 async def test_what_is_given_up_waits_until_there_is_a_place_for_it(
-    broker: Broker, clock: Clock
+    broker: Broker, disk: TimedDisk
 ) -> None:
     """The first half message of all makes the topic, and the round after that moves it there."""
     del broker.topics.table[CHECK_MAX_TIME_TOPIC]
-    ledger = _started(broker, clock)
+    ledger = _started(broker, disk)
     _put(broker, _half(0, TRANSACTION_CHECK_TIMES="3"))
     ledger.tick()
     assert _rounds(broker, ledger).given_up == 0
@@ -329,10 +321,10 @@ async def test_what_is_given_up_waits_until_there_is_a_place_for_it(
     assert broker.store.max_offset(CHECK_MAX_TIME_TOPIC, 0) == 1
 
 
-def test_what_another_thread_looks_for_is_known_later(broker: Broker, clock: Clock) -> None:
+def test_what_another_thread_looks_for_is_known_later(broker: Broker, disk: TimedDisk) -> None:
     """The question has no answer yet, everybody who asked is told, and it is searched for once."""
     _put(broker, _half(1))
-    ledger = HalfLedger(broker, clock)
+    ledger = HalfLedger(broker, disk)
     half = ledger.half(0)
     assert half is not None
     _put(broker, committed_message(half, 1, 0))
