@@ -109,17 +109,22 @@ async def _delivered(address: tuple[str, int]) -> tuple[bool, dict[int, list[Mes
 @promised("delayed messages are neither early nor changed")
 def _check(sent: list[_Sent], copies: dict[int, list[MessageExt]], lives: list[_Life]) -> None:
     """Hold what was delivered against what was promised."""
+    assert copies.keys() <= set(range(len(sent))), "messages that nobody sent"
     for number, message in enumerate(sent):
-        found = copies.pop(number, [])
+        found = copies.get(number, [])
         for copy in found:
             waited_ms = copy.store_timestamp_ms - message.sent_ms
             assert waited_ms >= _DELAYS_MS[message.level], f"message {number} came too early"
         in_life = [_life_of(copy, lives) for copy in found]
         assert len(set(in_life)) == len(in_life), f"message {number} came twice in one life"
-        for copy, life in zip(found[:-1], in_life[:-1], strict=True):
-            before_kill_ms = lives[life].end_ms - copy.store_timestamp_ms
+
+
+def _check_saves(copies: dict[int, list[MessageExt]], lives: list[_Life]) -> None:
+    """Only what came just before a kill comes twice; a save takes longer on a slow machine."""
+    for number, found in copies.items():
+        for copy in found[:-1]:
+            before_kill_ms = lives[_life_of(copy, lives)].end_ms - copy.store_timestamp_ms
             assert before_kill_ms <= _SAVED_SURELY_MS, f"message {number}: {before_kill_ms} ms"
-    assert not copies, "messages that nobody sent"
 
 
 def _check_all_came(sent: list[_Sent], copies: dict[int, list[MessageExt]]) -> None:
@@ -163,6 +168,7 @@ async def test_kills_lose_no_delayed_message_and_rush_none(
         with promised("acknowledged messages come") if are_all else nullcontext():
             _check_all_came(sent, copies)
         _check(sent, copies, lives)
+        _check_saves(copies, lives)
         assert await asyncio.to_thread(broker.end, signal.SIGTERM) == 0
         # An orderly end has saved everything: nothing comes again.
         broker = await asyncio.to_thread(start)

@@ -138,8 +138,8 @@ async def _finish(
 
 
 @promised("a message that was sent back is not lost, doubled or changed")
-def _check(found: dict[str, list[MessageExt]], consumer: _Consumer, kills: int) -> None:
-    """Hold what is there against what was promised."""
+def _check(found: dict[str, list[MessageExt]], consumer: _Consumer, kills: int) -> int:
+    """Hold what is there against what was promised; return how many came twice."""
     sent = {message.body for message in found[_TOPIC]}
     assert consumer.acknowledged <= sent
     assert {message.body for message in found[_DLQ]} <= sent
@@ -157,7 +157,7 @@ def _check(found: dict[str, list[MessageExt]], consumer: _Consumer, kills: int) 
         allowed = consumer.attempts[body, times - 1]
         assert count <= allowed + (kills if times <= _TRIES else 0), (body, times, count)
         doubles += max(count - allowed, 0)
-    assert doubles <= 4 * kills + consumer.sent // 4, doubles
+    return doubles
 
 
 @pytest.mark.crash
@@ -185,7 +185,9 @@ async def test_kills_lose_no_message_that_was_sent_back(
             await task
         broker = await asyncio.to_thread(start)
         are_all, found = await _finish(broker.address, consumer)
-        _check(found, consumer, cycles)
+        doubles = _check(found, consumer, cycles)
+        # Of a slow machine's saves fewer come before a kill.
+        assert doubles <= 4 * cycles + consumer.sent // 4, doubles
         lacking = {one.body for one in found[_TOPIC]} - {one.body for one in found[_DLQ]}
         # While some wait still, the machine may have been too slow for those that are lacking.
         with promised("each message ends as a dead letter") if are_all else nullcontext():
