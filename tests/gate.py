@@ -39,7 +39,7 @@ SECOND_LOOKS: Final = 2
 RECORDS_VARIABLE: Final = "MAILBOAT_GATE_RECORDS"
 RUN_VARIABLE: Final = "MAILBOAT_GATE_RUN"
 STAGE_TIMEOUT_S: Final = 3600
-LOOK_TIMEOUT_S: Final = 900
+LOOK_TIMEOUT_S: Final = 1800
 _CACHE: Final = ROOT / ".cache"
 _FAILED: Final = 1
 # Only this process may say that the run ended, when pytest has returned: pytest ends with 1 as well

@@ -70,7 +70,8 @@ def installed() -> Iterator[str]:
     )
     yield OPERATOR_NAMESPACE
     helm("uninstall", RELEASE, f"--namespace={OPERATOR_NAMESPACE}")
-    kubectl("delete", "namespace", OPERATOR_NAMESPACE, "--wait=false")
+    # The next run, which may be a second look, makes it again.
+    kubectl("delete", "namespace", OPERATOR_NAMESPACE, "--timeout=120s", timeout_s=150)
 
 
 _numbers = itertools.count(1)
