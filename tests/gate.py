@@ -11,8 +11,8 @@ table at the end names the test, and `.cache/unstable.jsonl` keeps it. The stage
 - when more than 10 tests failed first, or more than 8 were unstable in all stages of a run;
 - when the run did not come to its end within its time, or nothing was run.
 
-`tests/quarantine.toml` names the tests that run and never decide. `MAILBOAT_GATE_RUN` names the
-run that several stages belong to. This file needs the standard library alone.
+`tests/quarantine.toml` names the tests that run and never decide. `MAILBOAT_TEST_GATE_RUN` names
+the run that several stages belong to. This file needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 MAX_FIRST_FAILURES: Final = 10
 MAX_UNSTABLE: Final = 8
 SECOND_LOOKS: Final = 2
-RECORDS_VARIABLE: Final = "MAILBOAT_GATE_RECORDS"
-RUN_VARIABLE: Final = "MAILBOAT_GATE_RUN"
+RECORDS_VARIABLE: Final = "MAILBOAT_TEST_GATE_RECORDS"
+RUN_VARIABLE: Final = "MAILBOAT_TEST_GATE_RUN"
 STAGE_TIMEOUT_S: Final = 3600
 LOOK_TIMEOUT_S: Final = 1800
 _CACHE: Final = ROOT / ".cache"

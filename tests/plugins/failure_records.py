@@ -1,10 +1,10 @@
 """Writes each failure of a run to a file, for `tests/gate.py`, which looks at it a second time.
 
-`MAILBOAT_GATE_RECORDS` names the file. It holds one JSON object a line: a failure has `nodeid`,
-`when` (collect, setup, call or teardown), `message`, `promise_broken`, `load` (of one minute) and
-`uptime_s`; the last line has `passed`, the number of tests that passed, `exit_status`, and
-`lost_workers`, the processes of pytest-xdist that ended wrongly and not within a test. A run that
-was cut off has no last line.
+`MAILBOAT_TEST_GATE_RECORDS` names the file. It holds one JSON object a line: a failure has
+`nodeid`, `when` (collect, setup, call or teardown), `message`, `promise_broken`, `load` (of one
+minute) and `uptime_s`; the last line has `passed`, the number of tests that passed, `exit_status`,
+and `lost_workers`, the processes of pytest-xdist that ended wrongly and not within a test. A run
+that was cut off has no last line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 import pytest
 from promises import PromiseBroken
 
-VARIABLE: Final = "MAILBOAT_GATE_RECORDS"
+VARIABLE: Final = "MAILBOAT_TEST_GATE_RECORDS"
 _PROMISE: Final = ("promise_broken", "true")
 _MESSAGE_CHARACTERS: Final = 500
 

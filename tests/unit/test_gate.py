@@ -135,7 +135,7 @@ def run_gate(root: Path, suite: str, *words: str, quarantine: str = "", conftest
     (root / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p xdist.plugin\n")
     environ = os.environ | {
         "PYTHONPATH": str(TESTS / "plugins"),
-        "MAILBOAT_GATE_RUN": "run",
+        "MAILBOAT_TEST_GATE_RUN": "run",
         # Half of the time that pytest takes to start.
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
     }
