@@ -336,3 +336,29 @@ async def test_a_slave_that_ends_in_order_holds_up_nobody(tmp_path: Path) -> Non
             async with asyncio.timeout(0.9):
                 await producer.send(Message("topic", b"x"))
             await ending
+
+
+@pytest.mark.parametrize("role", ["SYNC_MASTER", "ASYNC_MASTER"])
+async def test_a_single_master_takes_messages_once_it_has_started(
+    tmp_path: Path, role: str
+) -> None:
+    """At the first start, and at the next one."""
+    options = {"inSyncReplicas": "1"}
+    async with ReplicaNodes(tmp_path, 1, options, master_role=role) as nodes:
+        assert nodes.group(0).refusal() == ""
+        await nodes.stop(0)
+        await nodes.start(0)
+        assert nodes.group(0).refusal() == ""
+
+
+async def test_a_master_that_needs_no_slave_takes_messages_once_it_has_started_again(
+    tmp_path: Path,
+) -> None:
+    """Its slave is away, and need not come for it."""
+    options = {"inSyncReplicas": "1"}
+    async with ReplicaNodes(tmp_path, 2, options, master_role="ASYNC_MASTER") as nodes:
+        await nodes.in_sync()
+        await nodes.stop(1)
+        await nodes.stop(0)
+        await nodes.start(0)
+        assert nodes.group(0).refusal() == ""

@@ -518,6 +518,8 @@ class BrokerController:
         self.registration.start(self.address, self.supervisor, identity=identity)
         await self.registration.register_now()
         self._begin_reading_progress(is_restart=is_restart)
+        if self.replicas is not None:
+            await self.replicas.led_alone()
         self.phase = "serving"
         name = config.broker_name
         _log.info("broker serves name=%s address=%s, %s", name, self.address, core.FOUND)

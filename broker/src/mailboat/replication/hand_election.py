@@ -95,7 +95,8 @@ class HandElection:
         if replica.is_leading or replica.stopped or replica.is_halted:
             return
         if self._attempt:
-            if replica.now_s >= self._asked_s + replica.times.ask_s:
+            is_alone = self._group.replicas == 1
+            if is_alone or replica.now_s >= self._asked_s + replica.times.ask_s:
                 self._decide()
         elif replica.now_s >= self._retry_s and (
             self._is_wanted or self._led_last or not replica.knows_newest

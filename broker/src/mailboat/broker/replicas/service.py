@@ -62,6 +62,8 @@ _SECRET_MAX_BYTES: Final = 65_536
 _GIVE_UP_WITHIN_S: Final = 60.0
 # After a start the others are linked soon, or away.
 _LINKED_WITHIN_S: Final = 5.0
+# Who needs nobody else to lead does so within a few rounds of the group and writes of its file.
+_LEADS_WITHIN_S: Final = 5.0
 
 
 class ReplicaService:
@@ -308,6 +310,24 @@ class ReplicaService:
         supervisor.start("tables of replicas", self.tables.keep)
         supervisor.start("repair of the log", self.group.repair.run)
         _log.info("replica address=%s", self._address)
+
+    async def led_alone(self) -> None:
+        """Wait until this replica takes messages, where it needs no other replica for that.
+
+        Whoever starts a single master sends to it as soon as it is ready. It is not waited for what
+        may never come: another replica that leads, a person's decision, a disk that hangs.
+        """
+        group, by_hand = self.group, self.group.by_hand
+        if by_hand is None or not by_hand.begins or by_hand.min_in_sync > 1:
+            return
+        if by_hand.replicas > 1 and group.has_seen_nobody:
+            return  # A new group begins once all have answered.
+
+        def is_decided() -> bool:
+            stands_back = group.is_halted or group.replica.stopped or self.hears_master
+            return bool(stands_back) or not group.refusal()
+
+        await group.until(is_decided, _LEADS_WITHIN_S)
 
     def _wait_no_more(self) -> None:
         """Take the place of a new group's first replica, if nobody else was found."""

@@ -109,7 +109,7 @@ final class Groups {
                     .invoke(config, params.number("retryMaxTimes", 16));
                 type.getMethod("setRetryQueueNums", int.class)
                     .invoke(config, params.number("retryQueueNums", 1));
-                for (String address : queries.brokers().values()) {
+                for (String address : queries.masters().values()) {
                     method.invoke(admin, address, config);
                 }
                 return;

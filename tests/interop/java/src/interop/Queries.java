@@ -4,8 +4,10 @@ import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.TreeSet;
 import java.util.stream.Collectors;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.common.MixAll;
 import org.apache.rocketmq.common.TopicConfig;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -84,19 +86,19 @@ final class Queries {
         }
     }
 
-    /** Makes a topic on every broker and waits until clients would see it there. */
+    /** Makes a topic on every master and waits until clients would see it there. */
     void createTopic(Params params, Reply reply) throws Exception {
         TopicConfig config = new TopicConfig(params.text("topic"));
         config.setReadQueueNums(params.number("queues", 4));
         config.setWriteQueueNums(params.number("queues", 4));
         config.setPerm(params.number("perm", 6));
-        Map<String, String> brokers = brokers();
-        for (String address : brokers.values()) {
+        Map<String, String> masters = masters();
+        for (String address : masters.values()) {
             admin().createAndUpdateTopicConfig(address, config);
             reply.event("created", Map.of("broker", address));
         }
         long deadline = System.nanoTime() + ROUTE_WAIT_S * 1_000_000_000L;
-        while (!isListed(config, brokers.keySet())) {
+        while (!isListed(config, masters.keySet())) {
             if (System.nanoTime() > deadline) {
                 throw new IllegalStateException("no route for " + config.getTopicName());
             }
@@ -148,7 +150,32 @@ final class Queries {
         }
     }
 
-    Map<String, String> brokers() throws Exception {
+    /** The master of each broker, once each has one: nobody else takes topics and groups. */
+    Map<String, String> masters() throws Exception {
+        long deadline = System.nanoTime() + ROUTE_WAIT_S * 1_000_000_000L;
+        while (true) {
+            Map<String, String> addresses = new TreeMap<>();
+            Set<String> without = new TreeSet<>();
+            for (var broker : admin().examineBrokerClusterInfo().getBrokerAddrTable().values()) {
+                String address = broker.getBrokerAddrs().get(MixAll.MASTER_ID);
+                if (address == null) {
+                    without.add(broker.getBrokerName());
+                } else {
+                    addresses.put(broker.getBrokerName(), address);
+                }
+            }
+            if (without.isEmpty() && !addresses.isEmpty()) {
+                return addresses;
+            }
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException(
+                    "masters: " + addresses.keySet() + ", brokers without one: " + without);
+            }
+            Thread.sleep(20);
+        }
+    }
+
+    private Map<String, String> brokers() throws Exception {
         Map<String, String> addresses = new TreeMap<>();
         for (var broker : admin().examineBrokerClusterInfo().getBrokerAddrTable().values()) {
             addresses.put(broker.getBrokerName(), broker.selectBrokerAddr());
