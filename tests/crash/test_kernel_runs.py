@@ -209,6 +209,22 @@ def test_where_the_page_cache_is_gone_the_log_ends_at_a_bad_record(
     assert store.recovery.torn_bytes > 0
 
 
+@promised("what was cut off is no message again")
+def test_what_was_cut_off_does_not_come_back_behind_the_next_message() -> None:
+    """The next message ends where whole records of before began, and the broker is killed then."""
+    disk, places = _written()
+    disk = disk.kill()
+    _damage(disk, places[12].physical_offset + 150, b"\xff")
+    disk.boot = 77
+    store = _open(disk)
+    assert _served(store) == _bodies(range(12))
+    (place,) = _put(store, [99])
+    assert place == places[12]
+    store = _open(disk.kill())
+    assert _served(store) == {**_bodies(range(12)), 12: _bodies([99])[99]}
+    assert store.commit_log.end == places[13].physical_offset
+
+
 @promised("what was written in this run of the kernel is served")
 def test_nothing_good_behind_is_a_torn_tail_after_a_kill_too() -> None:
     """A write that the kill cut off leaves a part of a record at the end: it is cut."""
