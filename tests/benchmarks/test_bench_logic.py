@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from virtual_time import VirtualTime
+
+from mailboat.testing.virtual_time import VirtualTime
 
 # Test folders are no packages, so the modules beside this file are found by path.
 sys.path.insert(0, str(Path(__file__).parent))

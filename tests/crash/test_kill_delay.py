@@ -28,6 +28,9 @@ from promises import promised
 from mailboat.model.message import MessageExt
 from mailboat.protocol.codes import ResponseCode
 
+# Real processes are killed, many times.
+pytestmark = pytest.mark.slow
+
 _TOPIC: Final = "later"
 _QUEUES: Final = 4
 _DEPTH: Final = 8

@@ -24,6 +24,9 @@ from mailboat.replication.lease import Lease, Member
 from mailboat.replication.lease_manifest import decode_lease, encode_lease
 from mailboat.testing.kept_ports import KeptPorts
 
+# Real processes are killed, many times.
+pytestmark = pytest.mark.slow
+
 _GROUP: Final = "mq-g1"
 _KEY: Final = f"leases/{_GROUP}"
 _LEASE_S: Final = 6

@@ -22,6 +22,9 @@ from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.testing.history import Crash, Found, History, QueueKey, QueueView, Sent
 
+# Real processes are killed, many times.
+pytestmark = pytest.mark.slow
+
 _TOPIC: Final = "killed"
 _PRODUCERS: Final = 4
 _DEPTH: Final = 8

@@ -24,6 +24,9 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand
 from mailboat.protocol.lock_batch import LockBatch, decode_locked, encode_lock_batch
 
+# Real processes are killed, many times.
+pytestmark = pytest.mark.slow
+
 _TOPIC: Final = "ordered"
 _GROUP: Final = "orderly"
 _QUEUES: Final = range(4)

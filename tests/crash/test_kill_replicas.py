@@ -25,6 +25,9 @@ from mailboat.model.message_id import decode_offset_message_id
 from mailboat.protocol.codes import ResponseCode
 from mailboat.testing.history import Crash, Found, History, QueueKey, QueueView, Sent
 
+# Real processes are killed, many times.
+pytestmark = pytest.mark.slow
+
 _ROUNDS: Final = int(os.environ.get("MAILBOAT_TEST_REPLICA_ROUNDS", "7"))
 _SEED: Final = int(os.environ.get("MAILBOAT_TEST_REPLICA_SEED", "1"))
 _TOPIC: Final = "killed"

@@ -30,6 +30,9 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.heartbeat import ConsumerData, HeartbeatData, encode_heartbeat
 
+# Real processes are killed, many times.
+pytestmark = pytest.mark.slow
+
 _TOPIC: Final = "refused"
 _GROUP: Final = "G"
 _RETRY: Final = "%RETRY%G"

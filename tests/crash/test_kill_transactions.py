@@ -24,6 +24,9 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.heartbeat import HeartbeatData, ProducerData, encode_heartbeat
 
+# Real processes are killed, many times.
+pytestmark = pytest.mark.slow
+
 _CYCLES: Final = 20
 _TOPIC: Final = "killed"
 _GROUP: Final = "pg"

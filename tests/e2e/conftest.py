@@ -17,13 +17,11 @@ import pytest
 # Test folders are no packages, so the helper modules beside this file are found by path.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from e2e_kube import Namespace, helm, image_values, kubectl
+from e2e_kube import Namespace
 from e2e_traffic import TrafficPod
 
-CHARTS = Path(__file__).parents[2] / "charts"
-OPERATOR_NAMESPACE = "mailboat-system"
-RELEASE = "mailboat"
-_NEEDED = ("KUBECONFIG", "MAILBOAT_IMAGE", "MAILBOAT_SPARK_IMAGE")
+_OPERATOR = "MAILBOAT_TEST_E2E_OPERATOR"
+_NEEDED = ("KUBECONFIG", "MAILBOAT_IMAGE", "MAILBOAT_SPARK_IMAGE", _OPERATOR)
 
 NamespaceFactory = Callable[[], Namespace]
 
@@ -50,28 +48,12 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture(scope="session")
-def installed() -> Iterator[str]:
-    """Install CRDs and operator with helm, as a user does; yields the operator's namespace."""
+def installed() -> str:
+    """Return the namespace of the operator that tests/e2e/run has installed."""
     missing = [name for name in _NEEDED if not os.environ.get(name)]
     if missing:
         pytest.fail(f"{', '.join(missing)} not set: run these tests with `make e2e`")
-    helm("upgrade", "--install", "mailboat-crds", str(CHARTS / "mailboat-crds"), "--wait")
-    helm(
-        "upgrade",
-        "--install",
-        RELEASE,
-        str(CHARTS / "mailboat"),
-        f"--namespace={OPERATOR_NAMESPACE}",
-        "--create-namespace",
-        *image_values("image", "MAILBOAT_IMAGE"),
-        *image_values("sparkImage", "MAILBOAT_SPARK_IMAGE"),
-        "--wait",
-        "--timeout=120s",
-    )
-    yield OPERATOR_NAMESPACE
-    helm("uninstall", RELEASE, f"--namespace={OPERATOR_NAMESPACE}")
-    # The next run, which may be a second look, makes it again.
-    kubectl("delete", "namespace", OPERATOR_NAMESPACE, "--timeout=120s", timeout_s=150)
+    return os.environ[_OPERATOR]
 
 
 _numbers = itertools.count(1)

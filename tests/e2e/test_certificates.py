@@ -66,6 +66,7 @@ def _secret(name: str, names: list[str]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.alone  # The kind comes to the whole cluster, and goes.
 def test_cert_manager_comes_and_makes_the_certificate(
     no_cert_manager: None, namespace: Namespace
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from e2e_kube import Namespace, kubectl, wait_until
 from e2e_resources import BROKER, NAME_SERVER, REPLICAS, broker_spec, start_broker
 from e2e_traffic import TrafficPod, namesrv_of
@@ -28,6 +29,7 @@ def _uids(namespace: Namespace) -> dict[tuple[str, str], str]:
     }
 
 
+@pytest.mark.alone  # Each has 10 s.
 def test_deleted_and_edited_children_come_back_with_all_data(
     namespace: Namespace, traffic: TrafficPod
 ) -> None:
@@ -192,6 +194,7 @@ def test_what_the_api_server_refuses_is_told(namespace: Namespace) -> None:
     namespace.wait_ready("broker", BROKER)
 
 
+@pytest.mark.alone  # It has a minute.
 def test_a_namespace_goes_within_a_minute(namespace: Namespace) -> None:
     """Nothing that the operator made holds the deletion of its namespace."""
     start_broker(namespace)
@@ -200,6 +203,7 @@ def test_a_namespace_goes_within_a_minute(namespace: Namespace) -> None:
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.alone
 def test_a_namespace_goes_within_a_minute_without_operator(
     namespace: Namespace, installed: str
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from e2e_failover import (
     GROUP,
     SELECTOR,
@@ -37,6 +38,7 @@ _WAITED_S = 9.0
 _MOST_FAILED = 50
 
 
+@pytest.mark.alone  # Sends go on within seconds.
 def test_killed_leaders(namespace: Namespace, traffic: TrafficPod) -> None:
     """Each time another replica leads within seconds, with all that was acknowledged."""
     start_replicas(namespace)
@@ -64,6 +66,7 @@ def test_killed_leaders(namespace: Namespace, traffic: TrafficPod) -> None:
     assert GROUP in events(namespace, "LeaderChanged")[0]
 
 
+@pytest.mark.alone
 def test_a_roll_loses_no_send(namespace: Namespace, traffic: TrafficPod) -> None:
     """Followers first, the leader last, which hands over: no send fails."""
     start_replicas(namespace)
@@ -94,6 +97,7 @@ def test_a_roll_loses_no_send(namespace: Namespace, traffic: TrafficPod) -> None
     assert seen.longest_gap_s < (_HANDOVER_MOST_S if IS_TIMED else _WAITED_S), seen
 
 
+@pytest.mark.alone
 def test_without_the_operator_a_deleted_leader_is_replaced(
     namespace: Namespace, traffic: TrafficPod, installed: str
 ) -> None:

@@ -16,6 +16,8 @@ from e2e_nodes import home_and_others, without_new_pods
 from e2e_resources import start_name_server
 from e2e_traffic import TrafficPod
 
+pytestmark = pytest.mark.alone
+
 # docs/replication.md: the longest time without an acknowledged send. A pod whose node is away
 # is as long as its lease; two lost replicas wait for one of their processes, or volumes.
 _LIMITS_S: Final[dict[Callable[[Namespace], None], float]] = {

@@ -19,6 +19,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.alone  # It has a minute.
 def test_a_broker_is_ready_within_a_minute_and_serves_java_clients(
     namespace: Namespace, traffic: TrafficPod
 ) -> None:
@@ -96,6 +97,7 @@ def test_every_example_is_accepted(example: Path, namespace: Namespace) -> None:
     )
 
 
+@pytest.mark.alone  # It has a minute.
 def test_helm_test_passes(installed: str) -> None:
     """`helm test` finds the API group, the Lease and every right that the operator needs."""
     began_s = time.monotonic()

@@ -22,7 +22,8 @@ from e2e_spark import RELEASE, count_rows, install_job, uninstall_job
 from e2e_traffic import TrafficPod, namesrv_of
 from interop_client import Event, JavaClient, JavaClientError
 
-pytestmark = pytest.mark.timeout(900)
+# It locks the whole installation.
+pytestmark = [pytest.mark.timeout(900), pytest.mark.alone]
 
 _CHART: Final = Path(__file__).parents[2] / "charts" / "mailboat"
 _TOPIC: Final = "payments"

@@ -29,6 +29,9 @@ from e2e_resources import (
     wait_config,
 )
 
+# They kill, scale and deafen the one operator.
+pytestmark = pytest.mark.alone
+
 SELECTOR = f"mailboat.dev/broker={BROKER}"
 REST_S = float(os.environ.get("MAILBOAT_E2E_REST_S", "180"))
 

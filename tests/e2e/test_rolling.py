@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from e2e_kube import Namespace, wait_until
 from e2e_resources import BROKER, NAME_SERVER, REPLICAS, start_broker
 from e2e_traffic import TrafficPod, namesrv_of
@@ -22,6 +23,7 @@ def _ready_pods(namespace: Namespace) -> int:
     return ready
 
 
+@pytest.mark.alone  # Each group refuses sends for seconds only.
 def test_a_roll_under_traffic_loses_nothing(namespace: Namespace, traffic: TrafficPod) -> None:
     """Two groups roll one after the other; each refuses sends for less than 10 s, and no look at
     the routes, however bad its moment, makes a client forget a group."""

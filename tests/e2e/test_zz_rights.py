@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import yaml
 from e2e_operator import ApiCall, audit_log
 
@@ -35,6 +36,7 @@ def _of(call: ApiCall) -> tuple[str, str, str]:
     return call.group, call.resource, call.verb
 
 
+@pytest.mark.alone
 def test_the_rights_are_exactly_what_was_used(installed: str) -> None:
     """No call was forbidden, and there is no right that no test made use of."""
     log = audit_log(installed)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from raw_client import RawClient, broker_settings, connected, running_broker
-from virtual_time import VirtualTime
 
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.queue_locks import QueueLockManager
 from mailboat.disk.real import RealDisk
 from mailboat.model.record import decode_records
 from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.testing.virtual_time import VirtualTime
 
 
 def use_clock(broker: BrokerController) -> VirtualTime:

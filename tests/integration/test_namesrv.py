@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.config import load_settings
 from mailboat.model.data_version import DataVersion
@@ -20,6 +19,7 @@ from mailboat.protocol.route import decode_topic_route
 from mailboat.protocol.topic_table import TopicConfigTable
 from mailboat.remoting.client import RemotingClient
 from mailboat.testing.cluster import Cluster
+from mailboat.testing.virtual_time import VirtualTime
 
 IDENTITY: dict[str, ExtValue] = {
     "brokerName": "broker-a",

@@ -25,6 +25,9 @@ from mailboat.remoting.client import RemotingClient
 from mailboat.replication.lease_manifest import LeaseFormatError
 from mailboat.store.flush import FlushJob
 
+# They wait for leases of 6 s, which real brokers keep.
+pytestmark = pytest.mark.slow
+
 
 async def _send(nodes: LeaseNodes, count: int, name: str = "m") -> None:
     async with Producer("group", namesrv=nodes.namesrv) as producer:

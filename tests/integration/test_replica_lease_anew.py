@@ -14,6 +14,9 @@ from mailboat.replication.lease_manifest import encode_lease
 from mailboat_operator.broker_answers import read_replica
 from mailboat_operator.planner.lost_leases import last_to_lead, newest_epoch
 
+# They wait for leases of 6 s, which real brokers keep.
+pytestmark = pytest.mark.slow
+
 
 async def _send(nodes: LeaseNodes, count: int, name: str) -> None:
     async with Producer("group", namesrv=nodes.namesrv) as producer:

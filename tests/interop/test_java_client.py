@@ -68,6 +68,7 @@ def _await_queues(client: JavaClient, consumer: JavaCall, topic: str, count: int
     client.call("await_queues", topic=topic, handle=consumer.number, count=count)
 
 
+@pytest.mark.quick
 def test_sync_sends_come_back_as_sent(java_client: JavaClient, target: Any, topic: str) -> None:
     """A sync send is stored where its result says, with its body, keys, tag and properties."""
     sent = _send(
@@ -161,6 +162,7 @@ def test_a_chosen_queue_is_used(java_client: JavaClient, topic: str) -> None:
     assert [_place(event) for event in selected] == [(1, 0), (1, 1), (1, 2)]
 
 
+@pytest.mark.quick
 def test_push_consumer_gets_old_and_new_messages(java_client: JavaClient, topic: str) -> None:
     """A push consumer gets what was there, is woken by what comes, and its offsets are kept."""
     group = f"G-{topic}"

@@ -3,8 +3,8 @@
 `MAILBOAT_TEST_GATE_RECORDS` names the file. It holds one JSON object a line: a failure has
 `nodeid`, `when` (collect, setup, call or teardown), `message`, `promise_broken`, `load` (of one
 minute) and `uptime_s`; the last line has `passed`, the number of tests that passed, `exit_status`,
-and `lost_workers`, the processes of pytest-xdist that ended wrongly and not within a test. A run
-that was cut off has no last line.
+`lost_workers`, the processes of pytest-xdist that ended wrongly and not within a test, and
+`seconds`, how long the tests of each file took. A run that was cut off has no last line.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final
@@ -48,6 +49,7 @@ class FailureRecords:
         self._path = path
         self._passed_count = 0
         self._lost_workers = 0
+        self._seconds: Counter[str] = Counter()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -61,6 +63,7 @@ class FailureRecords:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write a failure."""
+        self._seconds[report.nodeid.partition("::")[0]] += report.duration
         if report.passed and report.when == "call":
             self._passed_count += 1
         if report.failed:
@@ -92,6 +95,7 @@ class FailureRecords:
                 "passed": self._passed_count,
                 "exit_status": int(exitstatus),
                 "lost_workers": self._lost_workers,
+                "seconds": dict(self._seconds),
             }
         )
 

@@ -214,8 +214,11 @@ class LoopHolds:
         self._holds += [hold for hold in found if hold not in self._holds]
 
     def _slowness(self) -> float:
-        """Return by which factor work takes longer now than on the machine at rest."""
-        sample_s = _sample_work_s()
+        """Return by which factor work takes longer now than on the machine at rest.
+
+        The first sample after a pause may have to wait for memory of the host: the second counts.
+        """
+        sample_s = min(_sample_work_s(), _sample_work_s())
         self._least_sample_s = min(self._least_sample_s, sample_s)
         return sample_s / self._least_sample_s
 

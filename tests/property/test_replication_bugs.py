@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
+from daily import some_of
 from promises import PromiseBroken, promised
 from replication_lives import live
 
@@ -380,7 +381,8 @@ _BUGS: list[tuple[Plant, bool]] = [
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("plant", "is_sync_flush"), _BUGS)
+@pytest.mark.slow  # Some bugs show in one of a thousand lives.
+@pytest.mark.parametrize(("plant", "is_sync_flush"), some_of(_BUGS, 4))
 def test_a_planted_bug_is_caught(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, *, is_sync_flush: bool
 ) -> None:
@@ -396,6 +398,7 @@ def _live_many(*, is_sync_flush: bool) -> None:
         live(seed, life_s=_LIFE_S, is_sync_flush=is_sync_flush)
 
 
+@pytest.mark.slow  # As many lives as a bug has.
 def test_a_wrong_order_of_candidates_is_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever tries first, as by a difference of ends that overflows (25), nothing is lost."""
     answer = Replica._answer

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 
 import pytest
+from daily import some_of
 from promises import PromiseBroken, promised
 from replication_lives import live_by_hand
 
@@ -26,6 +27,7 @@ _LIVES_OF_A_BUG = 6000
 _LIFE_OF_A_BUG_S = 40.0
 
 
+@pytest.mark.slow  # Thousands of lives.
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_nothing_acknowledged_is_lost(part: int) -> None:
@@ -245,8 +247,9 @@ _BUGS: list[tuple[str, Plant, bool]] = [
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow  # Some bugs show in one of a thousand lives.
 @pytest.mark.parametrize(
-    ("plant", "is_sync_flush"), [bug[1:] for bug in _BUGS], ids=[bug[0] for bug in _BUGS]
+    ("plant", "is_sync_flush"), [pytest.param(*bug, id=name) for name, *bug in some_of(_BUGS, 2)]
 )
 def test_a_planted_bug_is_caught(
     plant: Plant, monkeypatch: pytest.MonkeyPatch, *, is_sync_flush: bool

@@ -8,6 +8,7 @@ from mailboat.testing.replica_search import Budget, search
 from mailboat.testing.replica_simulator import InvariantError
 
 
+@pytest.mark.slow  # Tens of thousands of states.
 @pytest.mark.parametrize(
     ("size", "min_in_sync", "budget", "states"),
     [

@@ -15,6 +15,7 @@ _LIVES = int(os.environ.get("MAILBOAT_REPLICATION_LIVES", "5000")) * 3 // 5
 _PARTS = 8
 
 
+@pytest.mark.slow  # Thousands of lives.
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_nothing_acknowledged_is_lost(part: int) -> None:

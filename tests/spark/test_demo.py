@@ -41,6 +41,7 @@ def run_demo(*arguments, stdin=b"", temporary_dir=None):
 
 
 @pytest.mark.spark
+@pytest.mark.quick
 def test_odd_lines_arrive_byte_by_byte(tmp_path):
     """Binary, empty, huge and unfinished lines arrive as they are, and nothing else does."""
     huge = bytes(range(1, 10)) * (PART_BYTES // 9) + bytes(range(11, 256)) * 10

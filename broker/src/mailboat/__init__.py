@@ -2,7 +2,7 @@
 
 The sub-packages are layers, highest first: cli, testing, node, web, broker | namesrv | client,
 remoting, store | protocol, filtering, disk, model, config, core, errors. A layer imports only from
-below it; `pyproject.toml` states the contracts and `make lint` checks them.
+below it; `pyproject.toml` states the contracts and `make check` checks them.
 """
 
 from typing import Final

@@ -24,7 +24,7 @@ from mailboat_operator.broker_api import (
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.crds.broker import parse_broker
 from mailboat_operator.crds.name_server import NameServer, parse_name_server
-from mailboat_operator.crds.security import TlsSpec
+from mailboat_operator.crds.security import TlsSpec, is_authenticated
 from mailboat_operator.crds.topic import parse_topic, topic_name_of
 from mailboat_operator.crds.user import access_key_of, parse_user
 from mailboat_operator.errors import InvalidResourceError
@@ -440,8 +440,10 @@ class Reconciler:
         reference = broker.spec.name_servers.ref if broker is not None else None
         name_server = self._name_server(key.namespace, reference)
         given = user.spec.authentication.secret_ref
-        pods = self._cache.owned_by(POD.kind, broker_key)
-        urls = {name: url for name, pod in pods.items() if (url := http_url(pod)) is not None}
+        brokers = self._urls(broker_key)
+        guides = {}
+        if name_server is not None and is_authenticated(name_server.spec.authentication):
+            guides = self._urls(ResourceKey(NAME_SERVER.kind, key.namespace, name_server.name))
 
         async def secret(name: str | None) -> Manifest | None:
             return await self._applier.secret(key.namespace, name) if name is not None else None
@@ -463,8 +465,9 @@ class Reconciler:
             own_secret=await secret(own_secret_name(user.name) if given is None else None),
             given_secret=await secret(given.name if given is not None else None),
             chance=secrets.token_urlsafe(_CHANCE_BYTES),
-            servers=tuple(sorted(urls)),
-            said=await self._read_user(key, urls, access_key_of(user)),
+            servers=tuple(sorted(brokers)),
+            name_server_pods=tuple(sorted(guides)),
+            said=await self._read_user(key, brokers, guides, access_key_of(user)),
             now_s=self._wall(),
             rivals=tuple(
                 other for other in self._cache.all_of(USER.kind) if is_same_user(other, resource)
@@ -472,16 +475,26 @@ class Reconciler:
             other_users=tuple(other for other in others if other is not None),
         )
 
+    def _urls(self, owner: ResourceKey) -> dict[str, str]:
+        """Return where the pods of a custom resource answer HTTP, by their names."""
+        pods = self._cache.owned_by(POD.kind, owner)
+        return {name: url for name, pod in pods.items() if (url := http_url(pod)) is not None}
+
     async def _read_user(
-        self, key: ResourceKey, urls: Mapping[str, str], access_key: str
+        self,
+        key: ResourceKey,
+        brokers: Mapping[str, str],
+        name_servers: Mapping[str, str],
+        access_key: str,
     ) -> dict[str, str | None]:
-        """Which state of a user counts at each broker; one that does not answer is left out."""
+        """Which state of a user counts at each server; one that does not answer is left out."""
         answers = await asyncio.gather(
-            *(self._read_revision(key, pod, url, access_key) for pod, url in urls.items()),
+            *(self._read_revision(key, pod, url, access_key) for pod, url in brokers.items()),
+            *(self._brokers.user_revision(url, access_key) for url in name_servers.values()),
             return_exceptions=True,
         )
         said: dict[str, str | None] = {}
-        for pod, answer in zip(urls, answers, strict=True):
+        for pod, answer in zip([*brokers, *name_servers], answers, strict=True):
             if isinstance(answer, BrokerApiError | BrokerRefusedError):
                 logger.info("%s: %s cannot say what it knows: %s", key, pod, answer)
             elif isinstance(answer, BaseException):

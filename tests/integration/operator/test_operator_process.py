@@ -11,6 +11,9 @@ import pytest
 from aiohttp import web
 from fake_kubernetes import FakeKubernetes
 
+# They wait for the Lease of real operators.
+pytestmark = pytest.mark.slow
+
 Manifest = dict[str, Any]
 StartOperator = Callable[..., Awaitable[Any]]
 

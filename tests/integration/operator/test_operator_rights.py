@@ -4,8 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from aiohttp import web
 from fake_kubernetes import FakeKubernetes
+
+# They wait for the Lease of real operators.
+pytestmark = pytest.mark.slow
 
 StartOperator = Callable[..., Awaitable[Any]]
 

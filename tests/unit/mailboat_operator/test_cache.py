@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from virtual_time import VirtualTime
-
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.kinds import ResourceKey
 

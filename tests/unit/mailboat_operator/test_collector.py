@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from fake_kubelet import Kubelet
-from virtual_time import START_S, VirtualTime
 
+from mailboat.testing.virtual_time import START_S, VirtualTime
 from mailboat_operator.broker_api import BrokerApi
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.collector import Collector, kubelet_numbers

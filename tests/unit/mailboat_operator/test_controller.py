@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.errors import MailboatError
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat_operator.controller import Controller
 from mailboat_operator.kinds import ResourceKey
 from mailboat_operator.kube_api import ConflictError

@@ -3,8 +3,8 @@
 import asyncio
 
 from aiohttp import ClientSession
-from virtual_time import VirtualTime
 
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat_operator.health import Health, LoopLag
 from mailboat_operator.http_server import HttpServer
 from mailboat_operator.kinds import BROKER, ResourceKey

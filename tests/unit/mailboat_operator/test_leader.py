@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from virtual_time import VirtualTime
 
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat_operator import leader
 from mailboat_operator.kube_api import ConflictError, KubeUnreachableError, NotFoundError
 from mailboat_operator.leader import LeaderElector, LeaseLostError, NotLeaderError

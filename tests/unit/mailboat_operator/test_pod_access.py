@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from virtual_time import VirtualTime
 
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat_operator.broker_api import BrokerApi, BrokerApiError, http_url
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.kinds import Kind

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 from fake_kubernetes import FakeKubernetes
-from virtual_time import START_S, START_WALL_MS, VirtualTime
 
+from mailboat.testing.virtual_time import START_S, START_WALL_MS, VirtualTime
 from mailboat_operator.apply import Applier
 from mailboat_operator.broker_api import BrokerApi
 from mailboat_operator.cache import ObjectCache

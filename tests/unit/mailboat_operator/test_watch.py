@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from fake_kubernetes import FakeKubernetes
 from kubernetes.aio.client import ApiClient
-from virtual_time import VirtualTime
 
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat_operator.cache import ObjectCache
 from mailboat_operator.kinds import (
     BROKER,

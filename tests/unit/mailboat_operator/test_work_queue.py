@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from virtual_time import VirtualTime
 
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat_operator.kinds import ResourceKey
 from mailboat_operator.work_queue import QueueClosedError, WorkQueue
 

@@ -5,11 +5,11 @@ import time as real_time
 from random import Random
 
 import pytest
-from virtual_time import START_S, START_WALL_MS, TimedDisk, VirtualTime
 
 from mailboat.disk import ClockPair
 from mailboat.disk.steady_clock import SteadyClock
 from mailboat.testing.simulated_disk import SimulatedDisk
+from mailboat.testing.virtual_time import START_S, START_WALL_MS, TimedDisk, VirtualTime
 
 DAY_S = 24 * 3600
 

@@ -3,7 +3,7 @@
 Belongs here: the calls that the store makes on files, their errors, the clock. `RealDisk` performs
 them; `mailboat.testing.simulated_disk.SimulatedDisk` plays a disk that loses power. Never here:
 knowledge of what the bytes mean. Nothing else in `mailboat.store` or `mailboat.broker` may open,
-rename or sync a file (`make lint` checks it).
+rename or sync a file (`make check` checks it).
 
 Durability, as POSIX has it: `pwrite` reaches the page cache; `fdatasync` makes a file's bytes and
 size durable, not its name; `fsync_dir` makes the names in a directory durable. `rename` is atomic,

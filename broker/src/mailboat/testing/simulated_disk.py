@@ -17,11 +17,11 @@ from functools import lru_cache
 from random import Random
 from typing import Final
 
-from mailboat.disk import ClockPair, VolumeUsage, read_clock_pair
+from mailboat.disk import ClockPair, VolumeUsage
 from mailboat.testing.simulated_directory import SimulatedDirectory, tree_after_power_cut
 from mailboat.testing.simulated_file import SimulatedFile
+from mailboat.testing.virtual_time import VirtualTime
 
-_START_MS: Final = 1_700_000_000_000
 _UNLIMITED_BYTES: Final = 1 << 50
 _INODES: Final = 1 << 20
 _DEVICE: Final = 1
@@ -43,8 +43,7 @@ class SimulatedDisk:
         self._files: dict[int, SimulatedFile] = {}
         self._next_fd = 3
         self._locked: set[str] = set()
-        self._wall_ms = _START_MS
-        self._monotonic = 1000.0
+        self.time = VirtualTime()
         self._cut_after: int | None = None
         self._is_dead = False
 
@@ -52,12 +51,11 @@ class SimulatedDisk:
 
     def advance(self, seconds: float) -> None:
         """Let time pass on both clocks."""
-        self._monotonic += seconds
-        self._wall_ms += round(seconds * 1000)
+        self.time.advance(seconds)
 
     def jump_wall_clock(self, seconds: float) -> None:
         """Set the wall clock forward or back; elapsed time does not change."""
-        self._wall_ms += round(seconds * 1000)
+        self.time.set_wall(self.time.wall_ms() + round(seconds * 1000))
 
     def cut_power_after(self, changes: int) -> None:
         """Let every call after the next `changes` changing ones raise PowerCutError."""
@@ -317,22 +315,21 @@ class SimulatedDisk:
 
     def wall_ms(self) -> int:
         """Return the wall clock, epoch milliseconds."""
-        return self._wall_ms
+        return self.time.wall_ms()
 
     def monotonic(self) -> float:
         """Return seconds that only ever go up."""
-        return self._monotonic
+        return self.time.monotonic()
 
     def clock_pair(self) -> ClockPair:
-        """Return both clocks, read so that they belong together."""
-        return read_clock_pair(lambda: self.wall_ms() * 1_000_000, self.monotonic)
+        """Return both clocks."""
+        return self.time.clock_pair()
 
     def _successor(self) -> "SimulatedDisk":
         disk = SimulatedDisk(capacity_bytes=self.capacity_bytes)
-        disk._wall_ms = self._wall_ms
         disk.boot = self.boot
-        # A machine that starts again counts from somewhere else.
-        disk._monotonic = self._monotonic / 2
+        # A machine that starts again counts from its own beginning; its wall clock goes on.
+        disk.time.set_wall(self.time.wall_ms())
         return disk
 
     def _check_power(self) -> None:

@@ -75,7 +75,7 @@ class UserAuthenticationSpec(msgspec.Struct, frozen=True, rename="camel"):
         Annotated[str, Meta(max_length=253)] | None,
         Meta(
             description="Any text, such as a date; another one has the operator make another"
-            " secret key. It stands in the Secret once every broker takes it."
+            " secret key. It stands in the Secret once every broker and name server takes it."
         ),
     ] = None
     overlap: Annotated[

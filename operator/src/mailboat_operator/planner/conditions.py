@@ -119,7 +119,7 @@ REASONS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     SECRET_READY: {
         SECRET_THERE: "The Secret holds what clients sign with, and brokers take it.",
-        SECRET_PENDING: "The Secret is made once every broker takes what will be in it.",
+        SECRET_PENDING: "The Secret is made once every server takes what will be in it.",
         ROTATING: "Another secret key is under way: brokers take both until it is in the Secret,"
         " and for spec.authentication.overlap longer.",
         SECRET_MISSING: "The Secret that secretRef names, or its key, is not there; what brokers"

@@ -258,9 +258,12 @@ class UserSnapshot:
     servers: tuple[str, ...]
     """The pods of the Broker that may answer somebody."""
 
+    name_server_pods: tuple[str, ...]
+    """Those of the NameServer."""
+
     said: Mapping[str, str | None]
-    """Pod -> the revision of the user that counts there; None: there is no such user. One that did
-    not answer is missing."""
+    """Pod of either -> the revision of the user that counts there; None: there is no such user. One
+    that did not answer is missing."""
 
     now_s: float
     rivals: tuple[Manifest, ...] = ()

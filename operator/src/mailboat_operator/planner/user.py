@@ -1,13 +1,14 @@
 """What has to be done for a User: its file at every broker, and the Secret for its clients.
 
-A new secret key reaches the brokers first: it stands in the clients' Secret only once every broker
-takes it, and the one of before is taken for `overlap` longer. Brokers read a mounted Secret, which
-may take them a minute and a half; each says which revision of the user counts there.
+A new secret key reaches the servers first: it stands in the clients' Secret only once every broker,
+and every name server that the Broker names, takes it; the one of before is taken for `overlap`
+longer. Servers read a mounted Secret, which may take each of them a minute and a half; each says
+which revision of the user counts there.
 
-A User that is deleted is waited for: its finalizer goes once no broker of the Broker knows it.
+A User that is deleted is waited for: its finalizer goes once no broker of the Broker knows it. Name
+servers only lead to brokers, so it does not wait for them.
 
-The name servers that the Broker names get the same file; they lead to brokers and are not asked.
-Those that it names no more lose it, also where the Broker itself is gone.
+Name servers that the Broker names no more lose the file, also where the Broker itself is gone.
 """
 
 import base64
@@ -132,9 +133,10 @@ def _plan(snapshot: UserSnapshot, broker: Broker, wanted: _Wanted) -> Plan:
     user = snapshot.resource
     file_steps = _file_steps(snapshot, broker, wanted)
     having = [pod for pod in snapshot.servers if snapshot.said.get(pod) == wanted.revision]
-    is_applied = bool(having) and len(having) == len(snapshot.servers) and not file_steps
+    behind = _behind(snapshot, wanted)
+    is_applied = bool(having) and not behind and not file_steps
     secret_steps = _own_secret_steps(snapshot, broker, wanted) if is_applied else []
-    applied = _applied_finding(snapshot, having, is_applied)
+    applied = _applied_finding(snapshot, having, behind, is_applied)
     secret = _secret_finding(snapshot, wanted, is_there=not secret_steps)
     ready = _ready_finding(applied, secret)
     steps = [
@@ -145,6 +147,26 @@ def _plan(snapshot: UserSnapshot, broker: Broker, wanted: _Wanted) -> Plan:
     ]
     status = _status(snapshot, [ready, secret, applied], having, wanted.previous)
     return Plan(tuple(steps), status, _again_s(snapshot, wanted, is_applied))
+
+
+def _behind(snapshot: UserSnapshot, wanted: _Wanted) -> list[str]:
+    """Return which servers do not take the user as it is to be, or do not say so."""
+    pods = list(snapshot.servers)
+    # Where another Broker's User has the name servers know the access key, its file is theirs.
+    if _has_guarded_name_servers(snapshot) and _rival_file(snapshot) is None:
+        pods += snapshot.name_server_pods
+    silent = [f"{pod} does not answer" for pod in pods if pod not in snapshot.said]
+    others = [
+        f"{pod} does not take it so yet"
+        for pod in pods
+        if pod in snapshot.said and snapshot.said[pod] != wanted.revision
+    ]
+    return [*silent, *others]
+
+
+def _has_guarded_name_servers(snapshot: UserSnapshot) -> bool:
+    name_server = snapshot.name_server
+    return name_server is not None and is_authenticated(name_server.spec.authentication)
 
 
 def _stopped(
@@ -316,7 +338,7 @@ def _file_steps(snapshot: UserSnapshot, broker: Broker, wanted: _Wanted) -> list
 def _name_server_steps(snapshot: UserSnapshot, broker: Broker, text: str | None) -> list[Step]:
     """Return what has the name servers know the user by a file, or by none."""
     name_server = snapshot.name_server
-    if name_server is None or not is_authenticated(name_server.spec.authentication):
+    if name_server is None or not _has_guarded_name_servers(snapshot):
         return []
     key = build.name_server_file_key(broker.name, snapshot.resource.name)
     if _value(snapshot.name_server_users, key) == text:
@@ -331,8 +353,8 @@ def _rival_file(snapshot: UserSnapshot) -> tuple[str, build.UserFile] | None:
     A name server does not start with two files of one user: the first one there stays, and of two
     that came at a time the first by its name.
     """
-    user, name_server = snapshot.resource, snapshot.name_server
-    if name_server is None or not is_authenticated(name_server.spec.authentication):
+    user = snapshot.resource
+    if not _has_guarded_name_servers(snapshot):
         return None
     own = build.name_server_file_key(user.spec.broker_ref, user.name)
     secret = snapshot.name_server_users
@@ -457,19 +479,15 @@ def _value(secret: Manifest | None, key: str) -> str | None:
 # -- what is shown ------------------------------------------------------------------------------
 
 
-def _applied_finding(snapshot: UserSnapshot, having: list[str], is_applied: bool) -> Finding:
+def _applied_finding(
+    snapshot: UserSnapshot, having: list[str], behind: list[str], is_applied: bool
+) -> Finding:
     if is_applied:
         message = f"{len(having)} brokers take the user as the spec has it"
         return Finding(USER_APPLIED, True, APPLIED, message)
     if not snapshot.servers:
         return Finding(USER_APPLIED, False, USER_PENDING, "no broker runs")
-    silent = [f"{pod} does not answer" for pod in snapshot.servers if pod not in snapshot.said]
-    behind = [
-        f"{pod} does not take it so yet"
-        for pod in snapshot.servers
-        if pod in snapshot.said and pod not in having
-    ]
-    message = join_names([*silent, *behind]) or "the files of the brokers are being changed"
+    message = join_names(behind) or "the files of the servers are being changed"
     return Finding(USER_APPLIED, False, USER_PENDING, message)
 
 
@@ -480,10 +498,10 @@ def _secret_finding(snapshot: UserSnapshot, wanted: _Wanted, *, is_there: bool) 
         return Finding(SECRET_READY, True, SECRET_THERE, message)
     name = build.own_secret_name(snapshot.resource.name)
     if snapshot.own_secret is None:
-        message = f"Secret {name} is made once every broker takes what will be in it"
+        message = f"Secret {name} is made once every server takes what will be in it"
         return Finding(SECRET_READY, False, SECRET_PENDING, message)
     if not is_there or not _is_published(snapshot, wanted.password):
-        message = f"Secret {name} gets another secret key once every broker takes it"
+        message = f"Secret {name} gets another secret key once every server takes it"
         return Finding(SECRET_READY, True, ROTATING, message)
     return Finding(SECRET_READY, True, SECRET_THERE, f"Secret {name} has what clients sign with")
 

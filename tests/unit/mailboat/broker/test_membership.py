@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import cast
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.broker import membership, membership_limits
 from mailboat.broker.membership import ClientInfo, ConsumerManager, ProducerManager
@@ -17,6 +16,7 @@ from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.heartbeat import BROADCASTING, ConsumerData
 from mailboat.remoting.connection import Connection
+from mailboat.testing.virtual_time import VirtualTime
 
 
 def _expired(members: ConsumerManager | ProducerManager) -> list[Connection]:

@@ -14,12 +14,12 @@ import pytest
 from delayed_life import Life
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from virtual_time import VirtualTime
 
 from mailboat.disk import ClockPair, real
 from mailboat.disk.real import RealDisk
 from mailboat.disk.steady_clock import SteadyClock
 from mailboat.testing.disk_wrapper import DiskWrapper
+from mailboat.testing.virtual_time import VirtualTime
 
 _MS: Final = 1_000_000
 _S: Final = 1_000 * _MS

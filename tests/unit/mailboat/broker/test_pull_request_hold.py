@@ -7,7 +7,6 @@ from functools import partial
 from typing import cast
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.broker import pull_request_hold
 from mailboat.broker.pull_request_hold import SLOT_S, HeldPull, PullRequestHoldService
@@ -15,6 +14,7 @@ from mailboat.errors import BrokerError
 from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.connection import Connection
 from mailboat.store.consume_queue import ConsumeQueue
+from mailboat.testing.virtual_time import VirtualTime
 
 
 class _Queue:

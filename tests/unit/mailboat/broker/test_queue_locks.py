@@ -1,13 +1,13 @@
 """Promises of mailboat.broker.queue_locks; 60 s and 30 s are RocketMQ's lives of a lock."""
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.broker.queue_locks import QueueLockManager
 from mailboat.disk.json_file import JsonFile
 from mailboat.errors import DamagedStoreError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.testing.simulated_disk import SimulatedDisk
+from mailboat.testing.virtual_time import VirtualTime
 
 OWN = "/store/mailboat"
 FIRST, SECOND = MessageQueue("T", "b", 0), MessageQueue("T", "b", 1)

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from itertools import islice
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.broker.reading_progress import (
     MEMBERS_RETURN_S,
@@ -14,6 +13,7 @@ from mailboat.broker.reading_progress import (
 )
 from mailboat.model.names import retry_topic
 from mailboat.store.queue_table import RaisedQueue
+from mailboat.testing.virtual_time import VirtualTime
 
 RECORD = 100
 END = 1_000_000

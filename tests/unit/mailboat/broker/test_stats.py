@@ -1,9 +1,9 @@
 """Promises of mailboat.broker.stats."""
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.broker.stats import BrokerStats, Span
+from mailboat.testing.virtual_time import VirtualTime
 
 DAY_MS = 24 * 3600 * 1000
 SPANS: tuple[Span, ...] = ("minute", "hour", "day")

@@ -5,9 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.broker.supervisor import Supervisor, TaskProgress
+from mailboat.testing.virtual_time import VirtualTime
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.client.latency_fault import LatencyFaults, not_available_ms
+from mailboat.testing.virtual_time import VirtualTime
 
 
 @pytest.mark.parametrize(

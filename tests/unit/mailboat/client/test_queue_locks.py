@@ -1,5 +1,4 @@
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.client.instance import ClientInstance
 from mailboat.client.queue_locks import QueueLocks
@@ -8,6 +7,7 @@ from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.lock_batch import decode_lock_batch, encode_locked
+from mailboat.testing.virtual_time import VirtualTime
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
 QUEUES = [MessageQueue("T", "a", queue_id) for queue_id in range(3)]

@@ -3,11 +3,11 @@
 import logging
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.client import refusals
 from mailboat.client.refusals import Refusals, is_denied, pause_s
 from mailboat.errors import BrokerError, ConnectError, MailboatError
+from mailboat.testing.virtual_time import VirtualTime
 
 ACL_1 = (
     "org.apache.rocketmq.acl.common.AclException: Check signature failed for accessKey=bob, "

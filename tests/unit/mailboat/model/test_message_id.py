@@ -6,7 +6,6 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_time import VirtualTime
 
 from mailboat.errors import IllegalMessageError
 from mailboat.model.hosts import encode_host, format_host
@@ -15,6 +14,7 @@ from mailboat.model.message_id import (
     decode_offset_message_id,
     encode_offset_message_id,
 )
+from mailboat.testing.virtual_time import VirtualTime
 
 
 def test_the_id_of_rocketmq() -> None:

@@ -6,7 +6,6 @@ import zlib
 from typing import Any, cast
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.config import load_settings
 from mailboat.model.data_version import DataVersion
@@ -21,6 +20,7 @@ from mailboat.protocol.register_broker import encode_register_broker
 from mailboat.protocol.topic_table import TopicConfigTable
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.testing.virtual_time import VirtualTime
 
 TABLE = TopicConfigTable(
     DataVersion(3, 1700000000000),

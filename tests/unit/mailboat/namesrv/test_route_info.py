@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from virtual_time import VirtualTime
 
 import mailboat.namesrv.route_info as route_info
 from mailboat.errors import BrokerError, PlaceTakenError
@@ -18,6 +17,7 @@ from mailboat.namesrv.route_info import (
     TopicsFound,
 )
 from mailboat.protocol.route import BrokerData, QueueData
+from mailboat.testing.virtual_time import VirtualTime
 
 MASTER = Registration(
     cluster_name="c",

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.errors import ConnectionLostError, PeerBusyError, RequestTimeoutError
 from mailboat.protocol.command import RemotingCommand, decode_command
@@ -16,6 +15,7 @@ from mailboat.remoting import complaints
 from mailboat.remoting import connection as connections
 from mailboat.remoting.connection import Connection, ConnectionSet
 from mailboat.remoting.limits import RemotingLimits
+from mailboat.testing.virtual_time import VirtualTime
 
 LIMITS = RemotingLimits()
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.replication.actions import Action, Send, WriteLease
 from mailboat.replication.durable import Durable
@@ -14,6 +13,7 @@ from mailboat.replication.frames import Beat, Hello, Welcome
 from mailboat.replication.lease import Holder, Lease, Member
 from mailboat.replication.replica import Replica
 from mailboat.replication.state import Settings
+from mailboat.testing.virtual_time import VirtualTime
 
 _ME, _LEADER = Member(0, "s0"), Member(1, "s1")
 _HELD = Lease(9, Holder(1, "s1", "g-1/uid-1/b1"), 4, frozenset({_ME, _LEADER}), 1, 7)

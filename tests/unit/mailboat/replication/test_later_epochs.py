@@ -1,7 +1,5 @@
 """A leader by a lease is asked to be followed by a replica that knows of a later epoch."""
 
-from virtual_time import VirtualTime
-
 from mailboat.replication.actions import Action, Send, WriteLease
 from mailboat.replication.durable import Durable
 from mailboat.replication.events import Event, LeaseRead, LeaseWritten, Outcome, Received, Ticked
@@ -9,6 +7,7 @@ from mailboat.replication.frames import Hello, Welcome
 from mailboat.replication.lease import LARGEST_LEAP, Holder, Lease, Member
 from mailboat.replication.replica import Replica
 from mailboat.replication.state import Settings
+from mailboat.testing.virtual_time import VirtualTime
 
 _ME, _KEPT = Member(0, "s0"), Member(1, "kept")
 

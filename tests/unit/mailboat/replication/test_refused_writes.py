@@ -1,7 +1,6 @@
 """A leader that has no right to write its lease any more."""
 
 import pytest
-from virtual_time import START_S, VirtualTime
 
 from mailboat.replication.actions import Action, WriteLease
 from mailboat.replication.durable import Durable
@@ -18,6 +17,7 @@ from mailboat.replication.frames import Ack, Hello
 from mailboat.replication.lease import Lease, Member
 from mailboat.replication.replica import Replica
 from mailboat.replication.state import Settings
+from mailboat.testing.virtual_time import START_S, VirtualTime
 
 _ME, _OTHER = Member(0, "volume-0"), Member(1, "volume-1")
 

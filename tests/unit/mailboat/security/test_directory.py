@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from virtual_time import TimedDisk, VirtualTime
 
 from mailboat.config.security import SecurityConfig
 from mailboat.disk.real import RealDisk
@@ -17,6 +16,7 @@ from mailboat.security.quotas import Quotas
 from mailboat.security.user_records import PreviousPassword, UserRecord
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
+from mailboat.testing.virtual_time import TimedDisk, VirtualTime
 
 SECRET = "planted-secret"
 INITIAL = json.dumps({"username": "first", "password": SECRET})

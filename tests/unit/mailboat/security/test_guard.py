@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.config.security import SecurityConfig
 from mailboat.errors import BrokerError, ConfigError
@@ -29,6 +28,7 @@ from mailboat.security.needs import broker_rows, pull_needs
 from mailboat.security.rules import NO_RULES, PolicyRules, parse_entry
 from mailboat.security.signing import sign
 from mailboat.security.users import User
+from mailboat.testing.virtual_time import VirtualTime
 
 SECRET = "12345678"
 PEER = "10.0.0.1"

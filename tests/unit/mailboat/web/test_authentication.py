@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
-from virtual_time import VirtualTime
 
 from mailboat.security.guard import FREE_FAILURES, PAUSE_MAX_S
 from mailboat.security.rules import NO_RULES
 from mailboat.security.users import User
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat.web.authentication import Authentication, source_ip
 from mailboat.web.tokens import BearerTokens
 

@@ -1,11 +1,11 @@
 """The metrics: values of the right moment, and a bounded number of series."""
 
 from prometheus_client.parser import text_string_to_metric_families
-from virtual_time import VirtualTime
 
 from mailboat.broker.stats import BrokerStats, FlowCounter
 from mailboat.config import load_settings
 from mailboat.namesrv.controller import NamesrvController
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat.web.context import WebContext
 from mailboat.web.metrics import BoundedFlows, MetricsPage
 

@@ -19,11 +19,11 @@ from model_api_server import (
     set_defaults,
 )
 from model_replicas import ModelReplicas
-from virtual_time import START_WALL_MS, VirtualTime
 
 from mailboat.config import role_settings
 from mailboat.config.fields import to_text
 from mailboat.config.properties import parse_properties
+from mailboat.testing.virtual_time import START_WALL_MS, VirtualTime
 from mailboat_operator.crds.broker import Broker, parse_broker
 from mailboat_operator.crds.name_server import NameServer
 from mailboat_operator.planner.actions import (

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from operator_samples import BROKER_SPEC, LOCKED, metadata, sample_broker, sample_name_server
-from virtual_time import VirtualTime
 
 from mailboat.security.access import Action, Need, ResourceKind
 from mailboat.security.quotas import QUOTA_NAMES, quotas_body
 from mailboat.security.user_files import UserFolder
 from mailboat.security.user_records import UserRecord, decode_user
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat_operator.crds.user import parse_user
 from mailboat_operator.planner.actions import Notify, Plan, PutSecret, SetFinalizers
 from mailboat_operator.planner.snapshot import UserSnapshot
@@ -38,6 +38,7 @@ class World:
         self.name_server: Any = None
         self.secrets: dict[str, dict[str, Any]] = {}
         self.brokers: dict[str, UserRecord | None] = {"orders-g0-0": None, "orders-g1-0": None}
+        self.guides: dict[str, UserRecord | None] = {"ns-0": None, "ns-1": None}
         self.silent: set[str] = set()
         self.rivals: tuple[dict[str, Any], ...] = ()
         self.clock = VirtualTime()
@@ -81,9 +82,10 @@ class World:
             given_secret=self.secrets.get(given) if given else None,
             chance=next(self._chances),
             servers=tuple(self.brokers),
+            name_server_pods=tuple(self.guides) if self.name_server else (),
             said={
                 pod: None if record is None else record.revision
-                for pod, record in self.brokers.items()
+                for pod, record in {**self.brokers, **self.guides}.items()
                 if pod not in self.silent
             },
             now_s=self.clock.time(),
@@ -124,10 +126,14 @@ class World:
                 secret["data"][key] = base64.b64encode(value.encode()).decode()
 
     def read(self, *pods: str) -> None:
-        """Let brokers read what is mounted, by their own code."""
-        text = self.value(BROKER_USERS, "till.json")
-        for pod in pods or tuple(self.brokers):
-            self.brokers[pod] = None if text is None else decode_user(text.encode())
+        """Let servers read what is mounted, by their own code."""
+        name_server = self.name_server and f"mailboat-name-server-users-{self.name_server.name}"
+        for servers, text in (
+            (self.brokers, self.value(BROKER_USERS, "till.json")),
+            (self.guides, self.value(name_server or "", "orders.till.json")),
+        ):
+            for pod in set(pods or servers) & servers.keys():
+                servers[pod] = None if text is None else decode_user(text.encode())
 
     def settle(self) -> Plan:
         """Let all work until nothing changes."""
@@ -140,8 +146,9 @@ class World:
         raise AssertionError("no rest")
 
     def _state(self) -> str:
-        brokers = {pod: record and record.revision for pod, record in self.brokers.items()}
-        return json.dumps([self.secrets, self.meta, self.status, brokers], sort_keys=True)
+        servers = {**self.brokers, **self.guides}
+        counts = {pod: record and record.revision for pod, record in servers.items()}
+        return json.dumps([self.secrets, self.meta, self.status, counts], sort_keys=True)
 
     def condition(self, name: str) -> tuple[str, str]:
         """Return status and reason of a condition."""
@@ -149,10 +156,10 @@ class World:
         return found["status"], found["reason"]
 
     def secrets_taken(self) -> list[list[str]]:
-        """Return what each broker takes as secret keys."""
+        """Return what each server takes as secret keys."""
         return [
             [secret.decode() for secret in record.user(self.clock.wall_ms()).secrets]
-            for record in self.brokers.values()
+            for record in [*self.brokers.values(), *self.guides.values()]
             if record is not None
         ]
 
@@ -301,6 +308,46 @@ def test_rotation_has_no_moment_in_which_clients_are_refused() -> None:
     world.settle()
     assert "previousPassword" not in world.file()
     assert "previousSecretUntil" not in world.status
+
+
+def test_name_servers_know_a_secret_key_before_clients_have_it() -> None:
+    """Kubelets bring a Secret to each pod in its own time: who asks a name server that is behind
+    would be refused, although every broker takes the key."""
+    world = World()
+    world.name_server = sample_name_server(authentication=LOCKED["authentication"])
+    world.turn()
+    world.read(*world.brokers, "ns-0")
+    world.turn()
+    assert OWN not in world.secrets
+    assert "ns-1 does not take it so yet" in str(world.status)
+    assert world.status["applied"] == "2/2"
+    world.settle()
+    old = world.value(OWN, "secretKey")
+    world.spec["authentication"] = {"rotate": "a"}
+    for pods in [(), ("ns-0", *world.brokers), ("ns-0",), ("orders-g0-0",)] * 2:
+        world.turn()
+        if pods:
+            world.read(*pods)
+        assert world.value(OWN, "secretKey") == old
+    world.silent = {"ns-1"}
+    world.read()
+    assert world.turn().again_after_s == RETRY_S
+    assert world.value(OWN, "secretKey") == old
+    assert "ns-1 does not answer" in str(world.status)
+    world.silent = set()
+    world.settle()
+    new = world.value(OWN, "secretKey")
+    assert new != old
+    assert world.secrets_taken() == [[new, old]] * 4
+
+
+def test_name_servers_that_let_everybody_in_are_not_asked() -> None:
+    """They have no file of a user."""
+    world = World()
+    world.name_server = sample_name_server()
+    world.settle()
+    assert world.condition("Ready") == ("True", "UserReady")
+    assert set(world.guides.values()) == {None}
 
 
 def test_a_second_rotation_waits_for_the_first() -> None:

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from virtual_time import START_WALL_MS, VirtualTime
 
+from mailboat.testing.virtual_time import START_WALL_MS, VirtualTime
 from mailboat_operator.crds.broker import parse_broker
 from mailboat_operator.planner.actions import ConfigureBroker, Notify, ResizeClaim
 from mailboat_operator.planner.conditions import build_conditions

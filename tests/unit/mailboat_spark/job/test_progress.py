@@ -5,10 +5,10 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.errors import RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
+from mailboat.testing.virtual_time import VirtualTime
 from mailboat_spark.job import progress
 from mailboat_spark.job.endpoints import PortInUseError, serve
 from mailboat_spark.job.metrics import JobMetrics, lag_by_topic

@@ -62,7 +62,7 @@ _SECRET_MAX_BYTES: Final = 65_536
 _GIVE_UP_WITHIN_S: Final = 60.0
 # After a start the others are linked soon, or away.
 _LINKED_WITHIN_S: Final = 5.0
-# Who needs nobody else to lead does so within a few rounds of the group and writes of its file.
+# A replica that needs no other one leads after a few rounds of the group and writes of its file.
 _LEADS_WITHIN_S: Final = 5.0
 
 
@@ -312,10 +312,10 @@ class ReplicaService:
         _log.info("replica address=%s", self._address)
 
     async def led_alone(self) -> None:
-        """Wait until this replica takes messages, where it needs no other replica for that.
+        """Wait until this replica takes messages, if it needs no other replica for that.
 
-        Whoever starts a single master sends to it as soon as it is ready. It is not waited for what
-        may never come: another replica that leads, a person's decision, a disk that hangs.
+        Clients send to a single master as soon as it says that it is ready. The wait ends early
+        when another replica leads or a person has to decide, and after 5 s in any case.
         """
         group, by_hand = self.group, self.group.by_hand
         if by_hand is None or not by_hand.begins or by_hand.min_in_sync > 1:

@@ -1,12 +1,12 @@
 """Which topics and groups users have made: counted while they are there, and kept."""
 
 import pytest
-from virtual_time import VirtualTime
 
 from mailboat.broker.quotas.made_names import Kind, MadeNames
 from mailboat.disk.json_file import JsonFile
 from mailboat.errors import DamagedStoreError
 from mailboat.testing.simulated_disk import SimulatedDisk
+from mailboat.testing.virtual_time import VirtualTime
 
 OWN = "/store/mailboat"
 

@@ -6,13 +6,13 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from virtual_time import START_S, VirtualTime
 
 from mailboat.broker.quotas.user_use import SEND_WAIT_MAX_S, Room, UserUse
 from mailboat.errors import BrokerError
 from mailboat.protocol.codes import ResponseCode
 from mailboat.remoting.connection import Connection
 from mailboat.security.quotas import Quotas
+from mailboat.testing.virtual_time import START_S, VirtualTime
 
 
 class Peer:

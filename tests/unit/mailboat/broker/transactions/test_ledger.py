@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from virtual_time import TimedDisk, VirtualTime
 
 from mailboat.broker.membership import ProducerManager
 from mailboat.broker.offsets import ConsumerOffsetManager
@@ -29,6 +28,7 @@ from mailboat.model.record import decode_record
 from mailboat.model.topic import TopicConfig
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
+from mailboat.testing.virtual_time import TimedDisk, VirtualTime
 
 HOST = bytes([10, 0, 0, 1]) + (10911).to_bytes(4, "big")
 HOUR_S = 3600.0
