@@ -116,9 +116,9 @@ async def test_a_batch_of_very_many_properties_is_refused(attacker: Talk) -> Non
         async with LoopLag() as lag:
             [(answer, remark)] = await attacker.ask(request)
         assert answer == ResponseCode.MESSAGE_ILLEGAL
-        assert "at most 30000 properties" in remark
+        assert "at most 20000 properties" in remark
         assert lag.longest_s < LIMIT_S
-    allowed = batch(*[properties(1, 15)] * MAX_BATCH_MESSAGES)
+    allowed = batch(*[properties(1, 10)] * MAX_BATCH_MESSAGES)
     assert await attacker.ask(frame(code, allowed, BATCH)) == [(ResponseCode.SUCCESS, "")]
 
 

@@ -38,7 +38,7 @@ UNSUPPORTED: Final = frozenset({"TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELI
 # Messages with these are parked in a topic of the broker first.
 PARKED: Final = frozenset({PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED})
 RARE_PROPERTIES: Final = SERVER_OWNED | UNSUPPORTED | PARKED
-MAX_BATCH_PROPERTIES: Final = 30_000
+MAX_BATCH_PROPERTIES: Final = 20_000
 """Of all messages of a batch together: nobody else is served in the half microsecond that each
 takes."""
 
