@@ -1,6 +1,6 @@
 """The gate: runs one stage of the tests and looks at each failure a second time.
 
-    python tests/gate.py STAGE [--workers=N] PATH... [-- OPTION...]
+    python tests/gate.py STAGE [--workers=N] [--dist=KIND] PATH... [-- OPTION...]
     python tests/gate.py summary
     python tests/gate.py slowest
 
@@ -18,6 +18,7 @@ the run that several stages belong to. This file needs the standard library alon
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -110,16 +111,26 @@ class Verdict:
 class Gate:
     """One stage and its second looks."""
 
-    def __init__(self, stage: str, workers: int, paths: Sequence[str], options: Sequence[str]):
-        """Run the tests of some paths in some processes (0: in one, without pytest-xdist)."""
+    def __init__(
+        self, stage: str, workers: int, dist: str, paths: Sequence[str], options: Sequence[str]
+    ):
+        """Run the tests of some paths.
+
+        Args:
+            stage: its name in the table.
+            workers: how many processes run them; 0 is one, without pytest-xdist.
+            dist: what goes to one process as a whole, as pytest-xdist names it.
+            paths: files, folders or node ids.
+            options: those of pytest, also for the second looks.
+        """
         self._stage = stage
         self._paths = paths
         self._options = options
         self._spread = ("-p", "no:xdist")
         if workers:
-            # The longest files come first (pyproject.toml), and each file stays in one process.
+            # The longest files come first (pyproject.toml).
             self._spread = (
-                f"--numprocesses={workers}", "--dist=loadfile", "--no-loadscope-reorder",
+                f"--numprocesses={workers}", f"--dist={dist}", "--no-loadscope-reorder",
             )  # fmt: skip
 
     def decide(self, quarantine: frozenset[str], unstable_before: int) -> Verdict:
@@ -343,16 +354,20 @@ def main(arguments: Sequence[str]) -> int:
         arguments, options = arguments[:split], arguments[split + 1 :]
     else:
         options = []
-    workers = [word.partition("=")[2] for word in arguments if word.startswith("--workers=")]
-    words = [word for word in arguments if not word.startswith("--workers=")]
-    if not words or any(word.startswith("-") for word in words):
-        print((__doc__ or "").strip(), file=sys.stderr)
-        return 2
-    stage, *paths = words
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("stage")
+    parser.add_argument("--workers", type=int, default=0)
+    # Each file stays in one process, unless another kind is asked for.
+    parser.add_argument("--dist", default="loadfile")
+    parser.add_argument("paths", nargs="*")
+    words = parser.parse_intermixed_args(arguments)
+    stage = words.stage
     os.environ.setdefault(DAY_VARIABLE, str(datetime.now(UTC).toordinal()))
     began_s = time.monotonic()
     quarantine = read_quarantine(ROOT / "tests" / "quarantine.toml")
-    verdict = Gate(stage, int(workers[-1]) if workers else 0, paths, options).decide(
+    verdict = Gate(stage, words.workers, words.dist, words.paths, options).decide(
         frozenset(entry["nodeid"] for entry in quarantine),
         len(kept("unstable.jsonl", run, _CACHE)),
     )

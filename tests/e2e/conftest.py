@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from e2e_kube import Namespace
 from e2e_traffic import TrafficPod
+from interop_client import PATIENCE_MS
 
 _OPERATOR = "MAILBOAT_TEST_E2E_OPERATOR"
 _NEEDED = ("KUBECONFIG", "MAILBOAT_IMAGE", "MAILBOAT_SPARK_IMAGE", _OPERATOR)
@@ -83,8 +84,15 @@ def namespace(new_namespace: NamespaceFactory) -> Namespace:
 
 
 @pytest.fixture
-def traffic(new_namespace: NamespaceFactory, tmp_path: Path) -> Iterator[TrafficPod]:
-    """A pod with stock Java clients, in a namespace apart from what is tested."""
-    pod = TrafficPod(new_namespace(), tmp_path)
+def traffic(
+    new_namespace: NamespaceFactory, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[TrafficPod]:
+    """A pod with stock Java clients, in a namespace apart from what is tested.
+
+    A test that runs alone may measure how long servers do not answer, and its clients wait no
+    longer than stock ones. Beside other tests an answer may take more than those 3 s.
+    """
+    is_alone = request.node.get_closest_marker("alone") is not None
+    pod = TrafficPod(new_namespace(), tmp_path, patience_ms=None if is_alone else PATIENCE_MS)
     yield pod
     pod.close()

@@ -27,9 +27,17 @@ _FOLDER = PurePosixPath("/work")
 class TrafficPod:
     """A pod in which Java producers and consumers run, driven from the test through kubectl."""
 
-    def __init__(self, namespace: Namespace, log_dir: Path) -> None:
-        """Start the pod and bring the jars to it."""
+    def __init__(self, namespace: Namespace, log_dir: Path, *, patience_ms: int | None) -> None:
+        """Start the pod and bring the jars to it.
+
+        Args:
+            namespace: where the pod runs.
+            log_dir: folder of the clients' output on this machine.
+            patience_ms: how long clients wait for name servers and for answers to administrators;
+                None is as long as stock clients.
+        """
         self._namespace = namespace
+        self._patience_ms = patience_ms
         self._log_dir = log_dir
         self._clients: list[JavaClient] = []
         namespace.apply(_manifest(namespace.name))
@@ -47,6 +55,9 @@ class TrafficPod:
         self._exec("timeout", "60", "bash", "-c", connects)
         number = len(self._clients)
         home = _FOLDER / f"home-{number}"
+        own: dict[str, object] = {}
+        if self._patience_ms is not None:
+            own["interop.apiTimeoutMillis"] = self._patience_ms
         client = JavaClient(
             LINE,
             namesrv,
@@ -54,7 +65,7 @@ class TrafficPod:
             launch=["kubectl", "--namespace", self._namespace.name, "exec", "-i", _POD, "--"],
             class_path=f"{_FOLDER}/classes:{_FOLDER}/jars/*",
             log_dir=self._log_dir / f"client-{number}",
-            properties=properties,
+            properties={**own, **(properties or {})},
         )
         self._clients.append(client)
         return client

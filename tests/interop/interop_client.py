@@ -26,7 +26,7 @@ _JVM = ["-Xms64m", "-Xmx512m", *JVM_FLAGS]
 _START_TIMEOUT_S = 60.0
 _CALL_TIMEOUT_S = 90.0
 # How long clients wait for answers, less than the tests wait for theirs.
-_PATIENCE_MS = 20_000
+PATIENCE_MS = 20_000
 
 
 class JavaClientError(Exception):
@@ -221,13 +221,13 @@ class JavaClient(DrivenClient):
         for name in ("rocketmq.client.logLevel", "rocketmq.log.level"):
             options.append(f"-D{name}=WARN")
         if not launch:
-            # A busy disk or machine can hold up an answer for more than the client's own 3 s. In
-            # pods the client keeps them: the tests there are of servers that do not answer.
+            # A busy disk or machine can hold up an answer for more than the client's own 3 s. What
+            # a client in a pod waits is said by `properties`.
             for name in (
                 "interop.apiTimeoutMillis",
                 "com.rocketmq.remoting.client.connect.timeout",
             ):
-                options.append(f"-D{name}={_PATIENCE_MS}")
+                options.append(f"-D{name}={PATIENCE_MS}")
         options += [f"-D{name}={value}" for name, value in (properties or {}).items()]
         class_path = class_path or client_classpath(line)
         command = [*launch, "java", *_JVM, *options, "-cp", class_path]

@@ -240,6 +240,13 @@ def test_a_process_of_xdist_that_dies_is_looked_at_again(tmp_path: Path) -> None
     assert "1 tests failed" in done.output
 
 
+def test_a_second_look_has_the_options_of_the_run(tmp_path: Path) -> None:
+    """But those of pytest-xdist, which has no part in it."""
+    done = run_gate(tmp_path, UNSTABLE, "--workers=1", "--dist=load", "--", "-m", "not slow")
+    assert done.exit_code == 0
+    assert "second look 1 at tests/test_suite.py::" in done.output
+
+
 def test_very_many_failures_are_not_looked_at_again(tmp_path: Path) -> None:
     """Eleven are no accident."""
     suite = '@pytest.mark.parametrize("n", range(11))\ndef test_bad(n):\n    assert False\n'
