@@ -10,6 +10,8 @@ STAMP := $(VENV)/.installed
 export MATURIN_NO_INSTALL_RUST := 1
 export RUSTUP_AUTO_INSTALL := 0
 export UV_PYTHON_DOWNLOADS := never
+# Without bytecode each of the many processes of the tests would compile everything again.
+unexport PYTHONDONTWRITEBYTECODE
 export CARGO_TARGET_DIR ?= $(CURDIR)/core/target
 RUST_VERSION := $(shell sed -n 's/^rust-version = "\(.*\)"/\1/p' core/Cargo.toml)
 CARGO ?= $(shell cargo --version 2>/dev/null | { read -r _ found _ && \
@@ -104,13 +106,13 @@ endif
 # the time of most tests goes by waiting. What is marked slow is left to the targets below.
 test: $(STAMP) ## the quick tests: 8 minutes at most, with nothing but python3 and make
 	$(if $(CARGO),$(CARGO) test --quiet --locked --manifest-path $(CORE) --package mailboat-wire,@echo '$(NO_CARGO)')
-	$(BIN)/python tests/gate.py test --workers=3 -- -m 'not slow or quick'
+	$(BIN)/python tests/gate.py test --workers=5 -- -m 'not slow or quick'
 
 ##@ Before a change is merged
 test-all: test test-slow test-interop test-python ## all of the tests but those on a cluster
 
 test-slow: $(STAMP) ## real processes that are killed, long histories, Spark
-	$(BIN)/python tests/gate.py test-slow --workers=3 -- -m 'slow and not quick and not interop'
+	$(BIN)/python tests/gate.py test-slow --workers=4 -- -m 'slow and not quick and not interop'
 
 # What the tests against the real RocketMQ need, from the package indexes, into .cache/.
 fetch: $(STAMP) ## downloads the real RocketMQ for them
@@ -122,7 +124,7 @@ test-interop: fetch ## the real RocketMQ: its servers, clients and tools
 
 # What the core does as well, done in Python.
 test-python: $(STAMP) ## the tests of the compiled core, without it
-	MAILBOAT_CORE=off $(BIN)/python tests/gate.py test-python --workers=3 tests/golden \
+	MAILBOAT_CORE=off $(BIN)/python tests/gate.py test-python --workers=4 tests/golden \
 		tests/property tests/integration/test_one_read.py tests/integration/test_broker_requests.py \
 		tests/integration/test_new_topics.py tests/unit/mailboat/store tests/unit/mailboat/client \
 		-- --ignore-glob='tests/property/test_replication_*'

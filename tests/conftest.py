@@ -1,5 +1,6 @@
 """Settings for the whole suite."""
 
+import itertools
 import shutil
 import signal
 from collections.abc import AsyncIterator, Generator, Iterator
@@ -22,6 +23,9 @@ settings.load_profile("mailboat")
 TESTS = Path(__file__).parent
 SLOW_FOLDERS = ("faults", "interop", "spark")
 """They are not in `make test`, but for one short test of each kind, which is marked `quick`."""
+
+WAITING_FOLDERS = (*SLOW_FOLDERS, "integration")
+"""Their tests wait for servers and clocks most of the time."""
 
 _HAS_FAILED = pytest.StashKey[bool]()
 
@@ -52,10 +56,20 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is not in `make test`."""
-    for item in items:
-        if any(item.path.is_relative_to(TESTS / folder) for folder in SLOW_FOLDERS):
-            item.add_marker(pytest.mark.slow)
+    """Mark what is not in `make test`, and mix files that wait with files that compute.
+
+    Else the processes of a stage would wait together, and later compute together.
+    """
+    waiting, computing = [], []
+    for path, tests in itertools.groupby(items, key=lambda item: item.path):
+        file = list(tests)
+        folder = path.relative_to(TESTS).parts[0]
+        if folder in SLOW_FOLDERS:
+            for item in file:
+                item.add_marker(pytest.mark.slow)
+        (waiting if folder in WAITING_FOLDERS else computing).append(file)
+    turns = itertools.zip_longest(waiting, computing, fillvalue=())
+    items[:] = [item for turn in turns for file in turn for item in file]
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """The gate: runs one stage of the tests and looks at each failure a second time.
 
-    python tests/gate.py STAGE [--workers=N] [--dist=KIND] PATH... [-- OPTION...]
+    python tests/gate.py STAGE [--workers=N] PATH... [-- OPTION...]
     python tests/gate.py summary
     python tests/gate.py slowest
 
@@ -42,7 +42,7 @@ SECOND_LOOKS: Final = 2
 RECORDS_VARIABLE: Final = "MAILBOAT_TEST_GATE_RECORDS"
 RUN_VARIABLE: Final = "MAILBOAT_TEST_GATE_RUN"
 DAY_VARIABLE: Final = "MAILBOAT_TEST_DAY"
-"""Which of the cases that change each day are tests: the same ones in a second look."""
+"""Some tests take other cases each day. A second look has to take those of the first."""
 
 STAGE_TIMEOUT_S: Final = 3600
 LOOK_TIMEOUT_S: Final = 1800
@@ -88,10 +88,14 @@ class Outcome:
     lost_workers: int = 0
     """Processes of pytest-xdist that ended wrongly, and not within a test."""
 
+    unrun: int = 0
+    """Tests that were to be run and did not come to their end."""
+
     @property
     def has_passed(self) -> bool:
-        """Something was run, and all of it passed."""
-        return self.exit_status == 0 and bool(self.passed_count) and not self.failures
+        """Something was run to its end, and all of it passed."""
+        has_run = bool(self.passed_count) and not self.unrun
+        return self.exit_status == 0 and has_run and not self.failures
 
 
 @dataclass
@@ -111,15 +115,12 @@ class Verdict:
 class Gate:
     """One stage and its second looks."""
 
-    def __init__(
-        self, stage: str, workers: int, dist: str, paths: Sequence[str], options: Sequence[str]
-    ):
+    def __init__(self, stage: str, workers: int, paths: Sequence[str], options: Sequence[str]):
         """Run the tests of some paths.
 
         Args:
             stage: its name in the table.
             workers: how many processes run them; 0 is one, without pytest-xdist.
-            dist: what goes to one process as a whole, as pytest-xdist names it.
             paths: files, folders or node ids.
             options: those of pytest, also for the second looks.
         """
@@ -128,10 +129,9 @@ class Gate:
         self._options = options
         self._spread = ("-p", "no:xdist")
         if workers:
-            # The longest files come first (pyproject.toml).
-            self._spread = (
-                f"--numprocesses={workers}", f"--dist={dist}", "--no-loadscope-reorder",
-            )  # fmt: skip
+            # Each file stays in one process. pyproject.toml and tests/conftest.py order them.
+            kind = ("--dist=loadfile", "--no-loadscope-reorder")
+            self._spread = (f"--numprocesses={workers}", *kind)
 
     def decide(self, quarantine: frozenset[str], unstable_before: int) -> Verdict:
         """Run the stage.
@@ -150,6 +150,8 @@ class Gate:
             verdict.reasons.append(
                 f"{first.lost_workers} processes ended wrongly after their tests"
             )
+        if first.unrun:
+            verdict.reasons.append(f"{first.unrun} tests were not run to their end")
         failures = first_of_each(first.failures)
         for nodeid in quarantine & failures.keys():
             verdict.quarantined.append(failures.pop(nodeid))
@@ -240,6 +242,7 @@ def read_outcome(exit_status: int, records: Path) -> Outcome:
         elif "passed" in record:
             outcome.passed_count = record["passed"]
             outcome.lost_workers = record["lost_workers"]
+            outcome.unrun = record["unrun"]
             outcome.seconds = record["seconds"]
             is_agreed = record["exit_status"] == exit_status
         else:
@@ -359,15 +362,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("stage")
     parser.add_argument("--workers", type=int, default=0)
-    # Each file stays in one process, unless another kind is asked for.
-    parser.add_argument("--dist", default="loadfile")
     parser.add_argument("paths", nargs="*")
     words = parser.parse_intermixed_args(arguments)
     stage = words.stage
     os.environ.setdefault(DAY_VARIABLE, str(datetime.now(UTC).toordinal()))
     began_s = time.monotonic()
     quarantine = read_quarantine(ROOT / "tests" / "quarantine.toml")
-    verdict = Gate(stage, words.workers, words.dist, words.paths, options).decide(
+    verdict = Gate(stage, words.workers, words.paths, options).decide(
         frozenset(entry["nodeid"] for entry in quarantine),
         len(kept("unstable.jsonl", run, _CACHE)),
     )

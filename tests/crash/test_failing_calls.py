@@ -168,7 +168,9 @@ _SITES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize(
+    "flush_disk_type", ["ASYNC_FLUSH", pytest.param("SYNC_FLUSH", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize(
     ("call", "error"), _SITES, ids=[f"{call}-{errno.errorcode[error]}" for call, error in _SITES]
 )

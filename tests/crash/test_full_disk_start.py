@@ -109,7 +109,7 @@ _STATES: dict[str, Callable[[SimulatedDisk], None]] = {
 
 
 # Of the second an IndexFile was full, and written but for its last entries.
-@pytest.mark.parametrize("count", [5000, 6600])
+@pytest.mark.parametrize("count", [5000, pytest.param(6600, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("state", _STATES)
 @pytest.mark.parametrize("end", ["killed", "killed before a checkpoint", "closed"])
 @promised("a full volume costs no message")

@@ -68,7 +68,9 @@ async def _check(address: tuple[str, int], acknowledged: dict[str, dict[int, int
 
 @pytest.mark.crash
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize(
+    "flush_disk_type", ["ASYNC_FLUSH", pytest.param("SYNC_FLUSH", marks=pytest.mark.slow)]
+)
 async def test_kills_lose_no_topic_that_a_message_made(
     tmp_path: Path, flush_disk_type: str
 ) -> None:

@@ -18,7 +18,13 @@ pytestmark = pytest.mark.usefixtures("slow_index")
 
 
 @pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
-@pytest.mark.parametrize("with_failures", [False, True], ids=["crashes", "crashes-and-errors"])
+@pytest.mark.parametrize(
+    "with_failures",
+    [
+        pytest.param(False, marks=pytest.mark.slow, id="crashes"),
+        pytest.param(True, id="crashes-and-errors"),
+    ],
+)
 def test_every_promise_holds_after_every_crash(
     flush_disk_type: str, with_failures: bool, caplog: pytest.LogCaptureFixture
 ) -> None:

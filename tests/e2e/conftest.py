@@ -13,22 +13,41 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from real_time import IS_TIMED
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # Test folders are no packages, so the helper modules beside this file are found by path.
 sys.path.insert(0, str(Path(__file__).parent))
 
 from e2e_kube import Namespace
 from e2e_traffic import TrafficPod
-from interop_client import PATIENCE_MS
+from interop_client import PATIENT
 
 _OPERATOR = "MAILBOAT_TEST_E2E_OPERATOR"
 _NEEDED = ("KUBECONFIG", "MAILBOAT_IMAGE", "MAILBOAT_SPARK_IMAGE", _OPERATOR)
 
+_SPARK_JOBS = "test_spark_job.py"
+
 NamespaceFactory = Callable[[], Namespace]
 
 
+class Scheduling(LoadScopeScheduling):
+    """Spark jobs run one behind the other, as one takes a processor; other tests go anywhere."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return _SPARK_JOBS if _SPARK_JOBS in nodeid else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Spread the tests over the processes."""
+    return Scheduling(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give every test of this folder its marker."""
+    """Give every test of this folder its marker; Spark jobs take longest, so they begin."""
+    items.sort(key=lambda item: item.path.name != _SPARK_JOBS)
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.e2e)
@@ -89,10 +108,10 @@ def traffic(
 ) -> Iterator[TrafficPod]:
     """A pod with stock Java clients, in a namespace apart from what is tested.
 
-    A test that runs alone may measure how long servers do not answer, and its clients wait no
-    longer than stock ones. Beside other tests an answer may take more than those 3 s.
+    Where a test runs alone, or times count, its clients wait no longer than stock ones. Beside
+    other tests an answer may take more than those 3 s.
     """
-    is_alone = request.node.get_closest_marker("alone") is not None
-    pod = TrafficPod(new_namespace(), tmp_path, patience_ms=None if is_alone else PATIENCE_MS)
+    is_alone = IS_TIMED or request.node.get_closest_marker("alone") is not None
+    pod = TrafficPod(new_namespace(), tmp_path, {} if is_alone else PATIENT)
     yield pod
     pod.close()

@@ -10,7 +10,7 @@ from typing import Any
 from e2e_kube import Manifest, Namespace, run, wait_until
 from e2e_nodes import node_shell
 from e2e_resources import BROKER, NAME_SERVER, start_broker
-from e2e_traffic import TrafficPod, namesrv_of
+from e2e_traffic import TrafficPod, await_places, namesrv_of
 from promises import promised
 
 GROUP = f"{BROKER}-g0"
@@ -124,9 +124,7 @@ class Clients:
             assert len(set(sent.values())) == len(sent), "two acknowledged messages at one offset"
         # With all that is stored, also what was not acknowledged: then nothing is on its way.
         stored = sum(e["maxOffset"] for e in self._client.call("offsets", topic=TOPIC))
-        self._client.start(
-            "await_places", handle=self._consumer.number, count=stored, timeout=60
-        ).wait_done(70)
+        await_places(self._client, self._consumer, stored)
         received = {row[0] for row in self._traffic.rows("in")}
         lost = sent.keys() - received
         with promised("nothing acknowledged is lost"):
@@ -140,9 +138,7 @@ class Clients:
             "drain", topic=TOPIC, group="again", file=self._traffic.path("again"), batch=32
         )
         again.wait_done()
-        self._client.start(
-            "await_places", handle=again.number, count=len(before), timeout=120
-        ).wait_done(130)
+        await_places(self._client, again, len(before))
         after = self._places("again")
         gone = {place: key for place, key in before.items() if after.get(place) != key}
         with promised("what a consumer has seen stays"):

@@ -1,4 +1,4 @@
-"""kubectl and helm for the tests on a real cluster, as a user runs them."""
+"""kubectl and helm for the tests on a real cluster, as a user runs them; looks come by e2e_api."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import yaml
+from e2e_api import ReadError, read_object, read_objects
 
 Manifest = dict[str, Any]
 _T = TypeVar("_T")
@@ -25,6 +26,8 @@ RESTRICTED: Manifest = {
 
 _CALL_TIMEOUT_S = 120.0
 _POLL_S = 0.5
+# Beside other tests everything takes longer.
+_STRETCH = 3.0 if "PYTEST_XDIST_WORKER" in os.environ else 1.0
 
 
 class CommandError(AssertionError):
@@ -64,14 +67,16 @@ def wait_until(what: str, probe: Callable[[], _T], timeout_s: float) -> _T:
     """Ask until the answer is true, and return it.
 
     Raises:
-        AssertionError: it is still not after the time.
+        AssertionError: it is still not after the time, which is three times as long beside other
+            tests.
     """
+    timeout_s *= _STRETCH
     deadline = time.monotonic() + timeout_s
     while True:
         try:
             answer = probe()
             problem = repr(answer)
-        except CommandError as error:
+        except (CommandError, ReadError) as error:
             answer, problem = None, str(error)
         if answer:
             return answer
@@ -111,18 +116,20 @@ class Namespace:
 
     def get(self, kind: str, name: str) -> Manifest:
         """Return one object."""
-        found: Manifest = json.loads(self.kubectl("get", kind, name, "--output=json"))
-        return found
+        return read_object(self.name, kind, name)
 
     def find(self, kind: str, name: str) -> Manifest | None:
         """Return one object, or None if there is none."""
-        text = self.kubectl("get", kind, name, "--output=json", "--ignore-not-found")
-        return json.loads(text) if text.strip() else None
+        try:
+            return self.get(kind, name)
+        except ReadError as error:
+            if error.code == 404:
+                return None
+            raise
 
     def list(self, kind: str, selector: str = "") -> list[Manifest]:
         """Return all objects of a kind, by name."""
-        text = self.kubectl("get", kind, "--output=json", f"--selector={selector}")
-        items: list[Manifest] = json.loads(text)["items"]
+        items = read_objects(self.name, kind, labelSelector=selector)
         return sorted(items, key=lambda item: str(item["metadata"]["name"]))
 
     def patch(self, kind: str, name: str, patch: Manifest) -> None:
@@ -131,6 +138,7 @@ class Namespace:
 
     def wait_ready(self, kind: str, name: str, timeout_s: float = 120.0) -> Manifest:
         """Wait for the condition Ready as `kubectl wait` does, and return the object."""
+        timeout_s *= _STRETCH
         self.kubectl(
             "wait",
             "--for=condition=Ready",
@@ -169,10 +177,8 @@ class Namespace:
 
     def events(self, reason: str) -> list[str]:
         """Return the texts of the events of a reason."""
-        text = self.kubectl("get", "events", f"--field-selector=reason={reason}", "--output=json")
-        return [
-            event.get("message") or event.get("note") or "" for event in json.loads(text)["items"]
-        ]
+        found = read_objects(self.name, "events", fieldSelector=f"reason={reason}")
+        return [event.get("message") or event.get("note") or "" for event in found]
 
     def delete(self, *, wait_s: float = 0.0) -> None:
         """Delete the namespace with all that is in it; waits for its end if asked to."""

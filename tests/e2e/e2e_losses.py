@@ -27,12 +27,10 @@ from e2e_failover import (
 from e2e_kube import Namespace, wait_until
 from e2e_nodes import control_plane, frozen
 from e2e_resources import BROKER, wait_replicated
+from real_time import IS_TIMED
 
 TURNS: Final = int(os.environ.get("MAILBOAT_TEST_LOSSES", "1"))
 """How often everything happens."""
-
-IS_TIMED: Final = os.environ.get("MAILBOAT_TEST_TIMES") == "1"
-"""Whether nothing else runs on the machine, so that times are what they are elsewhere."""
 
 _CHOSEN: Final = frozenset(os.environ.get("MAILBOAT_TEST_LOSS", "").split())
 """The only ones that happen, where there are any."""

@@ -6,7 +6,6 @@ the node's name belongs, or `{number}` for the number at its end: `docker exec {
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import pytest
+from e2e_api import read_object, read_objects
 from e2e_kube import Manifest, kubectl, run
 
 _CONTROL_PLANE: Final = "node-role.kubernetes.io/control-plane"
@@ -36,33 +36,36 @@ def node_shell(node: str) -> list[str]:
 
 def control_plane() -> str:
     """Return the node of the API server."""
-    [node, *_] = _nodes(f"--selector={_CONTROL_PLANE}")
+    [node, *_] = read_objects("", "nodes", labelSelector=_CONTROL_PLANE)
     return str(node["metadata"]["name"])
 
 
 def any_node() -> str:
     """Return a node that takes pods, always the same one."""
-    return next(str(node["metadata"]["name"]) for node in _nodes() if _takes_pods(node))
+    return _nodes_taking_pods()[0]
 
 
 def home_and_others() -> tuple[str, list[str]]:
     """Return a node that is to stay as it is, and those that may be lost: two at least."""
-    names = [str(node["metadata"]["name"]) for node in _nodes() if _takes_pods(node)]
+    names = _nodes_taking_pods()
     if len(names) < 3:
         pytest.skip(f"three nodes must take pods; those that do: {', '.join(names)}")
     home = control_plane() if control_plane() in names else names[0]
     return home, [name for name in names if name != home]
 
 
+def _nodes_taking_pods() -> list[str]:
+    return [str(n["metadata"]["name"]) for n in read_objects("", "nodes") if _takes_pods(n)]
+
+
 def is_ready(node: str) -> bool:
     """Tell whether the cluster hears of a node."""
-    [found] = _nodes(node)
-    return _is_ready(found)
+    return _is_ready(read_object("", "node", node))
 
 
 def takes_pods(node: str) -> bool:
     """Tell whether a node is well, and the cluster has noticed."""
-    [found] = _nodes(node)
+    found = read_object("", "node", node)
     return _is_ready(found) and _takes_pods(found)
 
 
@@ -127,9 +130,3 @@ def _is_ready(node: Manifest) -> bool:
 
 def _takes_pods(node: Manifest) -> bool:
     return not any(taint["effect"] in _NO_PODS for taint in node["spec"].get("taints", ()))
-
-
-def _nodes(*arguments: str) -> list[Manifest]:
-    found = json.loads(kubectl("get", "nodes", *arguments, "--output=json"))
-    items: list[Manifest] = found["items"] if found["kind"] == "List" else [found]
-    return items

@@ -8,9 +8,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from e2e_api import read_object, read_objects
 from e2e_kube import kubectl
 from e2e_resources import metric
 
@@ -90,40 +90,33 @@ def audit_log(operator_namespace: str) -> AuditLog:
 
 def operator_pods(namespace: str) -> list[str]:
     """Return the names of the operator's pods that are not on their way out."""
-    text = kubectl("--namespace", namespace, "get", "pods", f"--selector={SELECTOR}", "-o", "json")
     return [
         pod["metadata"]["name"]
-        for pod in json.loads(text)["items"]
+        for pod in read_objects(namespace, "pods", labelSelector=SELECTOR)
         if "deletionTimestamp" not in pod["metadata"]
     ]
 
 
-def _pod(namespace: str, name: str) -> dict[str, Any]:
-    text = kubectl("--namespace", namespace, "get", "pod", name, "--output=json")
-    found: dict[str, Any] = json.loads(text)
-    return found
-
-
 def pod_address(namespace: str, name: str) -> str:
     """Return the IP address of a pod."""
-    return str(_pod(namespace, name)["status"]["podIP"])
+    return str(read_object(namespace, "pod", name)["status"]["podIP"])
 
 
 def restarts(namespace: str, name: str) -> int:
     """Return how often the containers of a pod were started again."""
-    statuses = _pod(namespace, name)["status"]["containerStatuses"]
+    statuses = read_object(namespace, "pod", name)["status"]["containerStatuses"]
     return sum(status["restartCount"] for status in statuses)
 
 
 def pod_node(namespace: str, name: str) -> str:
     """Return the name of the node on which a pod runs."""
-    return str(_pod(namespace, name)["spec"]["nodeName"])
+    return str(read_object(namespace, "pod", name)["spec"]["nodeName"])
 
 
 def leader(namespace: str) -> str:
     """Return the pod that holds the Lease, empty if nobody does."""
-    text = kubectl("--namespace", namespace, "get", "lease", "mailboat", "--output=json")
-    holder = str(json.loads(text)["spec"].get("holderIdentity") or "")
+    leases = read_objects(namespace, "leases", fieldSelector="metadata.name=mailboat")
+    holder = str(leases[0]["spec"].get("holderIdentity") or "") if leases else ""
     # Behind the pod's name stands what tells one process of that name from the next.
     return holder.rpartition("_")[0]
 

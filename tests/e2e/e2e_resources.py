@@ -6,7 +6,8 @@ import json
 import os
 from typing import Any, Final
 
-from e2e_kube import Manifest, Namespace, kubectl, wait_until
+from e2e_api import read
+from e2e_kube import Manifest, Namespace, wait_until
 from prometheus_client.parser import text_string_to_metric_families
 
 NAME_SERVER = "ns"
@@ -75,7 +76,7 @@ def start_name_server(namespace: Namespace) -> None:
 
 def broker_api(namespace: Namespace, group: int, path: str) -> Any:
     """Ask the HTTP API of a group's broker, through the API server."""
-    return json.loads(kubectl("get", "--raw", _broker_page(namespace, group, path)))
+    return json.loads(read(_broker_page(namespace, group, path)))
 
 
 def broker_metric(namespace: Namespace, group: int, name: str, **labels: str) -> float:
@@ -96,7 +97,7 @@ def _broker_page(namespace: Namespace, group: int, path: str) -> str:
 
 def metric(path: str, name: str, **labels: str) -> float:
     """Return the sum of the samples with these labels on a page that the API server passes on."""
-    families = text_string_to_metric_families(kubectl("get", "--raw", path))
+    families = text_string_to_metric_families(read(path))
     return sum(
         sample.value
         for family in families

@@ -16,28 +16,31 @@ from e2e_kube import RESTRICTED, Namespace
 # The Java client and the code that drives it are those of the interop tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "interop"))
 
-from interop_client import JavaClient
+from interop_client import JavaCall, JavaClient
 from interop_jars import client_classpath
 
 LINE = "4.9.8"
 _POD = "traffic"
 _FOLDER = PurePosixPath("/work")
+# A stock consumer looks for routes every 30 s, and for its queues every 20 s.
+_COMES_S = 240
 
 
 class TrafficPod:
     """A pod in which Java producers and consumers run, driven from the test through kubectl."""
 
-    def __init__(self, namespace: Namespace, log_dir: Path, *, patience_ms: int | None) -> None:
+    def __init__(
+        self, namespace: Namespace, log_dir: Path, properties: Mapping[str, object]
+    ) -> None:
         """Start the pod and bring the jars to it.
 
         Args:
             namespace: where the pod runs.
             log_dir: folder of the clients' output on this machine.
-            patience_ms: how long clients wait for name servers and for answers to administrators;
-                None is as long as stock clients.
+            properties: those of every JVM in the pod.
         """
         self._namespace = namespace
-        self._patience_ms = patience_ms
+        self._properties = properties
         self._log_dir = log_dir
         self._clients: list[JavaClient] = []
         namespace.apply(_manifest(namespace.name))
@@ -55,9 +58,6 @@ class TrafficPod:
         self._exec("timeout", "60", "bash", "-c", connects)
         number = len(self._clients)
         home = _FOLDER / f"home-{number}"
-        own: dict[str, object] = {}
-        if self._patience_ms is not None:
-            own["interop.apiTimeoutMillis"] = self._patience_ms
         client = JavaClient(
             LINE,
             namesrv,
@@ -65,7 +65,7 @@ class TrafficPod:
             launch=["kubectl", "--namespace", self._namespace.name, "exec", "-i", _POD, "--"],
             class_path=f"{_FOLDER}/classes:{_FOLDER}/jars/*",
             log_dir=self._log_dir / f"client-{number}",
-            properties={**own, **(properties or {})},
+            properties={**self._properties, **(properties or {})},
         )
         self._clients.append(client)
         return client
@@ -128,6 +128,13 @@ def _manifest(namespace: str) -> dict[str, object]:
             "volumes": [{"name": "work", "emptyDir": {}}],
         },
     }
+
+
+def await_places(client: JavaClient, consumer: JavaCall, count: int) -> None:
+    """Wait until a consumer of the client had so many messages."""
+    client.start("await_places", handle=consumer.number, count=count, timeout=_COMES_S).wait_done(
+        _COMES_S + 10
+    )
 
 
 def namesrv_of(namespace: str, name: str) -> str:

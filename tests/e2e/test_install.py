@@ -124,7 +124,7 @@ def test_a_topic_is_made_changed_and_deleted(namespace: Namespace, traffic: Traf
         return all(event["writeQueueNums"] == 8 for event in client.call("route", topic="paid"))
 
     wait_until("8 queues", grown, 60)
-    namespace.kubectl("delete", "topic", "paid", "--timeout=60s")
+    namespace.kubectl("delete", "topic", "paid", "--timeout=180s")
 
 
 def test_a_name_server_keeps_its_table(namespace: Namespace) -> None:
@@ -135,7 +135,7 @@ def test_a_name_server_keeps_its_table(namespace: Namespace) -> None:
     before = namespace.kubectl("exec", pod, "--", "cat", path)
     assert "ordered" in before
     uid = namespace.pod_uids()[pod]
-    namespace.kubectl("delete", "pod", pod, "--timeout=60s")
+    namespace.kubectl("delete", "pod", pod, "--timeout=180s")
     wait_until("another pod", lambda: namespace.pod_uids().get(pod) not in (None, uid), 60)
     namespace.wait_ready("nameserver", NAME_SERVER, READY_S)
     assert namespace.kubectl("exec", pod, "--", "cat", path) == before

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
-from e2e_kube import Manifest, Namespace, kubectl, wait_until
+from e2e_api import read_objects
+from e2e_kube import Manifest, Namespace, wait_until
 from e2e_operator import operator_metric
 from e2e_resources import (
     BROKER,
@@ -17,7 +17,7 @@ from e2e_resources import (
     claim_size,
     start_broker,
 )
-from e2e_traffic import TrafficPod, namesrv_of
+from e2e_traffic import TrafficPod, await_places, namesrv_of
 from interop_client import JavaClient, JavaClientError
 from promises import promised
 
@@ -25,6 +25,7 @@ MIB = 1024 * 1024
 TOPIC = "fill"
 BODY_KIB = 64
 SERVICE_NOT_AVAILABLE = 14
+_TAKES_S = 400
 AUTO_GROW = {
     "enabled": True,
     "whenUsedPercent": 50,
@@ -39,8 +40,7 @@ def _storage(**changes: Any) -> Manifest:
 
 
 def _class_exists(name: str) -> bool:
-    names = kubectl("get", "storageclasses", "--output=name")
-    return f"storageclass.storage.k8s.io/{name}" in names.split()
+    return any(item["metadata"]["name"] == name for item in read_objects("", "storageclasses"))
 
 
 def _needs_class(name: str) -> None:
@@ -49,11 +49,10 @@ def _needs_class(name: str) -> None:
 
 
 def _can_default_class_grow() -> bool:
-    classes = json.loads(kubectl("get", "storageclasses", "--output=json"))["items"]
     mark = "storageclass.kubernetes.io/is-default-class"
     return any(
         item.get("allowVolumeExpansion")
-        for item in classes
+        for item in read_objects("", "storageclasses")
         if item["metadata"].get("annotations", {}).get(mark) == "true"
     )
 
@@ -64,7 +63,7 @@ def _client(namespace: Namespace, traffic: TrafficPod) -> JavaClient:
     return client
 
 
-def _fill(client: JavaClient, traffic: TrafficPod, mib: int, name: str, timeout_s: int) -> Any:
+def _fill(client: JavaClient, traffic: TrafficPod, mib: int, name: str) -> Any:
     """Start sending so many MiB as fast as they are taken; each is sent until acknowledged."""
     return client.start(
         "produce",
@@ -74,7 +73,7 @@ def _fill(client: JavaClient, traffic: TrafficPod, mib: int, name: str, timeout_
         count=mib * 1024 // BODY_KIB,
         window=16,
         file=traffic.path(f"out-{name}"),
-        timeout=timeout_s,
+        timeout=_TAKES_S,
     )
 
 
@@ -113,10 +112,10 @@ def test_a_volume_grows_before_anything_unread_goes(
     first = client.start("drain", topic=TOPIC, group="c", file=traffic.path("in-0"))
     first.wait_done()
     client.call("send", topic=TOPIC, group="p", count=8, keys="k{i}", body="aGVsbG8=")
-    client.start("await_places", handle=first.number, count=8, timeout=60).wait_done(70)
+    await_places(client, first, 8)
     client.call("stop", handle=first.number)
 
-    _fill(client, traffic, 400, "a", 60).wait_done(70)
+    _fill(client, traffic, 400, "a").wait_done(_TAKES_S + 10)
     # Less than that is more than half full.
     has = "768Mi"
     wait_until(f"a volume of {has}", lambda: claim_size(namespace) == (has, has), 60)
@@ -146,7 +145,7 @@ def test_a_volume_grows_before_anything_unread_goes(
     second = client.start("drain", topic=TOPIC, group="c", file=traffic.path("in-1"), batch=32)
     second.wait_done()
     count = 400 * 1024 // BODY_KIB
-    client.start("await_places", handle=second.number, count=count, timeout=120).wait_done(130)
+    await_places(client, second, count)
     client.call("stop", handle=second.number)
     assert _keys(traffic, "out-a") <= _keys(traffic, "in-1")
     wait_until(
@@ -171,12 +170,12 @@ def test_full_at_max_size_refuses_and_takes_again(
     reader = client.start("drain", topic=TOPIC, group="c", file=traffic.path("in-0"), batch=32)
     reader.wait_done()
     # All of it is read at once, so it may go, and more than the volume holds can be sent.
-    _fill(client, traffic, 320, "read", 200).wait_done(240)
+    _fill(client, traffic, 320, "read").wait_done(_TAKES_S + 10)
     with promised("nothing is deleted that was not consumed"):
         assert _unconsumed_deleted(namespace) == 0
     client.call("stop", handle=reader.number)
 
-    flood = _fill(client, traffic, 300, "unread", 400)
+    flood = _fill(client, traffic, 300, "unread")
     wait_until(
         "refusal of sends",
         lambda: broker_api(namespace, 0, "/api/v1/retention")["active"]["reject_writes"],
@@ -199,7 +198,7 @@ def test_full_at_max_size_refuses_and_takes_again(
     again.wait_done()
     flood.wait_done(400)
     count = 300 * 1024 // BODY_KIB
-    client.start("await_places", handle=again.number, count=count, timeout=120).wait_done(130)
+    await_places(client, again, count)
     client.call("stop", handle=again.number)
     with promised("nothing is deleted that was not consumed"):
         assert _unconsumed_deleted(namespace) == 0

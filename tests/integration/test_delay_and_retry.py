@@ -5,7 +5,6 @@ What is expected is what a Java broker 5.x stores and answers; times are those o
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 from promises import promised
 from raw_client import connected, running_broker
+from real_time import IS_TIMED
 from small_store import small_store
 
 from mailboat.broker.controller import BrokerController
@@ -32,11 +32,8 @@ from mailboat.remoting.client import RemotingClient
 from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.web.delay_metrics import delay_metrics
 
-IS_TIMED = os.environ.get("MAILBOAT_TEST_TIMES") == "1"
-"""Whether the machine does nothing else, so that lateness counts: tests/soak/run says so."""
-
 LATE_MS = 100
-"""What is promised there."""
+"""What is promised where times count."""
 
 MANY_LATE_MS = 5_000
 """What is promised there where very many messages are due at once."""

@@ -25,6 +25,7 @@ from guarded import (
     wire_to,
 )
 from loop_lag import LoopLag
+from real_time import at_most_s
 
 from mailboat import core
 from mailboat.broker.controller import BrokerController
@@ -418,7 +419,7 @@ async def test_many_refusals_hold_nobody_up(broker: BrokerController, wire: Wire
             began_s = loop.time()
             await client.send("T", b"x")
             slowest_s = max(slowest_s, loop.time() - began_s)
-    assert slowest_s < 2.0
+    assert slowest_s < at_most_s(2, 20)
     assert set((await wire.codes(4_000)).values()) == {REFUSED}
     assert stored(broker) == 20
 

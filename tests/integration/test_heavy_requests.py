@@ -23,6 +23,8 @@ from mailboat.protocol.topic_table import TopicConfigTable
 from mailboat.remoting.turns import in_turns, listed_in_turns
 from mailboat.testing.cluster import Cluster
 
+pytestmark = pytest.mark.slow  # Each body is as large as it may be.
+
 LIMIT_S = 0.15
 """What was mended took 0.3 s to 7 s."""
 
@@ -156,7 +158,6 @@ async def test_no_body_of_a_request_holds_the_broker(
             assert lag.longest_s < LIMIT_S, (code, len(body))
 
 
-@pytest.mark.slow  # Every code with each of three bodies of 3 MiB.
 async def test_no_code_of_a_broker_reads_a_large_body_in_one_go(cluster: Cluster) -> None:
     """Every code there is, also those that nobody would send a body with."""
     bodies = [lines(3 * MIB), many_keys(3 * MIB), one_line(3 * MIB)]

@@ -17,6 +17,8 @@ from mailboat.model.record import BLANK_MAGIC
 from mailboat.protocol.codes import RequestCode
 from mailboat.replication.java_ha import FRAME_HEAD
 
+pytestmark = pytest.mark.slow  # They wait for reports and links.
+
 _SEGMENT_BYTES = 65_536
 _ALONE = {"inSyncReplicas": "1", "mappedFileSizeCommitLog": str(_SEGMENT_BYTES)}
 

@@ -20,6 +20,8 @@ from mailboat.model.names import SYSTEM_GROUPS
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.table_entries import MAX_ENTRY_BYTES
 
+pytestmark = pytest.mark.slow  # They wait for rounds of the tables.
+
 TOPICS = RequestCode.GET_ALL_TOPIC_CONFIG
 GROUPS = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 OFFSETS = RequestCode.GET_ALL_CONSUMER_OFFSET

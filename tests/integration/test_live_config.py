@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+from real_time import at_most_s
 
 from mailboat.broker.controller import BrokerController
 from mailboat.client.producer import Producer
@@ -128,8 +129,8 @@ async def _waits_shortly(live: Live) -> None:
     answered = asyncio.get_running_loop().create_future()
     started = time.monotonic()
     live.broker.flush.wait(1 << 60, answered.set_result)
-    assert await asyncio.wait_for(answered, 4) is False
-    assert time.monotonic() - started < 3
+    assert await asyncio.wait_for(answered, 20) is False
+    assert time.monotonic() - started < at_most_s(3, 4.8)
 
 
 async def _refuses_large_messages(live: Live) -> None:

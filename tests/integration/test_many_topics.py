@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from loop_holds import LONGEST_WORK_S
 from raw_client import RawClient, connected, running_broker
 
 from mailboat.broker import topics as topics_module
@@ -70,7 +71,7 @@ async def test_topics_that_fit_no_frame_are_registered(
             broker.topics.update(TopicConfig(f"topic-of-a-service-{number:06d}", 4, 4))
         registered, longest_s = await longest_round_s(broker.registration.register_now(30.0))
         assert registered
-        assert longest_s < 0.05
+        assert longest_s < LONGEST_WORK_S
         assert namesrv.routes.topic_count() > COUNT
         assert namesrv.routes.route(f"topic-of-a-service-{COUNT - 1:06d}") is not None
 
@@ -87,7 +88,7 @@ async def test_topics_that_fit_no_frame_are_registered(
         assert len(decode_topic_list(answer.body)[0]) == namesrv.routes.topic_count()
 
         answer, longest_s = await longest_round_s(client.call(RequestCode.GET_ALL_TOPIC_CONFIG))
-        assert longest_s < 0.05
+        assert longest_s < LONGEST_WORK_S
         assert answer.code == ResponseCode.SYSTEM_ERROR
         assert "16777216" in (answer.remark or "")
         await client.send("Made", b"y")

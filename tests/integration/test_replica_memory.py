@@ -18,6 +18,8 @@ from mailboat.store.message_inner import MessageInner
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.store_simulator import HOST
 
+pytestmark = pytest.mark.slow  # They fill buffers.
+
 
 def _fill(store: MessageStore, count: int) -> None:
     """Store so many megabytes."""

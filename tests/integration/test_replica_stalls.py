@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from full_volume import full
+from real_time import at_most_s
 from replica_nodes import ReplicaNodes, same_log
 
 from mailboat.broker.replicas.peers import Peers
@@ -36,13 +37,13 @@ async def test_a_killed_slave_stalls_sends_for_a_second(tmp_path: Path) -> None:
         assert leading is not None
         assert {member.ordinal for member in leading.recorded} == {0, 1}
         print(f"stalled for {stalled_s:.2f} s")
-        assert 0.5 < stalled_s < 2.5
+        assert 0.5 < stalled_s < at_most_s(2.5, 3)
 
 
 async def test_a_link_that_comes_back_shrinks_no_set(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is made again at once, also where nobody was to connect for another second."""
+    """It is made again at once, also where nobody was to connect for some time yet."""
     loop = asyncio.get_running_loop()
     async with ReplicaNodes(tmp_path, 3) as nodes:
         await nodes.in_sync()
@@ -59,11 +60,11 @@ async def test_a_link_that_comes_back_shrinks_no_set(
         link = master_peers.link_to(2)
         assert link is not None
         await nodes.until(lambda: loop.time() > link.made_s + 1.1)
-        slave_peers._next_try_s = loop.time() + 1
+        slave_peers._next_try_s = loop.time() + 15
         link.drop("as a network would")
         ended_s = loop.time()
         await nodes.until(lambda: master_peers.link_to(2) not in (None, link))
-        assert loop.time() - ended_s < 0.9
+        assert loop.time() - ended_s < at_most_s(0.9, 12)
         written.clear()
         await nodes.until(lambda: len(written) >= 2)
         assert [len(lease.in_sync) for lease in written] == [3] * len(written)
@@ -92,6 +93,6 @@ async def test_a_slave_without_room_stalls_nobody(
                         # With room again it has to take all that was sent.
                         await asyncio.sleep(0.05)
         print(f"stalled for {longest_s:.2f} s")
-        assert longest_s < 0.9
+        assert longest_s < at_most_s(0.9, 20)
         await nodes.in_sync()
         assert same_log(nodes.log_bytes(2), nodes.log_bytes(0))

@@ -21,6 +21,8 @@ from fleet_command import Command, Run, commands, send
 from mailboat.client import Admin, ConsumeFromWhere, PushConsumer, StartPoint
 from mailboat.model.topic import Perm, TopicConfig
 
+pytestmark = pytest.mark.slow  # Real processes are started again and again.
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:

@@ -38,6 +38,7 @@ async def _until_status(http: str, **expected: Any) -> None:
     await until(is_so)
 
 
+@pytest.mark.slow
 async def test_replicas_take_over_and_come_back(run: Run, tmp_path: Path) -> None:
     """A master that is killed leads on; one that stood still follows whoever leads now."""
     command = run("--replicas", "3")

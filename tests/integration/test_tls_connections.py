@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 from certificates import Authority, Pair
+from real_time import at_most_s
 
 from mailboat.config.tls import TlsConfig
 from mailboat.errors import ConfigError, ConnectError, ConnectionLostError
@@ -414,7 +415,7 @@ async def test_slow_handshakes_end_in_time_and_harm_nobody(
     authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No byte, half a hello, or a hello without an end: closed at the deadline."""
-    limits = RemotingLimits(tls_handshake_timeout_s=0.4, connect_timeout_s=5)
+    limits = RemotingLimits(tls_handshake_timeout_s=1.5, connect_timeout_s=5)
     loop = asyncio.get_running_loop()
     async with serving(authority.issue("127.0.0.1"), limits) as service:
         with contextlib.ExitStack() as stack:
@@ -425,12 +426,12 @@ async def test_slow_handshakes_end_in_time_and_harm_nobody(
             async with client_of(ClientTls(str(authority.trust))) as client:
                 assert await echo(client, service) == b"x"
                 # Long before the deadline of the others.
-                assert loop.time() - began_s < 0.4
+                assert loop.time() - began_s < 1.5
                 await asyncio.gather(*(ended(connection) for connection in slow))
-                assert loop.time() - began_s < 2
+                assert loop.time() - began_s < at_most_s(3, 20)
                 assert await echo(client, service) == b"x"
     assert service.asked == 2
-    assert any("longer than 0.4 s" in record.message for record in caplog.records) or any(
+    assert any("longer than 1.5 s" in record.message for record in caplog.records) or any(
         "says nothing" in record.message for record in caplog.records
     )
 

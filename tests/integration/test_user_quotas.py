@@ -28,6 +28,7 @@ from guarded import (
 )
 from locked_http import basic
 from raw_client import RawClient
+from real_time import at_most_s
 
 from mailboat.broker.controller import BrokerController
 from mailboat.config import load_settings
@@ -284,7 +285,7 @@ async def test_a_pull_that_waits_for_the_quota_goes_on_when_it_is_raised(
         users.change("bounded", quotas=quotas)
         [answer] = await wire.answers(1)
         assert (answer.opaque, answer.code, len(answer.body) > 0) == (2, SUCCESS, True), number
-        assert time.monotonic() - begin_s < 1.0
+        assert time.monotonic() - begin_s < at_most_s(1, 10)
         users.change("bounded", quotas=None)
 
 
@@ -322,7 +323,7 @@ async def test_pulls_wait_until_the_quota_allows_for_an_answer(
     requests, times = await consume(wire, 300)
     taken_s = times[-1] - begin_s
     # 100 at once, 200 in two seconds.
-    assert 1.9 <= taken_s < 4.0
+    assert 1.9 <= taken_s < at_most_s(4, 20)
     assert requests <= 4 + 10 * taken_s + 4
     assert refusals(broker) == {}
 
@@ -335,7 +336,7 @@ async def test_pulls_by_bytes(broker: BrokerController, users: Users, wire: Wire
     begin_s = time.monotonic()
     requests, times = await consume(wire, 60)
     rest_s = (60 * size_bytes - 200_000 - size_bytes) / 200_000
-    assert rest_s - 0.1 <= times[-1] - begin_s < rest_s + 2.0
+    assert rest_s - 0.1 <= times[-1] - begin_s < rest_s + at_most_s(2, 20)
     assert requests < 60
 
 
@@ -347,7 +348,7 @@ async def test_a_message_larger_than_the_quota_comes(
     bound(users, fetch_bytes_per_second=2_000)
     begin_s = time.monotonic()
     _, times = await consume(wire, 2)
-    assert times[0] - begin_s < 1.0
+    assert times[0] - begin_s < at_most_s(1, 20)
     assert times[-1] - begin_s >= 0.5
 
 
@@ -362,7 +363,7 @@ async def test_a_pull_whose_time_is_up_is_told_to_ask_again_from_where_it_was(
     begin_s = time.monotonic()
     wire.write(pull(2, queueOffset=1, suspendTimeoutMillis=300))
     [answer] = await wire.answers(1)
-    assert 0.25 <= time.monotonic() - begin_s < 2.0
+    assert 0.25 <= time.monotonic() - begin_s < at_most_s(2, 8)
     assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (AGAIN, "1")
     assert answer.ext_fields["maxOffset"] == "10"
 

@@ -25,8 +25,15 @@ Event = dict[str, Any]
 _JVM = ["-Xms64m", "-Xmx512m", *JVM_FLAGS]
 _START_TIMEOUT_S = 60.0
 _CALL_TIMEOUT_S = 90.0
-# How long clients wait for answers, less than the tests wait for theirs.
-PATIENCE_MS = 20_000
+# How long clients wait for answers, less than the tests wait for theirs: a busy disk or machine can
+# hold one up for more than the clients' own 3 s.
+_PATIENCE_MS = 20_000
+PATIENT = {"interop.apiTimeoutMillis": _PATIENCE_MS}
+"""Properties of a JVM with such clients."""
+
+# For connections too, but on this machine alone: nobody answers in the place of a pod that is gone,
+# and its client would ask nobody else meanwhile.
+_PATIENT_HERE = {**PATIENT, "com.rocketmq.remoting.client.connect.timeout": _PATIENCE_MS}
 
 
 class JavaClientError(Exception):
@@ -220,15 +227,9 @@ class JavaClient(DrivenClient):
             options.append(f"-D{name}={home}/logs")
         for name in ("rocketmq.client.logLevel", "rocketmq.log.level"):
             options.append(f"-D{name}=WARN")
-        if not launch:
-            # A busy disk or machine can hold up an answer for more than the client's own 3 s. What
-            # a client in a pod waits is said by `properties`.
-            for name in (
-                "interop.apiTimeoutMillis",
-                "com.rocketmq.remoting.client.connect.timeout",
-            ):
-                options.append(f"-D{name}={PATIENCE_MS}")
-        options += [f"-D{name}={value}" for name, value in (properties or {}).items()]
+        # Of a client in a pod the caller says how long it waits.
+        properties = {**({} if launch else _PATIENT_HERE), **(properties or {})}
+        options += [f"-D{name}={value}" for name, value in properties.items()]
         class_path = class_path or client_classpath(line)
         command = [*launch, "java", *_JVM, *options, "-cp", class_path]
         super().__init__(

@@ -1,4 +1,4 @@
-"""A few of many cases that take long, other ones each day.
+"""A few of many cases that take long, and a few of endless random ones: other ones each day.
 
 `MAILBOAT_TEST_DAY` names the day, a number, or `all` for all cases (`make soak`). `tests/gate.py`
 sets it once for a run, so that midnight changes nothing within one; else it is today.
@@ -18,8 +18,20 @@ _Case = TypeVar("_Case")
 
 def some_of(cases: Sequence[_Case], count: int) -> list[_Case]:
     """Return so many of the cases of the day, in their order."""
-    day = os.environ.get(VARIABLE) or str(datetime.now(UTC).toordinal())
-    if day == "all":
+    day = _day()
+    if day is None:
         return list(cases)
-    chosen = Random(int(day)).sample(range(len(cases)), count)
+    chosen = Random(day).sample(range(len(cases)), count)
     return [cases[place] for place in sorted(chosen)]
+
+
+def first_seed() -> int:
+    """Return where the seeds of the day begin: a million for each day, and 0 for all."""
+    return 1_000_000 * (_day() or 0)
+
+
+def _day() -> int | None:
+    day = os.environ.get(VARIABLE)
+    if day == "all":
+        return None
+    return int(day) if day else datetime.now(UTC).toordinal()

@@ -3,8 +3,9 @@
 `MAILBOAT_TEST_GATE_RECORDS` names the file. It holds one JSON object a line: a failure has
 `nodeid`, `when` (collect, setup, call or teardown), `message`, `promise_broken`, `load` (of one
 minute) and `uptime_s`; the last line has `passed`, the number of tests that passed, `exit_status`,
-`lost_workers`, the processes of pytest-xdist that ended wrongly and not within a test, and
-`seconds`, how long the tests of each file took. A run that was cut off has no last line.
+`lost_workers`, the processes of pytest-xdist that ended wrongly and not within a test, `unrun`, how
+many of the selected tests have not come to their end, and `seconds`, how long the tests of each
+file took. A run that was cut off has no last line.
 """
 
 from __future__ import annotations
@@ -13,15 +14,16 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from promises import PromiseBroken
 
 VARIABLE: Final = "MAILBOAT_TEST_GATE_RECORDS"
 _PROMISE: Final = ("promise_broken", "true")
+_RAISED: Final = "mailboat_raised"
 _MESSAGE_CHARACTERS: Final = 500
 
 
@@ -49,6 +51,8 @@ class FailureRecords:
         self._path = path
         self._passed_count = 0
         self._lost_workers = 0
+        self._selected: frozenset[str] = frozenset()
+        self._ended: set[str] = set()
         self._seconds: Counter[str] = Counter()
 
     @pytest.hookimpl(wrapper=True)
@@ -61,8 +65,20 @@ class FailureRecords:
             report.user_properties.append(_PROMISE)
         return report
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Note what is to be run; with pytest-xdist nothing is, in this process."""
+        self._selected |= {item.nodeid for item in session.items}
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        """Note what is to be run."""
+        self._selected |= frozenset(ids)
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Write a failure."""
+        # A test that took its process along is reported only once, as a failure of no phase.
+        if report.when not in ("setup", "call"):
+            self._ended.add(report.nodeid)
         self._seconds[report.nodeid.partition("::")[0]] += report.duration
         if report.passed and report.when == "call":
             self._passed_count += 1
@@ -79,25 +95,36 @@ class FailureRecords:
             self._write_failure(report.nodeid, "collect", False, report)
 
     @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, error: object) -> None:
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Count a process of pytest-xdist that ended wrongly."""
-        self._lost_workers += error is not None
+        has_raised = getattr(node, "workeroutput", {}).get(_RAISED, False)
+        self._lost_workers += error is not None or has_raised
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_handlecrashitem(self) -> None:
         """Leave out a process that a test took along: that test failed."""
         self._lost_workers -= 1
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
-        """Write how the run ended."""
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_sessionfinish(
+        self, session: pytest.Session, exitstatus: int
+    ) -> Generator[None, object, object]:
+        """Write how the run ended; a process of pytest-xdist says whether anything raised."""
+        try:
+            result = yield
+        except BaseException:
+            getattr(session.config, "workeroutput", {})[_RAISED] = True
+            raise
         self._write(
             {
                 "passed": self._passed_count,
                 "exit_status": int(exitstatus),
                 "lost_workers": self._lost_workers,
+                "unrun": len(self._selected - self._ended),
                 "seconds": dict(self._seconds),
             }
         )
+        return result
 
     def _write_failure(
         self,

@@ -132,6 +132,7 @@ def _is_left(values: list[str | None]) -> bool:
     return any(len(text) > 64 or "0x" in text.lower() or not text.isascii() for text in found)
 
 
+@pytest.mark.slow
 @settings(max_examples=1500)
 @given(_CONDITIONS, st.lists(_PROPERTIES, min_size=1, max_size=6))
 @example("a = 5", [b"a\x01" + "\u0665".encode() + b"\x02", b"a\x015"])

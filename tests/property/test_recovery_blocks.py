@@ -263,6 +263,7 @@ def _without_times(index_file: bytes) -> list[Any]:
     return [index_file[16:begin], keys]
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(
     _logs(),

@@ -1,18 +1,19 @@
 """Many lives of a group of replicas whose lease a store keeps.
 
-A life that fails says how it is repeated. `MAILBOAT_REPLICATION_LIVES` (5000) says how many there
-are: three fifths are here, the others in `test_replication_by_hand.py`.
+Each day has others. A life that fails says how it is repeated. `MAILBOAT_REPLICATION_LIVES` (2000)
+says how many there are: three fifths are here, the others in `test_replication_by_hand.py`.
 """
 
 import os
 
 import pytest
+from daily import first_seed
 from replication_lives import live
 
 from mailboat.testing.replica_simulator import Group
 
-_LIVES = int(os.environ.get("MAILBOAT_REPLICATION_LIVES", "5000")) * 3 // 5
-_PARTS = 8
+_LIVES = int(os.environ.get("MAILBOAT_REPLICATION_LIVES", "2000")) * 3 // 5
+_PARTS = 4
 
 
 @pytest.mark.slow  # Thousands of lives.
@@ -22,16 +23,18 @@ def test_nothing_acknowledged_is_lost(part: int) -> None:
     """Whatever fails, all invariants hold, and the group is whole again afterwards."""
     lives = -(-_LIVES // _PARTS)
     acknowledged = leaders = waiting = 0
-    for seed in range(part * lives, (part + 1) * lives):
+    first = first_seed() + part * lives
+    for seed in range(first, first + lives):
         # Some are long enough for leases to end more than once.
         life_s = 40.0 if seed % 25 == 0 else 8.0
         group = live(seed, life_s=life_s, is_sync_flush=seed // 8 % 2 == 1)
         acknowledged += group.acknowledged_end
         leaders += group.leaders
         waiting += group.waits_for_person
-    # The lives are worth something: messages were stored, and leaders changed.
+    # The lives are worth something: messages were stored, and leaders changed. A mean of 300 lives
+    # is five standard deviations from its limit, so that no day is an unlucky one.
     assert acknowledged > 30 * lives
-    assert leaders > 1.1 * lives
+    assert leaders > 1.05 * lives
     assert waiting <= lives / 50 + 1
 
 

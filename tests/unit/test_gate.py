@@ -103,6 +103,18 @@ def pytest_sessionfinish(session):
     if not session.config.option.numprocesses:
         raise ValueError
 """
+RAISES_IN_A_WORKER = """
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workerinput"):
+        raise ValueError
+"""
+LEAVES = """
+def test_leaves():
+    pytest.exit("enough", returncode=0)
+
+def test_never_begun():
+    assert False
+"""
 DIES = """
 import os
 
@@ -225,6 +237,21 @@ def test_what_raises_behind_the_last_test_is_red(tmp_path: Path, workers: str, r
     assert reason in done.output
 
 
+def test_a_process_of_xdist_that_raises_behind_its_last_test_is_red(tmp_path: Path) -> None:
+    """What it had to say of its tests was said before."""
+    done = run_gate(tmp_path, "", "--workers=1", conftest=RAISES_IN_A_WORKER)
+    assert done.exit_code == 1, done.output
+    assert "1 processes ended wrongly after their tests" in done.output
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_run_that_a_test_ends_is_red(tmp_path: Path, workers: str) -> None:
+    """With an exit code of 0, and all that was run had passed."""
+    done = run_gate(tmp_path, LEAVES, f"--workers={workers}")
+    assert done.exit_code == 1, done.output
+    assert "tests were not run to their end" in done.output
+
+
 def test_a_row_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:
     """A full disk or a kill leaves one."""
     (tmp_path / ".cache").mkdir()
@@ -242,7 +269,7 @@ def test_a_process_of_xdist_that_dies_is_looked_at_again(tmp_path: Path) -> None
 
 def test_a_second_look_has_the_options_of_the_run(tmp_path: Path) -> None:
     """But those of pytest-xdist, which has no part in it."""
-    done = run_gate(tmp_path, UNSTABLE, "--workers=1", "--dist=load", "--", "-m", "not slow")
+    done = run_gate(tmp_path, UNSTABLE, "--workers=1", "--", "-m", "not slow")
     assert done.exit_code == 0
     assert "second look 1 at tests/test_suite.py::" in done.output
 

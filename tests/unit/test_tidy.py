@@ -1,6 +1,7 @@
 """Style that no linter checks: sizes, forbidden calls, and the trap of a folder called operator."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -43,7 +44,12 @@ def modules(*roots: Path) -> Iterator[tuple[Path, ast.Module]]:
     """Yield every Python file below some folders, parsed."""
     for root in roots:
         for path in sorted(root.rglob("*.py")):
-            yield path.relative_to(ROOT), ast.parse(path.read_text())
+            yield path.relative_to(ROOT), _parsed(path)
+
+
+@functools.cache
+def _parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def test_no_module_is_too_long():

@@ -9,9 +9,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from mailboat.errors import MailboatError
 from mailboat_operator.apply import Applier, NameTakenError, StoppingError
@@ -87,6 +87,7 @@ from mailboat_operator.sight import Sight
 from mailboat_operator.strays import ownerless_pods, unseen_claims
 
 logger = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 _FINALIZED = frozenset({TOPIC.kind, USER.kind})
 """What has something to do at its end."""
@@ -397,7 +398,13 @@ class Reconciler:
             resource=topic,
             broker=parse_broker(manifest) if manifest is not None else None,
             endpoints=endpoints,
-            topics=await self._read_topics(key, endpoints, name),
+            topics=await self._said(
+                key,
+                {
+                    group: self._read_topic(key, group, url, name)
+                    for group, url in endpoints.items()
+                },
+            ),
             volumes=self._volumes(broker_key),
             now_s=self._wall(),
             rivals=tuple(
@@ -414,23 +421,18 @@ class Reconciler:
                 found[group] = name
         return found
 
-    async def _read_topics(
-        self, key: ResourceKey, endpoints: Mapping[str, str], topic: str
-    ) -> dict[str, Manifest | None]:
-        """What each broker says of the topic; one that does not answer is left out."""
-        answers = await asyncio.gather(
-            *(self._read_topic(key, group, url, topic) for group, url in endpoints.items()),
-            return_exceptions=True,
-        )
-        topics: dict[str, Manifest | None] = {}
-        for group, answer in zip(endpoints, answers, strict=True):
+    async def _said(self, key: ResourceKey, asked: Mapping[str, Awaitable[_T]]) -> dict[str, _T]:
+        """Return what servers said, by name; the log names those that could not say it."""
+        answers = await asyncio.gather(*asked.values(), return_exceptions=True)
+        said: dict[str, _T] = {}
+        for name, answer in zip(asked, answers, strict=True):
             if isinstance(answer, BrokerApiError | BrokerRefusedError):
-                logger.info("%s: %s cannot say what it knows: %s", key, group, answer)
+                logger.info("%s: %s cannot say what it knows: %s", key, name, answer)
             elif isinstance(answer, BaseException):
                 raise answer
             else:
-                topics[group] = answer
-        return topics
+                said[name] = answer
+        return said
 
     async def _user_snapshot(self, key: ResourceKey, resource: Manifest) -> UserSnapshot:
         user = parse_user(resource)
@@ -440,10 +442,12 @@ class Reconciler:
         reference = broker.spec.name_servers.ref if broker is not None else None
         name_server = self._name_server(key.namespace, reference)
         given = user.spec.authentication.secret_ref
+        access_key = access_key_of(user)
         brokers = self._urls(broker_key)
-        guides = {}
+        name_servers: dict[str, str] = {}
         if name_server is not None and is_authenticated(name_server.spec.authentication):
-            guides = self._urls(ResourceKey(NAME_SERVER.kind, key.namespace, name_server.name))
+            owner = ResourceKey(NAME_SERVER.kind, key.namespace, name_server.name)
+            name_servers = self._urls(owner)
 
         async def secret(name: str | None) -> Manifest | None:
             return await self._applier.secret(key.namespace, name) if name is not None else None
@@ -466,8 +470,18 @@ class Reconciler:
             given_secret=await secret(given.name if given is not None else None),
             chance=secrets.token_urlsafe(_CHANCE_BYTES),
             servers=tuple(sorted(brokers)),
-            name_server_pods=tuple(sorted(guides)),
-            said=await self._read_user(key, brokers, guides, access_key_of(user)),
+            name_server_pods=tuple(sorted(name_servers)),
+            said=await self._said(
+                key,
+                {
+                    pod: self._read_revision(key, pod, url, access_key)
+                    for pod, url in brokers.items()
+                }
+                | {
+                    pod: self._brokers.user_revision(url, access_key)
+                    for pod, url in name_servers.items()
+                },
+            ),
             now_s=self._wall(),
             rivals=tuple(
                 other for other in self._cache.all_of(USER.kind) if is_same_user(other, resource)
@@ -479,29 +493,6 @@ class Reconciler:
         """Return where the pods of a custom resource answer HTTP, by their names."""
         pods = self._cache.owned_by(POD.kind, owner)
         return {name: url for name, pod in pods.items() if (url := http_url(pod)) is not None}
-
-    async def _read_user(
-        self,
-        key: ResourceKey,
-        brokers: Mapping[str, str],
-        name_servers: Mapping[str, str],
-        access_key: str,
-    ) -> dict[str, str | None]:
-        """Which state of a user counts at each server; one that does not answer is left out."""
-        answers = await asyncio.gather(
-            *(self._read_revision(key, pod, url, access_key) for pod, url in brokers.items()),
-            *(self._brokers.user_revision(url, access_key) for url in name_servers.values()),
-            return_exceptions=True,
-        )
-        said: dict[str, str | None] = {}
-        for pod, answer in zip([*brokers, *name_servers], answers, strict=True):
-            if isinstance(answer, BrokerApiError | BrokerRefusedError):
-                logger.info("%s: %s cannot say what it knows: %s", key, pod, answer)
-            elif isinstance(answer, BaseException):
-                raise answer
-            else:
-                said[pod] = answer
-        return said
 
     async def _read_revision(
         self, key: ResourceKey, pod: str, url: str, access_key: str

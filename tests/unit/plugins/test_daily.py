@@ -24,3 +24,11 @@ def test_the_soak_has_all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
     assert daily.some_of(CASES, 4) == CASES
     monkeypatch.delenv(daily.VARIABLE)
     assert len(daily.some_of(CASES, 4)) == 4
+
+
+def test_each_day_has_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same ones all day."""
+    monkeypatch.setenv(daily.VARIABLE, "740000")
+    assert daily.first_seed() == 740_000_000_000
+    monkeypatch.setenv(daily.VARIABLE, "all")
+    assert daily.first_seed() == 0

@@ -9,7 +9,7 @@ import pytest
 from mailboat.disk import ClockPair
 from mailboat.disk.steady_clock import SteadyClock
 from mailboat.testing.simulated_disk import SimulatedDisk
-from mailboat.testing.virtual_time import START_S, START_WALL_MS, TimedDisk, VirtualTime
+from mailboat.testing.virtual_time import START_S, START_WALL_MS, VirtualTime
 
 DAY_S = 24 * 3600
 
@@ -66,8 +66,8 @@ def test_the_wall_clock_can_be_set() -> None:
 
 def test_a_disk_has_its_clocks() -> None:
     """What the product makes of them follows: elapsed time moves it, a set clock does not."""
-    time = VirtualTime()
-    disk = TimedDisk(SimulatedDisk(), time)
+    disk = SimulatedDisk()
+    time = disk.time
     steady = SteadyClock(disk)
     time.set_wall(0)
     time.advance(60)

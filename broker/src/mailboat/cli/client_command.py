@@ -7,6 +7,7 @@ import ssl
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import closing
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -106,7 +107,9 @@ def run(work: Coroutine[Any, Any, T]) -> T:
     level = logging.DEBUG if debug else logging.WARNING
     logging.basicConfig(level=level, handlers=[handler])
     try:
-        return asyncio.run(_until_terminated(work))
+        # Ctrl-C may come before the loop starts them. Python warns of coroutines left like that.
+        with closing(work), closing(_until_terminated(work)) as until_terminated:
+            return asyncio.run(until_terminated)
     except (BrokerError, ConnectError, ConnectionLostError, PartlyDoneError) as error:
         raise MailboatError(explain(error)) from error
 

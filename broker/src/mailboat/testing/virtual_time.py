@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from mailboat.disk import ClockPair, Disk
-from mailboat.testing.disk_wrapper import DiskWrapper
+from mailboat.disk import ClockPair
 
 _NS: Final = 1_000_000_000
 _NS_OF_MS: Final = 1_000_000
@@ -97,24 +96,3 @@ class VirtualTime:
         finally:
             # The loop's time does not run back: both clocks count from somewhere of their own.
             del loop.time, loop._selector.select
-
-
-class TimedDisk(DiskWrapper):
-    """The files of another disk, and the clocks of virtual time."""
-
-    def __init__(self, disk: Disk, time: VirtualTime) -> None:
-        """Wrap a disk."""
-        super().__init__(disk)
-        self.time = time
-
-    def wall_ms(self) -> int:
-        """Return the wall clock, epoch milliseconds."""
-        return self.time.wall_ms()
-
-    def monotonic(self) -> float:
-        """Return seconds that only ever go up."""
-        return self.time.monotonic()
-
-    def clock_pair(self) -> ClockPair:
-        """Return both clocks."""
-        return self.time.clock_pair()

@@ -152,8 +152,8 @@ def _plan(snapshot: UserSnapshot, broker: Broker, wanted: _Wanted) -> Plan:
 def _behind(snapshot: UserSnapshot, wanted: _Wanted) -> list[str]:
     """Return which servers do not take the user as it is to be, or do not say so."""
     pods = list(snapshot.servers)
-    # Where another Broker's User has the name servers know the access key, its file is theirs.
-    if _has_guarded_name_servers(snapshot) and _rival_file(snapshot) is None:
+    # Another Broker's User may have given the name servers their file of this access key.
+    if _guarded_name_server(snapshot) is not None and _rival_file(snapshot) is None:
         pods += snapshot.name_server_pods
     silent = [f"{pod} does not answer" for pod in pods if pod not in snapshot.said]
     others = [
@@ -164,9 +164,12 @@ def _behind(snapshot: UserSnapshot, wanted: _Wanted) -> list[str]:
     return [*silent, *others]
 
 
-def _has_guarded_name_servers(snapshot: UserSnapshot) -> bool:
+def _guarded_name_server(snapshot: UserSnapshot) -> NameServer | None:
+    """Return the NameServer of the Broker, if its name servers check who asks."""
     name_server = snapshot.name_server
-    return name_server is not None and is_authenticated(name_server.spec.authentication)
+    if name_server is None or not is_authenticated(name_server.spec.authentication):
+        return None
+    return name_server
 
 
 def _stopped(
@@ -337,8 +340,8 @@ def _file_steps(snapshot: UserSnapshot, broker: Broker, wanted: _Wanted) -> list
 
 def _name_server_steps(snapshot: UserSnapshot, broker: Broker, text: str | None) -> list[Step]:
     """Return what has the name servers know the user by a file, or by none."""
-    name_server = snapshot.name_server
-    if name_server is None or not _has_guarded_name_servers(snapshot):
+    name_server = _guarded_name_server(snapshot)
+    if name_server is None:
         return []
     key = build.name_server_file_key(broker.name, snapshot.resource.name)
     if _value(snapshot.name_server_users, key) == text:
@@ -354,7 +357,7 @@ def _rival_file(snapshot: UserSnapshot) -> tuple[str, build.UserFile] | None:
     that came at a time the first by its name.
     """
     user = snapshot.resource
-    if not _has_guarded_name_servers(snapshot):
+    if _guarded_name_server(snapshot) is None:
         return None
     own = build.name_server_file_key(user.spec.broker_ref, user.name)
     secret = snapshot.name_server_users

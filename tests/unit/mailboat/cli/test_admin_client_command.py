@@ -1,4 +1,6 @@
 import asyncio
+import warnings
+from collections.abc import Coroutine
 
 import click
 import pytest
@@ -7,6 +9,7 @@ from click.testing import CliRunner
 from mailboat.cli.client_command import (
     confirm,
     each,
+    run,
     start_point_option,
     time_option,
     yes_option,
@@ -126,3 +129,20 @@ async def test_work_is_done_for_each_in_order():
 
     assert await each(range(50), work, count) == [number * number for number in range(50)]
     assert (highest, counted) == (16, 50)
+
+
+def test_an_interrupt_before_the_loop_runs_is_no_warning(monkeypatch: pytest.MonkeyPatch):
+    """Ctrl-C at the very start of a command leaves nothing that Python warns of."""
+
+    def interrupted(work: Coroutine[object, object, None]) -> None:
+        raise KeyboardInterrupt
+
+    async def work() -> None:
+        pytest.fail("it was interrupted before")
+
+    monkeypatch.setattr(asyncio, "run", interrupted)
+    with warnings.catch_warnings(record=True) as warned, click.Context(command):
+        warnings.simplefilter("always")
+        with pytest.raises(KeyboardInterrupt):
+            run(work())
+    assert not warned

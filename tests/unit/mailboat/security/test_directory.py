@@ -16,7 +16,6 @@ from mailboat.security.quotas import Quotas
 from mailboat.security.user_records import PreviousPassword, UserRecord
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
-from mailboat.testing.virtual_time import TimedDisk, VirtualTime
 
 SECRET = "planted-secret"
 INITIAL = json.dumps({"username": "first", "password": SECRET})
@@ -244,23 +243,23 @@ def test_inner_credentials() -> None:
 
 def test_a_password_of_before_ends_by_the_clock() -> None:
     """Without anything else having changed; a name server has no file for users."""
-    time, files = VirtualTime(), SimulatedDisk()
-    time.set_wall(1_000)
+    disk = SimulatedDisk()
+    disk.time.set_wall(1_000)
     config = SecurityConfig(authentication_enabled=True, init_authentication_user=INITIAL)
-    users = Directory(config, TimedDisk(files, time), None)
+    users = Directory(config, disk, None)
     users.load()
     previous = PreviousPassword("before", valid_until_ms=2_000)
     users.put({"a": UserRecord("a", SECRET, previous)})
     told: list[None] = []
     users.on_changed.append(lambda: told.append(None))
     for now_ms, secrets in ((1_999, 2), (2_000, 1), (2_001, 1)):
-        time.set_wall(now_ms)
+        disk.time.set_wall(now_ms)
         users.refresh()
         found = users.get("a")
         assert found is not None
         assert len(found.secrets) == secrets
     assert len(told) == 1
-    assert files.walk("/") == []
+    assert disk.walk("/") == []
 
 
 @pytest.mark.parametrize("call", ["create", "pwrite", "fdatasync", "rename"])

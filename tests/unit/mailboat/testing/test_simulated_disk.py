@@ -292,7 +292,7 @@ def test_a_lost_page_fails_alone_until_it_is_written_whole() -> None:
 def test_a_large_sparse_file_costs_next_to_nothing() -> None:
     """A ConsumeQueue file of 6,000,000 bytes with a few units is cheap to make, read and crash."""
     disk = SimulatedDisk()
-    started = time.perf_counter()
+    started = time.thread_time()
     for number in range(200):
         fd = disk.open(f"/{number}", create=True)
         disk.ftruncate(fd, 6_000_000)
@@ -301,7 +301,7 @@ def test_a_large_sparse_file_costs_next_to_nothing() -> None:
         disk.fdatasync(fd)
     assert disk.crash(Random(0)).open_files == 0
     # 1.2 GB of zeros written once would already take longer.
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 def test_a_power_cut_begins_another_run_of_the_kernel() -> None:

@@ -66,7 +66,7 @@ def test_a_broker_that_one_name_server_has_lost_blocks_the_roll_by_name():
     progressing = condition(cluster, "Progressing")
     assert (progressing["status"], progressing["reason"]) == ("False", "RollBlocked")
     assert progressing["message"] == waits
-    pass_time(cluster, 1800.0)
+    pass_time(cluster, 600.0)
     assert taken(cluster) == ["orders-g0-0"]
     told = [event.message for event in cluster.events if event.reason == "RollBlocked"]
     assert told == [waits]
@@ -133,7 +133,7 @@ def test_a_container_that_ends_is_no_roll():
     """After an OOM kill the kubelet has it back: nobody is told of a template that cannot start,
     nor of the end of a roll."""
     cluster = cluster_of_three()
-    pass_time(cluster, 7200.0)
+    pass_time(cluster, 1200.0)
     cluster.restart("orders-g1-0")
     for _ in range(3):
         cluster.carry_out(plan_broker(cluster.snapshot()))

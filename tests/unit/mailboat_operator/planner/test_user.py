@@ -38,7 +38,7 @@ class World:
         self.name_server: Any = None
         self.secrets: dict[str, dict[str, Any]] = {}
         self.brokers: dict[str, UserRecord | None] = {"orders-g0-0": None, "orders-g1-0": None}
-        self.guides: dict[str, UserRecord | None] = {"ns-0": None, "ns-1": None}
+        self.name_servers: dict[str, UserRecord | None] = {"ns-0": None, "ns-1": None}
         self.silent: set[str] = set()
         self.rivals: tuple[dict[str, Any], ...] = ()
         self.clock = VirtualTime()
@@ -82,10 +82,10 @@ class World:
             given_secret=self.secrets.get(given) if given else None,
             chance=next(self._chances),
             servers=tuple(self.brokers),
-            name_server_pods=tuple(self.guides) if self.name_server else (),
+            name_server_pods=tuple(self.name_servers) if self.name_server else (),
             said={
                 pod: None if record is None else record.revision
-                for pod, record in {**self.brokers, **self.guides}.items()
+                for pod, record in {**self.brokers, **self.name_servers}.items()
                 if pod not in self.silent
             },
             now_s=self.clock.time(),
@@ -130,7 +130,7 @@ class World:
         name_server = self.name_server and f"mailboat-name-server-users-{self.name_server.name}"
         for servers, text in (
             (self.brokers, self.value(BROKER_USERS, "till.json")),
-            (self.guides, self.value(name_server or "", "orders.till.json")),
+            (self.name_servers, self.value(name_server or "", "orders.till.json")),
         ):
             for pod in set(pods or servers) & servers.keys():
                 servers[pod] = None if text is None else decode_user(text.encode())
@@ -146,7 +146,7 @@ class World:
         raise AssertionError("no rest")
 
     def _state(self) -> str:
-        servers = {**self.brokers, **self.guides}
+        servers = {**self.brokers, **self.name_servers}
         counts = {pod: record and record.revision for pod, record in servers.items()}
         return json.dumps([self.secrets, self.meta, self.status, counts], sort_keys=True)
 
@@ -159,7 +159,7 @@ class World:
         """Return what each server takes as secret keys."""
         return [
             [secret.decode() for secret in record.user(self.clock.wall_ms()).secrets]
-            for record in [*self.brokers.values(), *self.guides.values()]
+            for record in [*self.brokers.values(), *self.name_servers.values()]
             if record is not None
         ]
 
@@ -347,7 +347,7 @@ def test_name_servers_that_let_everybody_in_are_not_asked() -> None:
     world.name_server = sample_name_server()
     world.settle()
     assert world.condition("Ready") == ("True", "UserReady")
-    assert set(world.guides.values()) == {None}
+    assert set(world.name_servers.values()) == {None}
 
 
 def test_a_second_rotation_waits_for_the_first() -> None:

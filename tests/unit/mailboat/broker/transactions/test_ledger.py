@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,13 +21,13 @@ from mailboat.broker.transactions.records import (
     half_message,
 )
 from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
-from mailboat.disk.real import RealDisk
 from mailboat.model.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
 from mailboat.model.record import decode_record
 from mailboat.model.topic import TopicConfig
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
-from mailboat.testing.virtual_time import TimedDisk, VirtualTime
+from mailboat.testing.simulated_disk import SimulatedDisk
+from mailboat.testing.virtual_time import VirtualTime
 
 HOST = bytes([10, 0, 0, 1]) + (10911).to_bytes(4, "big")
 HOUR_S = 3600.0
@@ -47,22 +46,22 @@ class Broker:
 
 
 @pytest.fixture
-def clock() -> VirtualTime:
-    """Return the clocks."""
-    return VirtualTime()
+def disk() -> SimulatedDisk:
+    """Return an empty disk."""
+    return SimulatedDisk()
 
 
 @pytest.fixture
-def disk(clock: VirtualTime) -> TimedDisk:
-    """Return the real disk with these clocks."""
-    return TimedDisk(RealDisk(), clock)
+def clock(disk: SimulatedDisk) -> VirtualTime:
+    """Return the clocks of the disk."""
+    return disk.time
 
 
 @pytest.fixture
-def broker(tmp_path: Path, disk: TimedDisk) -> Iterator[Broker]:
+def broker(disk: SimulatedDisk) -> Iterator[Broker]:
     """Open a store."""
     config = MessageStoreConfig(
-        store_path_root_dir=str(tmp_path),
+        store_path_root_dir="/store",
         mapped_file_size_commit_log=1 << 20,
         max_hash_slot_num=100,
         max_index_num=1000,
@@ -96,7 +95,7 @@ def _op(body: bytes) -> MessageInner:
     return MessageInner(OP_HALF_TOPIC, 0, body, b"TAGS\x01d\x02", 100, None, None, 0, 0, 1, HOST)
 
 
-def _started(broker: Broker, disk: TimedDisk) -> HalfLedger:
+def _started(broker: Broker, disk: SimulatedDisk) -> HalfLedger:
     ledger = HalfLedger(broker, disk)
     for _ in ledger.rebuild():
         continue
@@ -132,7 +131,7 @@ def _rounds(broker: Broker, ledger: HalfLedger, count: int = 1) -> TransactionCo
     return counters
 
 
-def test_op_records_of_every_release_end_half_messages(broker: Broker, disk: TimedDisk) -> None:
+def test_op_records_of_every_release_end_half_messages(broker: Broker, disk: SimulatedDisk) -> None:
     """One number (4.x), a list with a closing comma (5.x), other tags and nonsense."""
     _put(broker, *map(_half, range(8)))
     wrong = _op(b"7")
@@ -141,7 +140,7 @@ def test_op_records_of_every_release_end_half_messages(broker: Broker, disk: Tim
     assert _open(_started(broker, disk)) == [1, 4, 6, 7]
 
 
-def test_a_start_reads_from_the_committed_offsets_on(broker: Broker, disk: TimedDisk) -> None:
+def test_a_start_reads_from_the_committed_offsets_on(broker: Broker, disk: SimulatedDisk) -> None:
     """What lies below them has ended, also without an op record; RocketMQ continues there too."""
     _put(broker, *map(_half, range(5)))
     _put(broker, _op(b"0"), _op(b"3"))
@@ -158,7 +157,7 @@ def test_a_start_reads_from_the_committed_offsets_on(broker: Broker, disk: Timed
     assert _committed(broker) == (5, 4)
 
 
-def test_progress_never_runs_ahead_of_the_disk(broker: Broker, disk: TimedDisk) -> None:
+def test_progress_never_runs_ahead_of_the_disk(broker: Broker, disk: SimulatedDisk) -> None:
     """Offsets are saved durably: an end that a power cut takes back must be asked for again."""
     ledger = _started(broker, disk)
     _put(broker, _half(0))
@@ -173,7 +172,9 @@ def test_progress_never_runs_ahead_of_the_disk(broker: Broker, disk: TimedDisk) 
     assert _committed(broker) == (1, 1)
 
 
-def test_offsets_beyond_the_log_are_those_of_a_power_cut(broker: Broker, disk: TimedDisk) -> None:
+def test_offsets_beyond_the_log_are_those_of_a_power_cut(
+    broker: Broker, disk: SimulatedDisk
+) -> None:
     """What the log lost is open to nobody; half messages that come now are."""
     _put(broker, _half(0))
     broker.offsets.commit(TRANSACTIONS_GROUP, HALF_TOPIC, 0, 7)
@@ -184,7 +185,9 @@ def test_offsets_beyond_the_log_are_those_of_a_power_cut(broker: Broker, disk: T
     assert _open(ledger) == [1]
 
 
-def test_a_damaged_op_record_leaves_its_half_messages_open(broker: Broker, disk: TimedDisk) -> None:
+def test_a_damaged_op_record_leaves_its_half_messages_open(
+    broker: Broker, disk: SimulatedDisk
+) -> None:
     """They are asked about again; the records around it count."""
     _put(broker, *map(_half, range(3)))
     ops = [_op(b"0"), _op(b"1"), _op(b"2")]
@@ -195,7 +198,7 @@ def test_a_damaged_op_record_leaves_its_half_messages_open(broker: Broker, disk:
 
 
 def test_age_is_monotonic_for_what_came_in_this_life(
-    broker: Broker, disk: TimedDisk, clock: VirtualTime
+    broker: Broker, disk: SimulatedDisk, clock: VirtualTime
 ) -> None:
     """A wall clock that jumps makes no half message older, but those from before the start."""
     _put(broker, _half(0))
@@ -215,7 +218,7 @@ def test_age_is_monotonic_for_what_came_in_this_life(
 
 
 def test_a_half_message_is_asked_about_when_its_time_has_come(
-    broker: Broker, disk: TimedDisk, clock: VirtualTime
+    broker: Broker, disk: SimulatedDisk, clock: VirtualTime
 ) -> None:
     """Six seconds, or its own immunity; looked at again only then; given up after the last."""
     ledger = _started(broker, disk)
@@ -239,7 +242,7 @@ def test_a_half_message_is_asked_about_when_its_time_has_come(
 
 
 def test_checks_of_another_broker_count(
-    broker: Broker, disk: TimedDisk, clock: VirtualTime
+    broker: Broker, disk: SimulatedDisk, clock: VirtualTime
 ) -> None:
     """RocketMQ keeps the number in the message that it stores again."""
     _put(broker, _half(0, TRANSACTION_CHECK_TIMES="2"))
@@ -249,7 +252,7 @@ def test_checks_of_another_broker_count(
 
 
 def test_what_is_older_than_the_log_keeps_is_given_up(
-    broker: Broker, disk: TimedDisk, clock: VirtualTime
+    broker: Broker, disk: SimulatedDisk, clock: VirtualTime
 ) -> None:
     """At fileReservedTime, whatever its immunity, while its record is still there to be moved."""
     ledger = _started(broker, disk)
@@ -262,7 +265,7 @@ def test_what_is_older_than_the_log_keeps_is_given_up(
 
 
 def test_a_half_message_that_cannot_be_read_is_lost_and_counted(
-    broker: Broker, disk: TimedDisk, clock: VirtualTime
+    broker: Broker, disk: SimulatedDisk, clock: VirtualTime
 ) -> None:
     """It can be neither asked about nor moved, and must not stop those behind it."""
     ledger = _started(broker, disk)
@@ -276,7 +279,7 @@ def test_a_half_message_that_cannot_be_read_is_lost_and_counted(
 
 
 def test_an_op_record_that_could_not_be_stored_is_stored_later(
-    broker: Broker, disk: TimedDisk
+    broker: Broker, disk: SimulatedDisk
 ) -> None:
     """The message is out; nobody is asked meanwhile, and a restart after the retry knows it."""
     ledger = _started(broker, disk)
@@ -292,7 +295,7 @@ def test_an_op_record_that_could_not_be_stored_is_stored_later(
     assert _open(_started(broker, disk)) == [0]
 
 
-def test_a_full_disk_puts_giving_up_off(broker: Broker, disk: TimedDisk) -> None:
+def test_a_full_disk_puts_giving_up_off(broker: Broker, disk: SimulatedDisk) -> None:
     """The half message stays open until its copy is stored."""
     ledger = _started(broker, disk)
     _put(broker, _half(0, TRANSACTION_CHECK_TIMES="3"))
@@ -305,7 +308,7 @@ def test_a_full_disk_puts_giving_up_off(broker: Broker, disk: TimedDisk) -> None
 
 
 async def test_what_is_given_up_waits_until_there_is_a_place_for_it(
-    broker: Broker, disk: TimedDisk
+    broker: Broker, disk: SimulatedDisk
 ) -> None:
     """The first half message of all makes the topic, and the round after that moves it there."""
     del broker.topics.table[CHECK_MAX_TIME_TOPIC]
@@ -321,7 +324,7 @@ async def test_what_is_given_up_waits_until_there_is_a_place_for_it(
     assert broker.store.max_offset(CHECK_MAX_TIME_TOPIC, 0) == 1
 
 
-def test_what_another_thread_looks_for_is_known_later(broker: Broker, disk: TimedDisk) -> None:
+def test_what_another_thread_looks_for_is_known_later(broker: Broker, disk: SimulatedDisk) -> None:
     """The question has no answer yet, everybody who asked is told, and it is searched for once."""
     _put(broker, _half(1))
     ledger = HalfLedger(broker, disk)
