@@ -253,12 +253,12 @@ async def test_a_second_broker_of_the_name_is_told(
     (state,) = second.registration.states()
     assert (state.registered, state.held_by) == (False, first.address)
     assert f"is registered at {first.address}, which lives" in str(state.error)
-    assert second.registration.displacement() == (
+    assert second.registration.refusal() == (
         f"{first.address} has the broker name broker-a at name server 127.0.0.1:{namesrv.port}"
     )
     assert f"is registered at {first.address}" in caplog.text
     assert await addresses_of(client, namesrv.port, "T") == [first.address]
-    assert first.registration.displacement() is None
+    assert first.registration.refusal() is None
 
     await first.shutdown()
 
@@ -267,7 +267,7 @@ async def test_a_second_broker_of_the_name_is_told(
 
     await eventually(has_the_place)
     assert namesrv.routes.broker_addresses("broker-a") == {0: second.address}
-    assert second.registration.displacement() is None
+    assert second.registration.refusal() is None
 
 
 async def test_the_end_is_told_before_it_comes(

@@ -15,7 +15,7 @@ from loop_lag import LoopLag
 from mailboat.model.data_version import DataVersion
 from mailboat.model.names import HALF_TOPIC
 from mailboat.model.topic import TopicConfig
-from mailboat.namesrv.route_info import Registration
+from mailboat.namesrv.registrations import Registration
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.register_broker import encode_register_broker

@@ -267,7 +267,7 @@ async def test_a_full_key_value_table_keeps_no_broker_out(
 ) -> None:
     """Each registration is answered with the order configurations: what would not fit a frame is
     not taken, and there is room again once a key is gone."""
-    key: dict[str, ExtValue] = {"namespace": "ORDER_TOPIC_CONFIG", "value": "v" * 60_000}
+    key: dict[str, ExtValue] = {"namespace": "ORDER_TOPIC_CONFIG", "value": "broker-a:4;" * 5_454}
     codes = set()
     for number in range(80):
         answer = await client.ask(RequestCode.PUT_KV_CONFIG, {**key, "key": f"k{number}"})

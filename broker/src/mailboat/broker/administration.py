@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from mailboat.broker.context import BrokerContext
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.names import RETRY_PREFIX, check_group, check_topic
+from mailboat.model.stored_configs import check_group_config
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import ResponseCode
@@ -101,7 +102,7 @@ async def update_groups(broker: BrokerContext, configs: Sequence[SubscriptionGro
             many groups, or they could not be saved.
     """
     broker.refuse_changes()
-    await in_turns(_checked(broker.groups.check, configs))
+    await in_turns(_checked(check_group_config, configs))
     broker.groups.refuse_too_many(config.group_name for config in configs)
     await in_turns(_changed_groups(broker, configs))
     names = [config.group_name for config in configs]

@@ -17,8 +17,8 @@ from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.data_version import DataVersion
-from mailboat.model.names import SYSTEM_GROUPS, check_group, check_topic, retry_topic
-from mailboat.model.stored_numbers import check_group_numbers, fit_group_numbers
+from mailboat.model.names import SYSTEM_GROUPS
+from mailboat.model.stored_configs import check_group_config, check_group_name, fit_group_config
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.group_table import (
@@ -56,7 +56,7 @@ class SubscriptionGroupManager(SavedTable):
     def load(self) -> None:
         """Read the file of an earlier run, if there is one.
 
-        Numbers that nobody may ask for today are made to fit, with a log line.
+        What nobody may ask for today is made to fit or left out, with a log line.
 
         Raises:
             DamagedStoreError: neither the file nor its previous version can be read.
@@ -66,11 +66,20 @@ class SubscriptionGroupManager(SavedTable):
             self._saver.mark_changed()
             return
         for group, config in loaded.subscription_group_table.items():
-            for change in fit_group_numbers(config):
-                _log.warning("group %s of %s gets %s", group, self._file.path, change)
-                self._saver.mark_changed()
-            self.table[group] = config
+            if self._is_fitting(group, config, self._file.path):
+                self.table[group] = config
         self.data_version = loaded.data_version
+
+    def _is_fitting(self, group: str, config: SubscriptionGroupConfig, source: str) -> bool:
+        """Make a group of a file or of another broker fit; tell whether it can be stored."""
+        changed = fit_group_config(group, config)
+        if changed is None:
+            _log.warning("group ignored: %.64r of %s can have no topic of retries", group, source)
+        for change in changed or ():
+            _log.warning("group %s of %s gets %s", group, source, change)
+        if changed != []:
+            self._saver.mark_changed()
+        return changed is not None
 
     def configure(self, *, auto_create: bool) -> None:
         """Make unknown groups from now on, or no longer."""
@@ -91,7 +100,7 @@ class SubscriptionGroupManager(SavedTable):
         if not self._auto_create or self.is_followed:
             return False
         try:
-            _check_name(group)
+            check_group_name(group)
             self.refuse_too_many([group])
         except (IllegalMessageError, BrokerError):
             return False
@@ -109,23 +118,10 @@ class SubscriptionGroupManager(SavedTable):
                 are set, of which RocketMQ defines none.
             BrokerError: there are too many groups for another one.
         """
-        self.check(config)
+        check_group_config(config)
         self.refuse_too_many([config.group_name])
         _log.info("consumer group configured group=%s", config.group_name)
         self._put(config)
-
-    def check(self, config: SubscriptionGroupConfig) -> None:
-        """Refuse a configuration that `update` would refuse.
-
-        Raises:
-            IllegalMessageError: the name is illegal, a number is out of its limits, or attributes
-                are set, of which RocketMQ defines none.
-        """
-        _check_name(config.group_name)
-        if config.attributes:
-            name = next(iter(config.attributes))
-            raise IllegalMessageError(f"group attribute {name!r} is not supported")
-        check_group_numbers(config)
 
     def refuse_too_many(self, groups: Iterable[str]) -> None:
         """Refuse groups that would be too many with those that there are.
@@ -155,7 +151,8 @@ class SubscriptionGroupManager(SavedTable):
         """Take over groups as the master has them, None for those that it has not."""
         for name, config in configs.items():
             if config is not None:
-                self.table[name] = config
+                if self._is_fitting(name, config, "the master"):
+                    self.table[name] = config
             else:
                 self.table.pop(name, None)
         self.data_version = dataclasses.replace(version)
@@ -183,9 +180,3 @@ class SubscriptionGroupManager(SavedTable):
 
     def _encode_file(self) -> Iterator[bytes]:
         return pretty_slices(self._members())
-
-
-def _check_name(group: str) -> None:
-    check_group(group)
-    # A group is a name for its retry topic too.
-    check_topic(retry_topic(group))

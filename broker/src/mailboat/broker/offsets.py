@@ -31,7 +31,7 @@ from mailboat.broker.state_saver import SavedTable, StateSaver
 from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile
 from mailboat.model.data_version import DataVersion
-from mailboat.model.stored_numbers import INT64_MAX
+from mailboat.model.stored_configs import INT64_MAX
 from mailboat.protocol.bodies import decode_body
 from mailboat.protocol.json_slices import Member, compact_slices, pretty_slices, table_parts
 from mailboat.protocol.stats_bodies import (

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from mailboat.broker.supervisor import Supervisor, TaskProgress
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.config import BrokerConfig
-from mailboat.errors import BrokerError, MailboatError, PlaceTakenError
+from mailboat.errors import BrokerError, MailboatError, PlaceTakenError, ProtocolError
 from mailboat.model.data_version import DataVersion
 from mailboat.protocol.bodies import decode_kv_table
 from mailboat.protocol.broker_listeners import LISTENERS_FIELD, encode_listeners
@@ -62,6 +62,7 @@ class _NameServer:
         "error",
         "failures",
         "held_by",
+        "is_refused",
         "is_slow",
         "last_success_ms",
         "registered_as",
@@ -88,6 +89,9 @@ class _NameServer:
 
         self.warned = ""
         """The last failure that was a warning since the last success."""
+
+        self.is_refused = False
+        """The last attempt was answered, or could not even be written: asking again is no use."""
 
         self.held_by: str | None = None
         """Address of the other broker that has this one's name there, by the last attempt."""
@@ -197,14 +201,20 @@ class NamesrvRegistration:
             for server in self._servers
         ]
 
-    def displacement(self) -> str | None:
-        """Return why no client finds this broker: others have its name wherever it asked."""
-        states = self.states()
-        taken = next((state for state in states if state.held_by is not None), None)
-        if taken is None or any(state.registered for state in states):
+    def refusal(self) -> str | None:
+        """Return why no client finds this broker: no name server that it reaches takes it."""
+        if any(state.registered for state in self.states()):
             return None
-        name = self._config.broker_name
-        return f"{taken.held_by} has the broker name {name} at name server {taken.address}"
+        refusing = [server for server in self._servers if server.is_refused]
+        for server in refusing:
+            if server.held_by is not None:
+                name = self._config.broker_name
+                return (
+                    f"{server.held_by} has the broker name {name} at name server {server.address}"
+                )
+        for server in refusing:
+            return f"name server {server.address} does not take this broker: {server.error}"
+        return None
 
     def configure(self, config: BrokerConfig) -> None:
         """Follow other settings: register at name servers that are new, and leave old ones."""
@@ -332,12 +342,14 @@ class NamesrvRegistration:
                 server.failures += 1
                 self._log_failure(server, error)
                 server.error = str(error)
+                server.is_refused = isinstance(error, BrokerError | ProtocolError)
                 server.held_by = error.held_by if isinstance(error, PlaceTakenError) else None
             else:
                 if server.failures or not server.round_done:
                     _log.info("registered name_server=%s", server.address)
                 server.failures = 0
                 server.error = server.held_by = None
+                server.is_refused = False
                 server.last_success_ms = time.time_ns() // 1_000_000
                 server.is_slow = False
                 server.round_done = round_started

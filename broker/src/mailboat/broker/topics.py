@@ -32,21 +32,20 @@ from mailboat.model.names import (
     SCHEDULE_TOPIC,
     SELF_TEST_TOPIC,
     SYSTEM_PREFIX,
-    check_topic,
     dlq_topic,
-    is_file_name,
     is_system_topic,
     retry_topic,
 )
-from mailboat.model.stored_numbers import (
-    MAX_QUEUE_NUMS,
-    check_topic_numbers,
-    fit_topic_numbers,
-)
+from mailboat.model.stored_configs import MAX_QUEUE_NUMS, check_topic_config, fit_topic_config
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.json_slices import Member, compact_slices, pretty_slices
-from mailboat.protocol.register_broker import MAX_REGISTERED_BYTES, registered_bytes
+from mailboat.protocol.register_broker import (
+    MAX_REGISTERED_BYTES,
+    MAX_TOPICS,
+    is_registrable,
+    registered_bytes,
+)
 from mailboat.protocol.topic_table import (
     TopicConfigTable,
     decode_topic_table,
@@ -59,7 +58,6 @@ _READ_WRITE: Final = Perm.READ | Perm.WRITE
 _BENCHMARK_QUEUES: Final = 1024
 _DELAY_LEVELS: Final = 18
 _REVIVE_QUEUES: Final = 8
-_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _DELETIONS_KEPT: Final = 10_000
 _MADE_A_ROUND: Final = 100
 _FINISHED_A_ROUND: Final = 50
@@ -87,6 +85,9 @@ class TopicConfigManager(SavedTable):
         self._registered_bytes = sum(map(registered_bytes, self.table.values()))
         self._epoch = disk.wall_ms()
         self._deletions: dict[str, int] = {}
+        self.unregistered = 0
+        """How many topics the last registration had no room for."""
+
         self.on_change: list[Callable[[], None]] = []
         """Called after each change of the table."""
 
@@ -128,17 +129,19 @@ class TopicConfigManager(SavedTable):
         ):
             table.pop(topic, None)
         for name, topic_config in table.items():
-            self._take_loaded(name, topic_config)
+            if self._is_fitting(name, topic_config, self._file.path):
+                self._put(topic_config)
 
-    def _take_loaded(self, name: str, config: TopicConfig) -> None:
-        if not is_file_name(name):
-            _log.warning("topic ignored: %r of %s can have no folder", name, self._file.path)
+    def _is_fitting(self, name: str, config: TopicConfig, source: str) -> bool:
+        """Make a topic of a file or of another broker fit; tell whether it can be stored."""
+        changed = fit_topic_config(name, config)
+        if changed is None:
+            _log.warning("topic ignored: %.64r of %s can have no folder", name, source)
+        for change in changed or ():
+            _log.warning("topic %s of %s gets %s", name, source, change)
+        if changed != []:
             self._saver.mark_changed()
-            return
-        for change in fit_topic_numbers(config):
-            _log.warning("topic %s of %s gets %s", name, self._file.path, change)
-            self._saver.mark_changed()
-        self._put(config)
+        return changed is not None
 
     def configure(self, config: BrokerConfig) -> None:
         """Follow other settings: what TBW102 looks like, and what the broker allows."""
@@ -208,6 +211,7 @@ class TopicConfigManager(SavedTable):
         Not durable on return: the group's next heartbeat would make it again.
 
         Raises:
+            IllegalMessageError: no topic can have that name.
             BrokerError: there is no room for the topic in a registration.
         """
         name = retry_topic(group)
@@ -226,6 +230,7 @@ class TopicConfigManager(SavedTable):
                 topic_sys_flag=topic_sys_flag,
                 order=order,
             )
+            check_topic_config(config, None)
             self.refuse_too_many([config])
             self._put(config)
             _log.info("topic created topic=%s cause=heartbeat of its group", name)
@@ -300,7 +305,7 @@ class TopicConfigManager(SavedTable):
         Messages are taken for it before it is durable: for a new one that others use, see `make`.
 
         Raises:
-            IllegalMessageError: the name, the queues or the permission are not legal.
+            IllegalMessageError: something of it is not legal, or it is one of the broker's own.
             BrokerError: there is no room for the topic in a registration.
         """
         self.check(config)
@@ -351,17 +356,35 @@ class TopicConfigManager(SavedTable):
     def registered(self) -> Iterator[TopicConfig]:
         """Return the topics as name servers get them: none allows what the broker does not.
 
-        The table may change meanwhile.
+        Those of an old file or of another broker for which there is no room are left out, and
+        counted in `unregistered`. The table may change meanwhile.
         """
         allowed = self._config.broker_permission
         if self._is_draining:
             allowed &= ~Perm.WRITE
         is_limited = allowed & _READ_WRITE != _READ_WRITE
+        room_bytes, room, left_out = MAX_REGISTERED_BYTES, MAX_TOPICS, 0
         for config in list(self.table.values()):
-            if is_limited:
-                yield dataclasses.replace(config, perm=config.perm & allowed)
-            else:
-                yield config
+            size_bytes = registered_bytes(config)
+            if not is_registrable(config) or size_bytes > room_bytes or not room:
+                left_out += 1
+                continue
+            room_bytes -= size_bytes
+            room -= 1
+            if is_limited or config.attributes:
+                # Name servers do nothing with attributes, which may be long.
+                perm = config.perm & allowed if is_limited else config.perm
+                config = dataclasses.replace(config, perm=perm, attributes={})
+            yield config
+        if left_out > self.unregistered:
+            _log.warning(
+                "no client finds %d topics: a registration has room for %d topics and %d bytes, "
+                "and for no name with a space; delete or rename topics",
+                left_out,
+                MAX_TOPICS,
+                MAX_REGISTERED_BYTES,
+            )
+        self.unregistered = left_out
 
     def encode(self) -> Iterator[bytes]:
         """Return the whole table as the body of GET_ALL_TOPIC_CONFIG, in slices."""
@@ -394,6 +417,7 @@ class TopicConfigManager(SavedTable):
         """Return the creation of a topic that is not in the table, begun if need be."""
         creation = self._making.get(config.topic_name)
         if creation is None:
+            check_topic_config(config, None)
             self.refuse_too_many([config])
             creation = self._note_making(config, "first message")
             self._begin_making([creation])
@@ -468,7 +492,7 @@ class TopicConfigManager(SavedTable):
         Raises:
             BrokerError: they do not, or their queues are being deleted.
         """
-        more = 0
+        new = more_bytes = 0
         for config in configs:
             if config.topic_name in self.going:
                 raise BrokerError(
@@ -476,15 +500,22 @@ class TopicConfigManager(SavedTable):
                     f"topic {config.topic_name} is being deleted, try again once it is",
                 )
             known = self.table.get(config.topic_name)
-            more += registered_bytes(config) - (0 if known is None else registered_bytes(known))
-        if more > 0 and self._registered_bytes + more > MAX_REGISTERED_BYTES:
-            raise BrokerError(
-                ResponseCode.SYSTEM_ERROR,
-                f"topic {config.topic_name} cannot be made: this broker has {len(self.table)} "
-                f"topics, and with more of them its registration would exceed the "
-                f"{MAX_REGISTERED_BYTES} bytes that name servers take; delete topics, or use "
-                "another broker",
-            )
+            new += known is None
+            more_bytes += registered_bytes(config)
+            more_bytes -= 0 if known is None else registered_bytes(known)
+        count = len(self.table) + len(self._making)
+        if new and count + new > MAX_TOPICS:
+            limit = f"exceed the {MAX_TOPICS} topics"
+        elif more_bytes > 0 and self._registered_bytes + more_bytes > MAX_REGISTERED_BYTES:
+            limit = f"exceed the {MAX_REGISTERED_BYTES} bytes"
+        else:
+            return
+        raise BrokerError(
+            ResponseCode.SYSTEM_ERROR,
+            f"topic {config.topic_name} cannot be made: this broker has {count} topics, and with "
+            f"more of them its registration would {limit} that name servers take; delete topics, "
+            "or use another broker",
+        )
 
     def _put(self, config: TopicConfig) -> None:
         self._drop(config.topic_name)
@@ -522,7 +553,8 @@ class TopicConfigManager(SavedTable):
             if name in self._system_names:
                 continue
             if config is not None:
-                self._put(config)
+                if self._is_fitting(name, config, "the master"):
+                    self._put(config)
             elif self._drop(name):
                 _log.info("topic deleted topic=%s cause=its master", name)
         self.data_version = dataclasses.replace(version)
@@ -539,32 +571,10 @@ class TopicConfigManager(SavedTable):
         """Refuse a configuration that `update` would refuse.
 
         Raises:
-            IllegalMessageError: the name, the queues or the permission are not legal.
+            IllegalMessageError: something of it is not legal, or it is one of the broker's own.
         """
-        check_topic(config.topic_name)
         self._refuse_system(config.topic_name)
-        for kind, count in (("read", config.read_queue_nums), ("write", config.write_queue_nums)):
-            if not 0 <= count <= MAX_QUEUE_NUMS:
-                raise IllegalMessageError(
-                    f"topic {config.topic_name} cannot have {count} {kind} queues; "
-                    f"0 to {MAX_QUEUE_NUMS} are allowed"
-                )
-        if config.topic_filter_type not in _FILTER_TYPES:
-            raise IllegalMessageError(
-                f"topic {config.topic_name} cannot have topicFilterType "
-                f"{config.topic_filter_type!r}; use {' or '.join(_FILTER_TYPES)}"
-            )
-        if not 0 <= config.perm < Perm.PRIORITY:
-            raise IllegalMessageError(
-                f"topic {config.topic_name} cannot have permission {config.perm}; "
-                "use 2 (write), 4 (read) or 6 (both)"
-            )
-        check_topic_numbers(config)
-        if config.topic_filter_type not in _FILTER_TYPES:
-            raise IllegalMessageError(
-                f"topic {config.topic_name} cannot have topicFilterType "
-                f"{config.topic_filter_type!r}; use {' or '.join(_FILTER_TYPES)}"
-            )
+        check_topic_config(config, self.table.get(config.topic_name))
 
     def _refuse_system(self, topic: str) -> None:
         if self.is_system(topic):

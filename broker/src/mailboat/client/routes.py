@@ -16,7 +16,7 @@ topicRouteData2TopicSubscribeInfo).
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -26,16 +26,21 @@ from mailboat.errors import (
     BrokerError,
     MailboatError,
     NoWritableQueueError,
+    RemoteProtocolError,
     RouteNotFoundError,
 )
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import AUTO_CREATE_TOPIC
+from mailboat.model.order_config import decode_order
 from mailboat.model.topic import Perm
 from mailboat.protocol.route import BrokerData, TopicRouteData
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_TOPIC_QUEUE_NUMS: Final = 4
+MAX_ROUTE_QUEUES: Final = 100_000
+"""Most queues of one topic that a client makes room for, whatever it is told."""
+
 MASTER_ID: Final = 0
 # A route that cannot last is checked again this soon: a borrowed one, as the first send has created
 # the topic meanwhile, and one without a master, as another replica leads any moment.
@@ -292,24 +297,36 @@ def build_route(topic: str, data: TopicRouteData) -> TopicRoute:
 
     Queues take messages where the broker has a master and the topic the WRITE permission; an order
     configuration (`broker-a:4;broker-b:4`) names exactly the queues that producers use.
+
+    Raises:
+        RemoteProtocolError: they are more than `MAX_ROUTE_QUEUES`.
     """
     masters = {
         broker.broker_name for broker in data.broker_datas if MASTER_ID in broker.broker_addrs
     }
-    write: list[MessageQueue] = []
-    read: list[MessageQueue] = []
+    read_nums: dict[str, int] = {}
+    write_nums: dict[str, int] = {}
     for queue_data in data.queue_datas:
         name = queue_data.broker_name
         if queue_data.perm & Perm.READ:
-            read += (MessageQueue(topic, name, i) for i in range(queue_data.read_queue_nums))
+            read_nums[name] = queue_data.read_queue_nums
         if queue_data.perm & Perm.WRITE and name in masters:
-            write += (MessageQueue(topic, name, i) for i in range(queue_data.write_queue_nums))
+            write_nums[name] = queue_data.write_queue_nums
     if data.order_topic_conf:
-        write = [
-            MessageQueue(topic, name, queue_id)
-            for name, _, nums in (
-                part.partition(":") for part in data.order_topic_conf.split(";") if part
-            )
-            for queue_id in range(int(nums) if nums.isascii() and nums.isdigit() else 0)
-        ]
-    return TopicRoute(tuple(sorted(write)), tuple(sorted(read)), tuple(data.broker_datas))
+        write_nums = decode_order(data.order_topic_conf)
+    return TopicRoute(
+        _queues(topic, write_nums), _queues(topic, read_nums), tuple(data.broker_datas)
+    )
+
+
+def _queues(topic: str, nums: Mapping[str, int]) -> tuple[MessageQueue, ...]:
+    """Return the queues of a topic, of which each broker has so many."""
+    count = sum(max(each, 0) for each in nums.values())
+    if count > MAX_ROUTE_QUEUES:
+        raise RemoteProtocolError(
+            f"the route of topic {topic} names {count} queues, a client takes {MAX_ROUTE_QUEUES}: "
+            "look at the topic's numbers of queues on its brokers, and at its order configuration"
+        )
+    return tuple(
+        sorted(MessageQueue(topic, name, each) for name in nums for each in range(nums[name]))
+    )

@@ -16,6 +16,10 @@ class Perm:
     INHERIT: Final = 1
 
 
+FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
+"""Values of `topic_filter_type`; the first one is the default."""
+
+
 @dataclass(slots=True)
 class TopicConfig:
     """Queues and permissions of one topic on one broker."""

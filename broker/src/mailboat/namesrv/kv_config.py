@@ -16,11 +16,9 @@ from typing import Final
 import msgspec
 
 from mailboat.disk.json_file import JsonFile, to_pretty_json
-from mailboat.errors import BrokerError
+from mailboat.errors import BrokerError, IllegalMessageError
+from mailboat.model.order_config import ORDER_NAMESPACE, check_order
 from mailboat.protocol.codes import ResponseCode
-
-ORDER_TOPIC_CONFIG: Final = "ORDER_TOPIC_CONFIG"
-"""Namespace of the order configurations, keyed by topic."""
 
 MAX_BYTES: Final = 4 * 1024 * 1024
 """Bytes of all namespaces, keys and values. That of ordered topics is for 50,000 of them."""
@@ -63,9 +61,16 @@ class KvConfigManager:
         """Set a key, over what it had.
 
         Raises:
-            BrokerError: there is no room for it, or the file cannot be written; nothing was
+            BrokerError: INVALID_PARAMETER, it is no order configuration where one is wanted;
+                SYSTEM_ERROR, there is no room for it, or the file cannot be written. Nothing was
                 changed.
         """
+        if namespace == ORDER_NAMESPACE:
+            try:
+                check_order(value)
+            except IllegalMessageError as error:
+                text = f"topic {key[:64]}: {error}"
+                raise BrokerError(ResponseCode.INVALID_PARAMETER, text) from error
         async with self._turn:
             keys = self._table.get(namespace, {})
             more = _entry_size(key, value)

@@ -22,13 +22,12 @@ from mailboat.config import (
     role_settings,
 )
 from mailboat.errors import BrokerError, ConfigError, PlaceTakenError
-from mailboat.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfigManager
+from mailboat.model.order_config import ORDER_NAMESPACE
+from mailboat.namesrv.kv_config import KvConfigManager
+from mailboat.namesrv.registrations import BrokerAddress, MasterOfGroup, Registration
 from mailboat.namesrv.route_info import (
     UNIT_FLAG,
     UNIT_SUB_FLAG,
-    BrokerAddress,
-    MasterOfGroup,
-    Registration,
     RouteInfoManager,
     TopicsFound,
 )
@@ -80,6 +79,10 @@ _WRITABLE_AT_RUNTIME: Final = (
 _CRC_MASK: Final = 0x7FFFFFFF
 _IDENTITY_LENGTH: Final = 128
 _NAME_LENGTH: Final = 512  # The name of a host has up to 253 characters.
+_MAX_ABSENCE_S: Final = 3600.0
+"""Longest time for which a broker that says nothing keeps its place: more than any restart takes.
+It is the limit of `routeKeptSeconds`."""
+
 _ZLIB_START: Final = b"\x78"  # No JSON text begins with it.
 
 logger = logging.getLogger(__name__)
@@ -185,7 +188,7 @@ class NamesrvProcessor:
         table = await in_turns(slices)
         if connection.is_closed:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "the broker is gone")
-        registration = _registration(request, table)
+        registration = _registration(connection, request, table)
         try:
             masters = await listed_in_turns(
                 self._routes.register_in_steps(registration, connection)
@@ -216,7 +219,7 @@ class NamesrvProcessor:
         self, connection: Connection, request: RemotingCommand, table: TopicConfigTable
     ) -> RemotingCommand:
         try:
-            master = self._routes.register(_registration(request, table), connection)
+            master = self._routes.register(_registration(connection, request, table), connection)
         except PlaceTakenError as error:
             return _place_taken(request, error)
         return self._answer(request, master)
@@ -224,7 +227,7 @@ class NamesrvProcessor:
     def _answer(self, request: RemotingCommand, master: MasterOfGroup) -> RemotingCommand:
         body = b""
         if self._settings.namesrv.return_order_topic_config_to_broker:
-            orders = self._kv_config.namespace(ORDER_TOPIC_CONFIG)
+            orders = self._kv_config.namespace(ORDER_NAMESPACE)
             body = b"" if orders is None else encode_kv_table(orders)
         return request.response(
             ResponseCode.SUCCESS,
@@ -277,7 +280,7 @@ class NamesrvProcessor:
             remark = f"No topic route info in name server for the topic: {topic}{by}"
             return request.response(ResponseCode.TOPIC_NOT_EXIST, remark)
         if self._settings.namesrv.order_message_enable:
-            orders = self._kv_config.get(ORDER_TOPIC_CONFIG, topic)
+            orders = self._kv_config.get(ORDER_NAMESPACE, topic)
             if orders and connection.listener:
                 orders = _of_brokers(orders, {one.broker_name for one in route.broker_datas})
             route.order_topic_conf = orders
@@ -411,7 +414,9 @@ def _table_slices(request: RemotingCommand) -> TableSlices:
     return register_broker_slices(request.body, compressed=is_compressed)
 
 
-def _registration(request: RemotingCommand, table: TopicConfigTable) -> Registration:
+def _registration(
+    connection: Connection, request: RemotingCommand, table: TopicConfigTable
+) -> Registration:
     """Put what REGISTER_BROKER says together."""
     key = _broker_address(request)
     for name in ("clusterName", "brokerName", "brokerAddr", "haServerAddr"):
@@ -421,16 +426,17 @@ def _registration(request: RemotingCommand, table: TopicConfigTable) -> Registra
                 ResponseCode.SYSTEM_ERROR,
                 f"{name} has {length} characters, more than {_NAME_LENGTH}",
             )
-    timeout_ms = optional_int(request, "heartbeatTimeoutMillis", 0)
+    timeout_s = optional_int(request, "heartbeatTimeoutMillis", 0) / 1000
     return Registration(
         cluster_name=key.cluster_name,
         broker_name=required_str(request, "brokerName"),
         broker_id=required_int(request, "brokerId"),
         address=key.address,
+        host=connection.peer_address,
         ha_server_address=required_str(request, "haServerAddr"),
         data_version=table.data_version,
         topics=table.topic_config_table,
-        expired_timeout_s=timeout_ms / 1000 if timeout_ms > 0 else None,
+        expired_timeout_s=min(timeout_s, _MAX_ABSENCE_S) if timeout_s > 0 else None,
         route_kept_s=_route_kept_s(request),
         identity=_identity(request),
         listeners=decode_listeners(optional_str(request, LISTENERS_FIELD) or "{}"),
@@ -450,4 +456,4 @@ def _identity(request: RemotingCommand) -> str:
 
 def _route_kept_s(request: RemotingCommand) -> float:
     """Read how long the routes of a broker that goes are to stay; only ours says so."""
-    return max(0, optional_int(request, "routeKeptMillis", 0)) / 1000
+    return min(max(0, optional_int(request, "routeKeptMillis", 0)) / 1000, _MAX_ABSENCE_S)

@@ -33,20 +33,24 @@ slaves that act as master, zones, and static topics.
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import Final, NamedTuple
-
-import msgspec
+from typing import Final
 
 from mailboat.errors import BrokerError, PlaceTakenError
 from mailboat.model.data_version import DataVersion
-from mailboat.model.topic import Perm, TopicConfig
+from mailboat.model.stored_configs import MAX_QUEUE_NUMS
+from mailboat.namesrv.registrations import (
+    MASTER_ID,
+    BrokerAddress,
+    BrokerGroup,
+    LiveBroker,
+    MasterOfGroup,
+    Registration,
+)
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
-
-MASTER_ID: Final = 0
+from mailboat.remoting.shares import Shares
 
 HEARD_S: Final = 65.0
 """Who has not been heard for so long may be gone without a word: a broker registers every 60 s or
@@ -58,11 +62,15 @@ MAX_BROKERS: Final = 100
 MAX_BROKERS_IN_ALL: Final = 5_000
 """Most brokers of all connections: the answer about a cluster names all of them."""
 
-MAX_ROUTE_BYTES: Final = 384 * 1024 * 1024
-"""What the topics of all brokers may take: some 900,000, each counted for each of its brokers."""
+MAX_ROUTE_BYTES: Final = 560 * 1024 * 1024
+"""What the topics of all brokers may take: some 1,300,000, each counted for each of its brokers.
+The share of one address has room for the most topics that a broker registers."""
 
 ROUTE_BYTES: Final = 400
 """What a topic of one broker takes besides the text of its name."""
+
+MAX_TOPIC_LENGTH: Final = 512
+"""Longest name of a topic that gets a route; those of retries with group and topic have 390."""
 
 _TOPICS_A_SLICE: Final = 500
 _LOGGED_LEAVES: Final = 10
@@ -76,119 +84,8 @@ UNIT_SUB_FLAG: Final = 0x2
 logger = logging.getLogger(__name__)
 
 
-class BrokerAddress(NamedTuple):
-    """One broker process: two clusters may use the same private address."""
-
-    cluster_name: str
-    address: str
-
-    def __str__(self) -> str:
-        """Show it in the way of logs."""
-        return f"cluster={self.cluster_name} address={self.address}"
-
-
-@dataclass(slots=True)
-class LiveBroker:
-    """What is known of one registered process."""
-
-    broker_name: str
-    broker_id: int
-    connection: object
-    last_update_s: float
-    expired_timeout_s: float
-    data_version: DataVersion | None
-    """None until all topics of its first registration, or of a later one, are taken over."""
-
-    ha_server_address: str
-    route_kept_s: float
-    identity: str = ""
-    listeners: Mapping[str, str] = field(default_factory=dict)
-    """Where clients of each listener find it."""
-
-    away_until_s: float | None = None
-    """When an away broker is dropped; None while it is there."""
-
-    @property
-    def is_away(self) -> bool:
-        """Whether only its routes are left, for a while."""
-        return self.away_until_s is not None
-
-    @property
-    def dropped_after_s(self) -> float:
-        """Until when it stays unless it is heard."""
-        if self.away_until_s is not None:
-            return self.away_until_s
-        return self.last_update_s + self.expired_timeout_s
-
-
-@dataclass(slots=True)
-class BrokerGroup:
-    """The processes that share a broker name."""
-
-    cluster_name: str
-    addresses: dict[int, str] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    """Broker id -> the address that was last refused the place; for one log line each."""
-
-    topics: dict[str, QueueData] = field(default_factory=dict)
-    """Queue data by topic, as the master registered it."""
-
-    state_version: int = 0
-    """The newest state of a master, 0 where none was elected."""
-
-    route_bytes: int = 0
-    """How many of `MAX_ROUTE_BYTES` its topics take."""
-
-    writable: bool | None = None
-    """What was said of its write permission since; None leaves it to each topic."""
-
-    def queue_data(self, topic: str) -> QueueData | None:
-        """Return the queues of a topic with their permission as it is now."""
-        known = self.topics.get(topic)
-        if known is None or self.writable is None:
-            return known
-        perm = Perm.READ | Perm.WRITE if self.writable else known.perm & ~Perm.WRITE
-        return msgspec.structs.replace(known, perm=perm)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """One REGISTER_BROKER request."""
-
-    cluster_name: str
-    broker_name: str
-    broker_id: int
-    address: str
-    ha_server_address: str
-    data_version: DataVersion
-    topics: Mapping[str, TopicConfig]
-    expired_timeout_s: float | None = None
-    """Silence after which this broker is dropped; None takes the name server's own."""
-
-    route_kept_s: float = 0.0
-    """How long its routes stay when its connection ends."""
-
-    identity: str = ""
-    """What the broker is known by wherever it runs; empty if it does not say."""
-
-    listeners: Mapping[str, str] = field(default_factory=dict)
-    """Where clients of each listener find the broker, "host:port" by name."""
-
-    @property
-    def key(self) -> BrokerAddress:
-        """Which process registers."""
-        return BrokerAddress(self.cluster_name, self.address)
-
-
 TopicsFound = Generator[None, None, list[str]]
 """Yields after each slice of work and returns topics."""
-
-
-class MasterOfGroup(NamedTuple):
-    """What a slave learns from its registration; empty for a master."""
-
-    address: str | None = None
-    ha_server_address: str | None = None
 
 
 class RouteInfoManager:
@@ -217,7 +114,8 @@ class RouteInfoManager:
         self._topics: dict[str, dict[str, None]] = {}
         self._left: deque[tuple[str, Iterator[str]]] = deque()
         self._live: dict[BrokerAddress, LiveBroker] = {}
-        self._route_bytes = 0
+        self._places = Shares(MAX_BROKERS_IN_ALL)
+        self._route_shares = Shares(MAX_ROUTE_BYTES)
         self.on_left: Callable[[], None] = lambda: None
         """Called when `clean` has something to do."""
 
@@ -242,9 +140,10 @@ class RouteInfoManager:
         Raises:
             BrokerError: as `register`; SYSTEM_ERROR at the first step.
         """
+        self._end_other_cluster(registration, connection)
         group = self._groups.get(registration.broker_name)
         if group is None:
-            group = BrokerGroup(registration.cluster_name)
+            group = BrokerGroup(registration.cluster_name, host=registration.host)
         is_back = self._is_away(registration, group)
         is_new = is_back or registration.broker_id not in group.addresses
         self._refuse_rival(registration, group, connection)
@@ -253,7 +152,7 @@ class RouteInfoManager:
         if self._is_outdated(registration, group):
             logger.warning("registration ignored, a newer one is known %s", registration.key)
             if group.addresses.get(registration.broker_id) != registration.address:
-                self._live.pop(registration.key, None)
+                self._drop_live(registration.key)
             return
         changed = is_new or self.is_changed(registration.key, registration.data_version)
         self._end_other_name(registration)
@@ -280,7 +179,7 @@ class RouteInfoManager:
         """Forget a broker process, at once or after `route_kept_s`; an unknown one is fine."""
         if route_kept_s > 0 and self._leave_for(key, route_kept_s):
             return
-        live = self._live.pop(key, None)
+        live = self._drop_live(key)
         for name in {broker_name, live.broker_name if live is not None else broker_name}:
             self._leave(name, key)
 
@@ -435,6 +334,7 @@ class RouteInfoManager:
         for queue_data in queue_datas:
             group = self._groups.get(queue_data.broker_name)
             if group is not None:
+                _fit(queue_data)
                 self._put_topic(topic, group, queue_data)
 
     def set_write_permission(self, broker_name: str, *, writable: bool) -> int:
@@ -460,6 +360,29 @@ class RouteInfoManager:
                 self._left.popleft()
             yield
 
+    def _end_other_cluster(self, registration: Registration, connection: object) -> None:
+        """Have a name for who registers now where another cluster has it, and nobody of that lives.
+
+        Raises:
+            PlaceTakenError: somebody does; the text says who and what to do.
+        """
+        name = registration.broker_name
+        group = self._groups.get(name)
+        if group is None or group.cluster_name == registration.cluster_name:
+            return
+        keys = [BrokerAddress(group.cluster_name, each) for each in group.addresses.values()]
+        for key in keys:
+            if self._keeps_place(key, registration, connection):
+                raise PlaceTakenError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"broker name {name} is taken by cluster {group.cluster_name}, of which "
+                    f"{key.address} lives; choose another one",
+                    key.address,
+                )
+        logger.warning("broker name %s moves to another cluster %s", name, registration.key)
+        for key in keys:
+            self.unregister(key, name)
+
     def _refuse_rival(
         self, registration: Registration, group: BrokerGroup, connection: object
     ) -> None:
@@ -469,16 +392,13 @@ class RouteInfoManager:
             PlaceTakenError: it does; the text says who and what to do.
         """
         name, broker_id = registration.broker_name, registration.broker_id
-        if group.cluster_name != registration.cluster_name:
-            raise PlaceTakenError(
-                ResponseCode.SYSTEM_ERROR,
-                f"broker name {name} is taken by cluster {group.cluster_name}; choose another one",
-                next(iter(group.addresses.values()), group.cluster_name),
-            )
         address = group.addresses.get(broker_id)
         if address is None or _is_newer_master(registration, group):
             return
-        if not self._keeps_place(address, registration, connection):
+        if address == registration.address:
+            return
+        key = BrokerAddress(registration.cluster_name, address)
+        if not self._keeps_place(key, registration, connection):
             return
         if group.refused.get(broker_id) != registration.address:
             group.refused[broker_id] = registration.address
@@ -496,11 +416,11 @@ class RouteInfoManager:
             address,
         )
 
-    def _keeps_place(self, address: str, registration: Registration, connection: object) -> bool:
-        """Return whether the one at an address keeps its place from who registers now."""
-        if address == registration.address:
-            return False
-        holder = self._live.get(BrokerAddress(registration.cluster_name, address))
+    def _keeps_place(
+        self, key: BrokerAddress, registration: Registration, connection: object
+    ) -> bool:
+        """Return whether another broker keeps its place from who registers now."""
+        holder = self._live.get(key)
         if holder is None or holder.is_away or holder.connection is connection:
             return False
         if holder.identity and holder.identity == registration.identity:
@@ -527,7 +447,8 @@ class RouteInfoManager:
         """Refuse what is no broker: one connection that registers ever more of them.
 
         Raises:
-            BrokerError: it has `MAX_BROKERS` already, or there are `MAX_BROKERS_IN_ALL`.
+            BrokerError: it has `MAX_BROKERS` already, or its address has its share of
+                `MAX_BROKERS_IN_ALL`, or there are so many.
         """
         if registration.key in self._live:
             return
@@ -537,11 +458,12 @@ class RouteInfoManager:
                 f"{MAX_BROKERS} brokers are registered through this connection already; use "
                 "another one",
             )
-        if len(self._live) >= MAX_BROKERS_IN_ALL:
+        excess = self._places.excess(registration.host, 1)
+        if excess is not None:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,
-                f"{MAX_BROKERS_IN_ALL} brokers are registered here already; end some, or use "
-                "another name server",
+                f"so many brokers are registered here already that another one would exceed the "
+                f"limit, {excess}; end some, or use another name server",
             )
 
     def _is_outdated(self, registration: Registration, group: BrokerGroup) -> bool:
@@ -579,6 +501,11 @@ class RouteInfoManager:
         if registration.broker_id == MASTER_ID:
             state_version = registration.data_version.state_version
             group.state_version = max(group.state_version, state_version)
+            if group.host != registration.host:
+                # Its topics are counted where it is now.
+                self._route_shares.give(group.host, group.route_bytes)
+                self._route_shares.take(registration.host, group.route_bytes)
+                group.host = registration.host
         group.refused.pop(registration.broker_id, None)
 
     def _update_topics(
@@ -590,8 +517,11 @@ class RouteInfoManager:
             yield from self._remove_unlisted(registration, group)
         if changed:
             group.writable = None
+        odd = 0
         for number, (topic, config) in enumerate(registration.topics.items(), 1):
-            if changed or topic not in group.topics:
+            if len(topic) > MAX_TOPIC_LENGTH:
+                odd += 1
+            elif changed or topic not in group.topics:
                 queue_data = QueueData(
                     broker_name=name,
                     read_queue_nums=config.read_queue_nums,
@@ -599,9 +529,19 @@ class RouteInfoManager:
                     perm=config.perm,
                     topic_sys_flag=config.topic_sys_flag,
                 )
+                odd += not _fit(queue_data)
                 self._put_topic(topic, group, queue_data)
             if number % _TOPICS_A_SLICE == 0:
                 yield
+        if odd:
+            logger.warning(
+                "%d topics have names of more than %d characters, which get no route, or other "
+                "numbers than 0 to %d queues, of which clients are told the nearest %s",
+                odd,
+                MAX_TOPIC_LENGTH,
+                MAX_QUEUE_NUMS,
+                registration.key,
+            )
 
     def _remove_unlisted(self, registration: Registration, group: BrokerGroup) -> Iterator[None]:
         """End the routes of topics that a master no longer has; yields after each slice."""
@@ -632,6 +572,8 @@ class RouteInfoManager:
     def _note_live(self, registration: Registration, connection: object) -> LiveBroker:
         """Note that a broker was heard; which topics it has is not known before the end."""
         timeout_s = registration.expired_timeout_s
+        self._drop_live(registration.key)
+        self._places.take(registration.host, 1)
         live = self._live[registration.key] = LiveBroker(
             broker_name=registration.broker_name,
             broker_id=registration.broker_id,
@@ -641,9 +583,17 @@ class RouteInfoManager:
             data_version=None,
             ha_server_address=registration.ha_server_address,
             route_kept_s=registration.route_kept_s,
+            host=registration.host,
             identity=registration.identity,
             listeners=registration.listeners,
         )
+        return live
+
+    def _drop_live(self, key: BrokerAddress) -> LiveBroker | None:
+        """Forget that a broker was heard, and free its place."""
+        live = self._live.pop(key, None)
+        if live is not None:
+            self._places.give(live.host, 1)
         return live
 
     def _master_for(self, registration: Registration, group: BrokerGroup) -> MasterOfGroup:
@@ -667,7 +617,7 @@ class RouteInfoManager:
         del names[broker_name]
         if not names:
             del self._clusters[key.cluster_name]
-        self._route_bytes -= group.route_bytes
+        self._route_shares.give(group.host, group.route_bytes)
         self._left.append((broker_name, iter(group.topics)))
         if len(group.topics) < _TOPICS_A_SLICE and len(self._left) == 1:
             next(self.clean())
@@ -677,14 +627,16 @@ class RouteInfoManager:
     def _put_topic(self, topic: str, group: BrokerGroup, queue_data: QueueData) -> None:
         if topic not in group.topics:
             size_bytes = _route_bytes(topic)
-            if self._route_bytes + size_bytes > MAX_ROUTE_BYTES:
+            excess = self._route_shares.excess(group.host, size_bytes)
+            if excess is not None:
                 raise BrokerError(
                     ResponseCode.SYSTEM_BUSY,
-                    f"the topics of all brokers take {self._route_bytes} bytes here, the limit is "
-                    f"{MAX_ROUTE_BYTES}: not all topics of broker {queue_data.broker_name} have "
-                    "a route; delete topics, or use other name servers for some of the brokers",
+                    f"the topics of all brokers take {self._route_shares.taken} bytes here, and "
+                    f"more would exceed the limit, {excess}: not all topics of broker "
+                    f"{queue_data.broker_name} have a route; delete topics, or use other name "
+                    "servers for some of the brokers",
                 )
-            self._route_bytes += size_bytes
+            self._route_shares.take(group.host, size_bytes)
             group.route_bytes += size_bytes
         group.topics[topic] = queue_data
         self._topics.setdefault(topic, {})[queue_data.broker_name] = None
@@ -692,7 +644,7 @@ class RouteInfoManager:
     def _remove_topic(self, topic: str, broker_name: str) -> None:
         group = self._groups.get(broker_name)
         if group is not None and group.topics.pop(topic, None) is not None:
-            self._route_bytes -= _route_bytes(topic)
+            self._route_shares.give(group.host, _route_bytes(topic))
             group.route_bytes -= _route_bytes(topic)
         self._forget_name(topic, broker_name)
 
@@ -729,6 +681,15 @@ class RouteInfoManager:
             broker_name=broker_name,
             broker_addrs=self.broker_addresses(broker_name, listener),
         )
+
+
+def _fit(queue_data: QueueData) -> bool:
+    """Bring the numbers of a topic into the limits that clients make room for; tell whether they
+    were."""
+    read, write = queue_data.read_queue_nums, queue_data.write_queue_nums
+    queue_data.read_queue_nums = min(max(read, 0), MAX_QUEUE_NUMS)
+    queue_data.write_queue_nums = min(max(write, 0), MAX_QUEUE_NUMS)
+    return (queue_data.read_queue_nums, queue_data.write_queue_nums) == (read, write)
 
 
 def _is_newer_master(registration: Registration, group: BrokerGroup) -> bool:

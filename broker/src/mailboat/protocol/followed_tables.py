@@ -24,16 +24,17 @@ import msgspec
 from mailboat.config.store import check_delay_levels
 from mailboat.errors import IllegalMessageError, RemoteProtocolError
 from mailboat.model.data_version import DataVersion
-from mailboat.model.names import check_group, check_topic, retry_topic
-from mailboat.model.stored_numbers import (
+from mailboat.model.names import check_group, check_topic
+from mailboat.model.stored_configs import (
     INT64_MAX,
     MAX_QUEUE_NUMS,
-    fit_group_numbers,
-    fit_topic_numbers,
+    check_group_name,
+    fit_group_config,
+    fit_topic_config,
     shown,
 )
 from mailboat.model.subscription import SubscriptionGroupConfig
-from mailboat.model.topic import TopicConfig
+from mailboat.model.topic import FILTER_TYPES, TopicConfig
 from mailboat.protocol.bodies import DataVersionBody, decode_body
 from mailboat.protocol.delay_offsets import DelayOffsets
 from mailboat.protocol.group_table import decode_group_config
@@ -42,7 +43,6 @@ from mailboat.protocol.topic_table import decode_topic_config
 
 _T = TypeVar("_T")
 
-_FILTER_TYPES: Final = ("SINGLE_TAG", "MULTI_TAG")
 _SHOWN_CHARACTERS: Final = 64
 _SEPARATOR: Final = "@"
 _VERSION_FIELDS: Final = frozenset(("counter", "timestamp", "stateVersion"))
@@ -223,19 +223,17 @@ def _topic(name: str, value: bytes, odd: list[str]) -> TopicConfig:
     check_topic(name)
     config = decode_topic_config(value)
     _check_same(name, config.topic_name)
-    if config.topic_filter_type not in _FILTER_TYPES:
+    if config.topic_filter_type not in FILTER_TYPES:
         raise RemoteProtocolError(f"topicFilterType {config.topic_filter_type[:32]!r}")
-    odd += [f"topic {name} gets {change}" for change in fit_topic_numbers(config)]
+    odd += [f"topic {name} gets {change}" for change in fit_topic_config(name, config) or ()]
     return config
 
 
 def _group(name: str, value: bytes, odd: list[str]) -> SubscriptionGroupConfig:
-    check_group(name)
-    # A group is a name for its retry topic too.
-    check_topic(retry_topic(name))
+    check_group_name(name)
     config = decode_group_config(value)
     _check_same(name, config.group_name)
-    odd += [f"group {name} gets {change}" for change in fit_group_numbers(config)]
+    odd += [f"group {name} gets {change}" for change in fit_group_config(name, config) or ()]
     return config
 
 

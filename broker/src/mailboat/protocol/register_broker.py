@@ -29,6 +29,7 @@ from mailboat.model.topic import TopicConfig
 from mailboat.protocol.bodies import encode_body, encode_data_version
 from mailboat.protocol.registered_topics import (
     MAX_INFLATED_BYTES,
+    MAX_TOPICS,
     TableSlices,
     compressed_table,
     plain_table,
@@ -40,11 +41,13 @@ __all__ = [
     "IDENTITY_FIELD",
     "MAX_INFLATED_BYTES",
     "MAX_REGISTERED_BYTES",
+    "MAX_TOPICS",
     "TableSlices",
     "TopicLines",
     "compress_registration",
     "decode_register_broker",
     "encode_register_broker",
+    "is_registrable",
     "register_broker_slices",
     "registered_bytes",
     "topic_lines",
@@ -127,6 +130,11 @@ def topic_lines(configs: Iterable[TopicConfig]) -> Iterator[TopicLines]:
 def registered_bytes(config: TopicConfig) -> int:
     """Return how many of `MAX_REGISTERED_BYTES` a topic takes."""
     return _INT32.size + len(_topic_line(config).encode())
+
+
+def is_registrable(config: TopicConfig) -> bool:
+    """Tell whether a name server can read a topic: a space would end its name."""
+    return " " not in config.topic_name
 
 
 def compress_registration(version: DataVersion, lines: Iterable[TopicLines]) -> bytes:

@@ -21,7 +21,7 @@ from mailboat import __version__
 from mailboat.broker import administration
 from mailboat.config import live_keys, properties_of
 from mailboat.errors import ConfigError
-from mailboat.model.stored_numbers import MAX_QUEUE_NUMS
+from mailboat.model.stored_configs import MAX_QUEUE_NUMS
 from mailboat.model.topic import TopicConfig
 from mailboat.remoting.turns import in_turns
 from mailboat.security.tls import ServerTls

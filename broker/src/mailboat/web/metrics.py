@@ -317,6 +317,11 @@ def _client_metrics(broker: BrokerController) -> Iterator[Metric]:
         "Name servers where the last registration succeeded.",
         sum(name_servers.values()),
     )
+    yield _gauge(
+        "mailboat_topics_unregistered",
+        "Topics for which the last registration had no room: no client finds them.",
+        broker.topics.unregistered,
+    )
 
 
 def _store_metrics(broker: BrokerController) -> Iterator[Metric]:

@@ -2,11 +2,12 @@
 
     /livez     503 once a background task died or stalled: only a restart helps
     /readyz    503 while clients are not served, when the store has failed, while no client finds
-               the broker because another one has its name, or while it is a replica that neither
+               the broker because no name server takes it, or while it is a replica that neither
                leads nor follows
     /startupz  503 until the start is finished; the body says how far it is
 
-A full disk is *not* unready: consumers go on reading, and only then is there room again.
+A full disk is *not* unready: consumers go on reading, and only then is there room again. Nor is
+one whose name servers do not answer: it serves the clients that it has.
 """
 
 import msgspec
@@ -113,7 +114,7 @@ class Probes:
             return f"the broker is {broker.phase}"  # A master that was deposed begins anew.
         return (
             broker.store.commit_log.failure
-            or broker.registration.displacement()
+            or broker.registration.refusal()
             or (None if broker.replicas is None else _unready_replica(broker.replicas.report()))
         )
 

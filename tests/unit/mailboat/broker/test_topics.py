@@ -299,9 +299,11 @@ def test_an_administrator_makes_and_changes_topics() -> None:
         (TopicConfig("TBW102"), "broker's own"),
         (TopicConfig("DefaultCluster"), "broker's own"),
         (TopicConfig("rmq_sys_anything"), "broker's own"),
-        (TopicConfig("T", read_queue_nums=-1), "-1 read queues"),
+        (TopicConfig("T", read_queue_nums=-1), "readQueueNums=-1"),
         (TopicConfig("T", write_queue_nums=2_000_000_000), "0 to 10000 are allowed"),
-        (TopicConfig("T", perm=8), "permission 8"),
+        (TopicConfig("T", perm=8), "perm=8"),
+        (TopicConfig("T", attributes={"x": "y" * 66_000}), "attribute .x. is not supported"),
+        (TopicConfig("T", attributes={"message.type": "y" * 66_000}), "it takes UNSPECIFIED"),
     ],
 )
 def test_an_illegal_topic_is_refused(config: TopicConfig, complaint: str) -> None:

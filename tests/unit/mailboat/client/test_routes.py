@@ -5,7 +5,7 @@ import pytest
 from mailboat.client import routes
 from mailboat.client.name_servers import NameServers
 from mailboat.client.routes import RouteCache, build_route
-from mailboat.errors import NoWritableQueueError, RouteNotFoundError
+from mailboat.errors import NoWritableQueueError, RemoteProtocolError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.route import BrokerData, QueueData, TopicRouteData
@@ -48,6 +48,29 @@ def test_order_configuration_names_the_queues():
     )
     route = build_route("T", data)
     assert [str(queue) for queue in route.write_queues] == ["T@a:0", "T@a:1", "T@b:0"]
+
+
+@pytest.mark.parametrize("count", [100_001, (1 << 31) - 1])
+def test_no_room_is_made_for_queues_without_number(count):
+    """A name server may say anything."""
+    brokers = [BrokerData("C", "a", {0: "a:1"})]
+    with pytest.raises(RemoteProtocolError, match=f"T names {count} queues, a client takes 100000"):
+        build_route("T", TopicRouteData([QueueData("a", count, 1, 6)], brokers))
+    with pytest.raises(RemoteProtocolError, match=f"T names {count} queues"):
+        build_route("T", TopicRouteData([QueueData("a", 1, count, 6)], brokers))
+    halves = [QueueData("a", 60_000, 1, 6), QueueData("b", 60_000, 1, 6)]
+    with pytest.raises(RemoteProtocolError, match="T names 120000 queues"):
+        build_route("T", TopicRouteData(halves, brokers))
+    assert build_route("T", TopicRouteData([QueueData("a", -1, -1, 6)], brokers)).read_queues == ()
+
+
+@pytest.mark.parametrize("order", ["a:3000000000", "a:10001", f"a:{'9' * 5000}", "a", "a:-1", ":;"])
+def test_an_odd_order_configuration_names_no_queue(order):
+    """No number of it is taken at its word."""
+    data = TopicRouteData(
+        [QueueData("a", 8, 8, 6)], [BrokerData("C", "a", {0: "a:1"})], order_topic_conf=order
+    )
+    assert build_route("T", data).write_queues == ()
 
 
 async def test_route_is_asked_for_once(cache, name_server):

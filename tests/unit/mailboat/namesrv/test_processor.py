@@ -254,6 +254,37 @@ def test_a_route_carries_the_order_configuration(enabled: bool) -> None:
     assert route.get("orderTopicConf") == ("broker-a:2" if enabled else None)
 
 
+def test_an_odd_order_configuration_is_refused(server: NameServer) -> None:
+    """Clients would make room for each queue that it names; other namespaces take any text."""
+    fields: dict[str, ExtValue] = {
+        "namespace": "ORDER_TOPIC_CONFIG",
+        "key": "T",
+        "value": "broker-a:3000000000",
+    }
+    answer = server.ask(RequestCode.PUT_KV_CONFIG, fields)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "topic T: the order configuration cannot have 'broker-a:3000000000'" in str(
+        answer.remark
+    )
+    server.ok(RequestCode.PUT_KV_CONFIG, fields | {"namespace": "other"})
+
+
+@pytest.mark.parametrize("field", ["routeKeptMillis", "heartbeatTimeoutMillis"])
+def test_a_broker_that_says_nothing_keeps_its_place_an_hour_at_most(
+    server: NameServer, field: str
+) -> None:
+    """Whatever it asks for: others wait for the place."""
+    server.register({**IDENTITY, field: (1 << 63) - 1})
+    if field == "routeKeptMillis":
+        server.ok(RequestCode.UNREGISTER_BROKER, {**IDENTITY, field: (1 << 63) - 1})
+    server.clock.advance(3600)
+    server.routes.drop_silent()
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == 0
+    server.clock.advance(1)
+    server.routes.drop_silent()
+    assert server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"}).code == 17
+
+
 def test_unregistering_ends_the_routes(server: NameServer) -> None:
     """The broker's topics are unknown at once."""
     server.ok(RequestCode.UNREGISTER_BROKER, IDENTITY)

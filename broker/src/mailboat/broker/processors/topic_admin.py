@@ -12,10 +12,10 @@ from collections.abc import Generator
 from mailboat.broker import administration
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import require_topic
-from mailboat.broker.topic_attributes import alter_attributes
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.topic import TopicConfig
+from mailboat.model.topic_attributes import alter_attributes
 from mailboat.protocol.admin_bodies import decode_topic_configs
 from mailboat.protocol.bodies import encode_topic_list
 from mailboat.protocol.codes import RequestCode, ResponseCode

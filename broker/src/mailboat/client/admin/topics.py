@@ -4,7 +4,6 @@ Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java.
 """
 
 from collections.abc import Callable
-from typing import Final
 
 from mailboat.client.admin.cluster import BrokerAddress, ClusterAdmin
 from mailboat.client.admin.partly import told_partly
@@ -13,6 +12,7 @@ from mailboat.client.instance import ClientInstance
 from mailboat.errors import BrokerError, RouteNotFoundError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import AUTO_CREATE_TOPIC, check_topic
+from mailboat.model.order_config import ORDER_NAMESPACE, decode_order, encode_order
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.bodies import decode_group_list, decode_topic_list
 from mailboat.protocol.codes import RequestCode, ResponseCode
@@ -20,9 +20,6 @@ from mailboat.protocol.command import ExtValue
 from mailboat.protocol.route import MASTER_ID, TopicRouteData
 from mailboat.protocol.stats_bodies import TopicOffset, decode_topic_stats
 from mailboat.protocol.topic_table import decode_topic_table
-
-ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
-"""Where name servers keep which queues the producers of an ordered topic use."""
 
 
 class TopicAdmin:
@@ -197,14 +194,3 @@ class TopicAdmin:
             await self._cluster.put_kv(ORDER_NAMESPACE, topic, text)
         else:
             await self._cluster.delete_kv(ORDER_NAMESPACE, topic)
-
-
-def encode_order(queues: dict[str, int]) -> str:
-    """Return the queues of an ordered topic as name servers keep them: `broker-a:8;broker-b:8`."""
-    return ";".join(f"{name}:{nums}" for name, nums in sorted(queues.items()))
-
-
-def decode_order(text: str) -> dict[str, int]:
-    """Return what `encode_order` wrote; parts that are not of the form are left out."""
-    parts = (part.rpartition(":") for part in text.split(";"))
-    return {name: int(nums) for name, _, nums in parts if name and nums.isdigit()}

@@ -8,6 +8,7 @@ Source: apache/rocketmq common/TopicAttributes.java, common/attribute/AttributeP
 AttributeUtil.java @ rocketmq-all-5.3.3.
 """
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from mailboat.errors import IllegalMessageError
@@ -25,6 +26,17 @@ _RULES: Final = {
         ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"), changeable=True
     ),
 }
+
+
+def check_attributes(attributes: Mapping[str, str], known: Mapping[str, str]) -> None:
+    """Refuse attributes that no topic may get; those that are `known` may stay.
+
+    Raises:
+        IllegalMessageError: an attribute or its value is not supported.
+    """
+    for name, value in attributes.items():
+        if known.get(name) != value:
+            _check_value(_rule(name), name, value)
 
 
 def alter_attributes(current: dict[str, str] | None, changes: str) -> dict[str, str]:
@@ -54,13 +66,23 @@ def alter_attributes(current: dict[str, str] | None, changes: str) -> dict[str, 
 
 
 def _check(name: str, value: str, *, is_new_topic: bool, removes: bool) -> None:
+    rule = _rule(name)
+    if not is_new_topic and not rule.changeable:
+        raise IllegalMessageError(f"attribute {name!r} is fixed when the topic is made")
+    if not removes:
+        _check_value(rule, name, value)
+
+
+def _rule(name: str) -> _Rule:
     rule = _RULES.get(name)
     if rule is None:
         known = ", ".join(_RULES)
-        raise IllegalMessageError(f"attribute {name!r} is not supported; known are {known}")
-    if not is_new_topic and not rule.changeable:
-        raise IllegalMessageError(f"attribute {name!r} is fixed when the topic is made")
-    if not removes and value not in rule.values:
+        raise IllegalMessageError(f"attribute {name[:32]!r} is not supported; known are {known}")
+    return rule
+
+
+def _check_value(rule: _Rule, name: str, value: str) -> None:
+    if value not in rule.values:
         raise IllegalMessageError(
-            f"attribute {name!r} cannot be {value!r}; it takes {', '.join(rule.values)}"
+            f"attribute {name!r} cannot be {value[:32]!r}; it takes {', '.join(rule.values)}"
         )

@@ -1,9 +1,9 @@
-"""Promises of mailboat.broker.topic_attributes."""
+"""Promises of mailboat.model.topic_attributes."""
 
 import pytest
 
-from mailboat.broker.topic_attributes import alter_attributes
 from mailboat.errors import IllegalMessageError
+from mailboat.model.topic_attributes import alter_attributes
 
 
 def test_a_new_topic_takes_its_attributes() -> None:
