@@ -4,9 +4,11 @@ What comes from outside is escaped here, for every logger at once (`mailboat.mod
 """
 
 import logging
+import sys
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
+from mailboat.log_lines import LineHandler
 from mailboat.model.printable import PrintableFormatter, printable_json
 
 LogFormat: TypeAlias = Literal["text", "json"]
@@ -48,17 +50,19 @@ def configure_logging(log_format: LogFormat, *, debug: bool, process: str | None
 
 def name_process(log_format: LogFormat, process: str) -> None:
     """Name this process in its log from now on; it is a copy of one that has a log already."""
+    # The thread of the other one was not copied.
     logging.getLogger().handlers[:] = [_handler(log_format, process)]
 
 
 def _handler(log_format: LogFormat, process: str | None) -> logging.Handler:
-    handler = logging.StreamHandler()
+    if sys.stderr is None:
+        return logging.NullHandler()
+    return LineHandler(_formatter(log_format, process), sys.stderr.fileno())
+
+
+def _formatter(log_format: LogFormat, process: str | None) -> logging.Formatter:
     if log_format == "json":
-        handler.setFormatter(JsonFormatter(process))
-    else:
-        # It stands in a format string.
-        name = "" if process is None else process.replace("%", "%%") + " "
-        handler.setFormatter(
-            PrintableFormatter(f"%(asctime)s %(levelname)s {name}%(name)s %(message)s")
-        )
-    return handler
+        return JsonFormatter(process)
+    # It stands in a format string.
+    name = "" if process is None else process.replace("%", "%%") + " "
+    return PrintableFormatter(f"%(asctime)s %(levelname)s {name}%(name)s %(message)s")

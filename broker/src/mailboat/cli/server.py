@@ -25,6 +25,7 @@ from mailboat.cli.logs import configure_logging
 from mailboat.cli.main import DEBUG_KEY, EXIT_OK, debug_option
 from mailboat.cli.serving import run_node
 from mailboat.config import Role, Settings, effective_values, load_settings, parse_overrides
+from mailboat.log_lines import say
 from mailboat.node import Node
 
 if TYPE_CHECKING:
@@ -282,4 +283,4 @@ def _announce_fleet(members: "list[Member]", *, ready_json: bool) -> None:
 
 
 def _complain(sentence: str) -> None:
-    click.echo(f"mailboat: {sentence}", err=True)
+    say(f"mailboat: {sentence}", partial(click.echo, err=True))

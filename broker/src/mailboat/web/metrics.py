@@ -24,6 +24,7 @@ from mailboat.broker.stats import FlowCounter
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.remoting.turns import SERVER, asker, in_turns
 from mailboat.security.tls import ServerTls
+from mailboat.log_lines import line_handler
 from mailboat.web.context import WebContext
 from mailboat.web.delay_metrics import delay_metrics
 from mailboat.web.lag import Steps, largest_lags
@@ -148,6 +149,13 @@ class ProcessMetrics(Collector):
             {"implementation": core.FOUND.implementation, "version": __version__},
         )
         yield _gauge("mailboat_serving", "1 while clients are served.", context.phase == "serving")
+        log = line_handler()
+        if log is not None:
+            yield _counter(
+                "mailboat_log_lines_dropped",
+                "Lines of the log that nobody took in time, or that could not be written.",
+                log.dropped,
+            )
         if context.tls is not None:
             yield from _tls_metrics(context.tls)
         if context.namesrv is not None:

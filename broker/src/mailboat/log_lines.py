@@ -1,0 +1,166 @@
+"""Takes lines of the log off the hands of whoever logs: a thread writes them.
+
+A terminal that is stopped, a pipe that nobody reads and a full disk behind a file hold up the
+thread and nobody else. Lines wait in a queue with a bound; beyond it they are dropped, counted, and
+told once lines are written again.
+
+What a peer can cause it can cause very often. So each kind of line (the text before its values are
+put in) has a limit for each address that it names, and one for all of them. What is beyond is
+counted, and told by the next line of its kind.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import re
+import select
+import threading
+import time
+from collections.abc import Callable
+from logging.handlers import QueueHandler
+from typing import Final
+
+MAX_WAITING: Final = 10_000
+"""Most lines that wait to be written: some megabytes."""
+
+WINDOW_S: Final = 10.0
+"""The limits below are for so long."""
+
+LINES_AN_ADDRESS: Final = 20
+"""Most lines of one kind about one address."""
+
+LINES_A_KIND: Final = 500
+"""Most lines of one kind."""
+
+_KEYS_MAX: Final = 10_000
+_END_S: Final = 1.0
+_WRITE_AGAIN_S: Final = 0.1
+_ADDRESS: Final = re.compile(r"\b(?:peer|address|host|client)=(\[[^\]\s]+\]|[^\s:,]+)")
+
+
+class LineLimit:
+    """Says which lines are too many; times are seconds of any clock that goes on."""
+
+    def __init__(self) -> None:
+        """Nothing was said yet."""
+        self._began_s = 0.0
+        self._said: dict[tuple[str, str], int] = {}
+        self._withheld: dict[str, int] = {}
+
+    def admit(self, kind: str, address: str, now_s: float) -> int | None:
+        """Take note of a line; return how many of its kind were withheld before, None if it is.
+
+        Args:
+            kind: what it says, without its values.
+            address: what it is about, empty where that is no peer.
+            now_s: the time.
+        """
+        if now_s - self._began_s >= WINDOW_S or len(self._said) >= _KEYS_MAX:
+            self._began_s = now_s
+            self._said.clear()
+        of_kind = self._said.get((kind, ""), 0)
+        of_address = self._said.get((kind, address), 0)
+        if of_kind >= LINES_A_KIND or (address and of_address >= LINES_AN_ADDRESS):
+            self._withheld[kind] = self._withheld.get(kind, 0) + 1
+            return None
+        self._said[kind, ""] = of_kind + 1
+        if address:
+            self._said[kind, address] = of_address + 1
+        return self._withheld.pop(kind, 0)
+
+
+class LineHandler(QueueHandler):
+    """Hands formatted lines to a thread that writes them; never waits."""
+
+    def __init__(self, formatter: logging.Formatter, fd: int) -> None:
+        """Write to a file descriptor from now on.
+
+        Args:
+            formatter: makes one line of an event.
+            fd: of a terminal, a pipe or a file; it stays open.
+        """
+        self._lines: queue.Queue[str | None] = queue.Queue(MAX_WAITING)
+        super().__init__(self._lines)  # type: ignore[arg-type]
+        self.setFormatter(formatter)
+        self._fd = fd
+        self._pid = os.getpid()
+        self._limit = LineLimit()
+        self.dropped = 0
+        """How many lines were dropped: nobody took them in time, or they could not be written."""
+
+        self._told = 0
+        self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand an event on, unless there are too many of its kind."""
+        if record.levelno < logging.INFO:
+            self.say(self.format(record))  # Somebody wants to see everything.
+            return
+        message = record.getMessage()
+        found = _ADDRESS.search(message)
+        address = "" if found is None else found[1]
+        withheld = self._limit.admit(str(record.msg), address, time.monotonic())
+        if withheld is None:
+            return
+        if withheld:
+            record = logging.makeLogRecord(
+                {**record.__dict__, "args": None}
+                | {"msg": f"{message} ({withheld} more lines of this kind were left out before it)"}
+            )
+        self.say(self.format(record))
+
+    def say(self, line: str) -> None:
+        """Hand a line on as it is."""
+        try:
+            self._lines.put_nowait(line)
+        except queue.Full:
+            self.dropped += 1
+
+    def close(self) -> None:
+        """Wait a second at most for what is not written yet."""
+        # A copy of this process has no copy of the thread, and maybe one of a lock that it holds.
+        if os.getpid() == self._pid and self._thread.is_alive():
+            with contextlib.suppress(queue.Full):
+                self._lines.put_nowait(None)
+            self._thread.join(_END_S)
+        super().close()
+
+    def _write_all(self) -> None:
+        while (line := self._lines.get()) is not None:
+            self._write(line)
+            if self.dropped > self._told:
+                told, self._told = self.dropped - self._told, self.dropped
+                record = logging.LogRecord(
+                    __name__, logging.WARNING, __file__, 0, "%d lines of the log were dropped: "
+                    "nobody took them in time, or they could not be written", (told,), None,
+                )  # fmt: skip
+                self._write(self.format(record))
+
+    def _write(self, line: str) -> None:
+        data = (line + "\n").encode("utf-8", "backslashreplace")
+        try:
+            while data:
+                try:
+                    data = data[os.write(self._fd, data) :]
+                except BlockingIOError:
+                    select.select([], [self._fd], [], _WRITE_AGAIN_S)
+        except (OSError, ValueError):
+            # The disk behind it is full, or who reads it is gone. It may work again later.
+            self.dropped += 1
+
+
+def line_handler() -> LineHandler | None:
+    """Return the handler of this process's log, None where it has none of ours."""
+    handlers = logging.getLogger().handlers
+    return next((each for each in handlers if isinstance(each, LineHandler)), None)
+
+
+def say(sentence: str, otherwise: Callable[[str], None]) -> None:
+    """Put a sentence among the lines of the log, where the process has one."""
+    handler = line_handler()
+    if handler is None:
+        otherwise(sentence)
+    else:
+        handler.say(sentence)
