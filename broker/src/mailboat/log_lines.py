@@ -81,7 +81,7 @@ class LineHandler(QueueHandler):
             fd: of a terminal, a pipe or a file; it stays open.
         """
         self._lines: queue.Queue[str | None] = queue.Queue(MAX_WAITING)
-        super().__init__(self._lines)  # type: ignore[arg-type]
+        super().__init__(self._lines)
         self.setFormatter(formatter)
         self._fd = fd
         self._pid = os.getpid()

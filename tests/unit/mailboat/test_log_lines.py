@@ -149,9 +149,7 @@ def test_a_kind_has_so_many_lines() -> None:
     assert limit.admit("made", "", 1.0) is None
 
 
-def test_lines_of_one_peer_are_told_apart_by_its_address(
-    make: Make, pipe: tuple[int, int]
-) -> None:
+def test_lines_of_one_peer_are_told_apart_by_its_address(make: Make, pipe: tuple[int, int]) -> None:
     """The port is another one each time; what was left out is told by the next line."""
     handler = make(pipe[1])
     for port in range(LINES_AN_ADDRESS + 3):

@@ -39,6 +39,7 @@ _TLS_ONLY: Final = "a port that takes TLS only does that to a command without --
 
 # Fewer digits are a year or a date without separators rather than milliseconds since 1970.
 _MS_DIGITS: Final = 12
+_INT64_DIGITS: Final = 19
 _TIME_FORM: Final = "a time such as 2026-01-31T08:00:00 or milliseconds since 1970"
 
 
@@ -232,7 +233,7 @@ def _to_timestamp_ms(ctx: click.Context, param: click.Parameter, text: str | Non
 
 def _timestamp_ms(text: str) -> int | None:
     """Read epoch milliseconds, or an ISO date and time (local time where it names no zone)."""
-    if text.isascii() and text.isdigit() and len(text) >= _MS_DIGITS:
+    if text.isascii() and text.isdigit() and _MS_DIGITS <= len(text) <= _INT64_DIGITS:
         return int(text)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)

@@ -133,6 +133,11 @@ def _print_report(report: StoreReport) -> None:
             f"({queue.first_queue_offset} to {queue.last_queue_offset}), "
             f"ConsumeQueue ends at {queue.units}"
         )
+    if report.torn_bytes:
+        click.echo(
+            f"torn: {report.torn_bytes} bytes at {report.end}, which were never acknowledged as "
+            "durable; a start cuts them off"
+        )
     for item in report.damaged:
         click.echo(f"damaged: {item.size_bytes} bytes at {item.physical_offset}: {item.reason}")
     for problem in report.problems:

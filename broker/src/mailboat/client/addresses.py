@@ -8,6 +8,7 @@ import socket
 import time
 from typing import Final
 
+from mailboat.config.fields import is_port
 from mailboat.errors import ConfigError
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
@@ -24,7 +25,7 @@ def parse_namesrv(text: str) -> list[str]:
         raise ConfigError("namesrv", text, "name at least one name server as HOST:PORT")
     for address in addresses:
         host, _, port = address.rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        if not host or not is_port(port):
             raise ConfigError("namesrv", text, f"{address!r} is not HOST:PORT")
     return addresses
 

@@ -59,11 +59,16 @@ def setting(
     return cast(_T, field)
 
 
+def is_port(text: str) -> bool:
+    """Tell whether a text is the number of a port."""
+    return len(text) <= 5 and text.isascii() and text.isdigit() and 0 < int(text) < 65_536
+
+
 def check_address_list(text: str) -> str | None:
     """Refuse what is not `host:port` or several of them joined by `;`; an empty text is none."""
     for address in text.split(";") if text else []:
         host, _, port = address.strip().rpartition(":")
-        if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65_536:
+        if not host or not is_port(port):
             return "must be host:port, several joined by ;"
     return None
 

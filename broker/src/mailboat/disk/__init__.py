@@ -122,7 +122,7 @@ class Disk(Protocol):
         ...
 
     def listdir(self, path: str) -> list[str]:
-        """Return the sorted names in a directory."""
+        """Return the sorted names of files and directories in a directory."""
         ...
 
     def make_dirs(self, path: str) -> None:
@@ -325,6 +325,24 @@ def sync(disk: Disk, fd: int) -> None:
         except OSError as exc:
             raise SyncFailedError(exc.errno, exc.strerror) from exc
         return
+
+
+def remove_if_empty(disk: Disk, path: str) -> bool:
+    """Remove a directory in which nothing lies, not even what `listdir` passes over; tell whether
+    it was removed.
+
+    Raises:
+        OSError: it cannot be looked at or removed.
+    """
+    if disk.listdir(path):
+        return False
+    try:
+        disk.rmdir(path)
+    except OSError as exc:
+        if exc.errno != errno.ENOTEMPTY:
+            raise
+        return False
+    return True
 
 
 def replace_file(

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import logging
 import os
 import threading
 import time
@@ -10,9 +11,12 @@ from typing import Final
 
 from mailboat.disk import NO_ROOM, ClockPair, VolumeUsage, read_clock_pair
 
+log: Final = logging.getLogger(__name__)
+
 _BLOCK_BYTES: Final = 512  # What st_blocks counts, whatever the file system's blocks are.
 # More than a float loses of the seconds since the machine's start, in thirty years.
 _ROUNDING_S: Final = 1e-6
+_MOST_PASSED_OVER: Final = 1_000
 _BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
 
 # Locks of this process, by device and inode: whether they are shared. To the operating system they
@@ -27,8 +31,10 @@ class RealDisk:
     def __init__(self, *, is_read_only: bool = False) -> None:
         """With `is_read_only`, open files for reading: as a look at what others own has to."""
         self._is_read_only = is_read_only
-        # A pipe in the place of a file has its reader wait for a writer.
-        self._flags = os.O_CLOEXEC | (os.O_RDONLY | os.O_NONBLOCK if is_read_only else os.O_RDWR)
+        # A pipe in the place of a file would have its reader wait for a writer.
+        self._flags = os.O_CLOEXEC | os.O_NONBLOCK
+        self._flags |= os.O_RDONLY if is_read_only else os.O_RDWR
+        self._passed_over: set[str] = set()
 
     def open(self, path: str, *, create: bool = False, is_private: bool = False) -> int:
         """Open for reading and writing; with `create` the file must not exist yet."""
@@ -77,8 +83,21 @@ class RealDisk:
         return os.path.isdir(path)
 
     def listdir(self, path: str) -> list[str]:
-        """Return the sorted names in a directory."""
-        return sorted(os.listdir(path))
+        """Return the sorted names of files and directories in a directory.
+
+        Pipes, sockets and names that are no text are nobody's of ours: they are passed over, with a
+        line in the log.
+        """
+        names = []
+        with os.scandir(path) as entries:
+            for entry in entries:
+                if _is_text(entry.name) and (entry.is_file() or entry.is_dir()):
+                    names.append(entry.name)
+                elif entry.path not in self._passed_over:
+                    if len(self._passed_over) < _MOST_PASSED_OVER:
+                        self._passed_over.add(entry.path)
+                    log.warning("passed over, as it is no file of ours: %s", ascii(entry.path))
+        return sorted(names)
 
     def make_dirs(self, path: str) -> None:
         """Create a directory and its parents and make their names durable."""
@@ -207,6 +226,15 @@ class RealDisk:
     def clock_pair(self) -> ClockPair:
         """Return both clocks, read so that they belong together."""
         return machine_clocks()
+
+
+def _is_text(name: str) -> bool:
+    """Tell whether the bytes of a name are UTF-8."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def machine_clocks() -> ClockPair:

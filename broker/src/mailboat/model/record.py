@@ -108,6 +108,13 @@ def crc_property_holds(record: bytes | memoryview) -> bool | None:
     return tail == crc_property(record[:-CRC_PROPERTY_BYTES])  # type: ignore[arg-type]
 
 
+def has_damaged_checksum_name(record: bytes | memoryview) -> bool:
+    """Tell whether a whole record ends with its checksum under a name that is not that one's."""
+    tail, name_bytes = bytes(record[-CRC_PROPERTY_BYTES:]), len(CRC_PROPERTY_HEAD)
+    whole = crc_property(record[:-CRC_PROPERTY_BYTES])  # type: ignore[arg-type]
+    return tail != whole and tail[name_bytes:-1] == whole[name_bytes:-1]
+
+
 def locate(buffer: bytes | memoryview, position: int, limit: int) -> RecordParts:
     """Check the shape of the record at `position`, which must end at or before `limit`.
 

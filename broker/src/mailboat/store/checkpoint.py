@@ -124,7 +124,7 @@ def read_checked(disk: Disk, path: str) -> bytes | None:
     except UnreadableError:
         return None
     text, _, crc = data.rpartition(b"\n")
-    return text if crc.isdigit() and int(crc) == zlib.crc32(text) else None
+    return text if crc == b"%d" % zlib.crc32(text) else None
 
 
 def write_checked(disk: Disk, path: str, text: bytes) -> None:
@@ -178,6 +178,18 @@ class FlushedMark:
         self._disk.close(self._fd)
 
 
+def read_flushed_mark(disk: Disk, path: str) -> int | None:
+    """Return the physical offset of the mark, None where no flush was ever noted.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if not disk.exists(path):
+        return None
+    sequence, flushed_offset = _newest_slot(read_file(disk, path))
+    return flushed_offset if sequence else None
+
+
 def open_flushed_mark(disk: Disk, path: str) -> FlushedMark:
     """Open the mark, creating it at 0; of two whole slots the newer one counts."""
     if not disk.exists(path):
@@ -190,6 +202,11 @@ def open_flushed_mark(disk: Disk, path: str) -> FlushedMark:
         disk.close(fd)
         disk.unlink(path)
         return open_flushed_mark(disk, path)
+    return FlushedMark(disk, fd, *_newest_slot(data))
+
+
+def _newest_slot(data: bytes) -> tuple[int, int]:
+    """Return sequence and physical offset of the newer slot, zeros where none is whole."""
     best = (0, 0)
     for position in (0, _SLOT_BYTES):
         if len(data) < position + _MARK.size:
@@ -197,4 +214,4 @@ def open_flushed_mark(disk: Disk, path: str) -> FlushedMark:
         sequence, flushed_offset, crc = _MARK.unpack_from(data, position)
         if crc == zlib.crc32(data[position : position + 16]):
             best = max(best, (sequence, flushed_offset))
-    return FlushedMark(disk, fd, *best)
+    return best

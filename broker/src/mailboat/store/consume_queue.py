@@ -23,7 +23,14 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from mailboat.disk import Disk, read_fully, read_up_to_damage, sync, write_fully
+from mailboat.disk import (
+    Disk,
+    read_fully,
+    read_up_to_damage,
+    remove_if_empty,
+    sync,
+    write_fully,
+)
 from mailboat.store.file_pool import FilePool
 from mailboat.store.layout import segment_name
 
@@ -33,6 +40,8 @@ UNIT: Final = struct.Struct(">qiq")
 UNIT_BYTES: Final = 20
 assert UNIT.size == UNIT_BYTES
 BLANK_SIZE: Final = 0x7FFFFFFF
+_MAX_QUEUE_ID: Final = (1 << 31) - 1
+_QUEUE_ID_DIGITS: Final = len(str(_MAX_QUEUE_ID))
 _NOTHING: Final = (0, BLANK_SIZE, 0)
 BLANK_UNIT: Final = UNIT.pack(*_NOTHING)
 
@@ -97,8 +106,18 @@ def stored_queues_of(disk: Disk, root: str, topic: str) -> Iterator[StoredQueue]
     """
     for name in disk.listdir(f"{root}/{topic}") if disk.is_dir(f"{root}/{topic}") else ():
         path = f"{root}/{topic}/{name}"
-        if name.isascii() and name.isdigit() and str(int(name)) == name and disk.is_dir(path):
+        if _is_queue_id(name) and disk.is_dir(path):
             yield StoredQueue(topic, int(name), path)
+
+
+def _is_queue_id(name: str) -> bool:
+    return (
+        len(name) <= _QUEUE_ID_DIGITS
+        and name.isascii()
+        and name.isdigit()
+        and str(int(name)) == name
+        and int(name) <= _MAX_QUEUE_ID
+    )
 
 
 def queue_files(disk: Disk, directory: str) -> list[str]:
@@ -618,8 +637,8 @@ class ConsumeQueue:
         self._forget_files()
         self._remove_files()
         # What somebody else put there stays, and so does the folder.
-        if self._has_directory and not self._disk.listdir(self.directory):
-            self._disk.rmdir(self.directory)
+        if self._has_directory:
+            remove_if_empty(self._disk, self.directory)
 
     def _forget_files(self) -> None:
         self._files, self._dropped = [], []

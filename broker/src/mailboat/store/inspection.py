@@ -5,14 +5,14 @@ Works on directories of mailboat and of RocketMQ, also while a broker uses them.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk, UnreadableError, read_file
 from mailboat.errors import DamagedStoreError
 from mailboat.model.message import MessageExt
-from mailboat.model.record import RecordParts, to_message
-from mailboat.store.checkpoint import read_progress
+from mailboat.model.record import RecordParts, has_damaged_checksum_name, to_message
+from mailboat.store.checkpoint import read_checkpoint, read_flushed_mark, read_progress
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import (
     BLANK_SIZE,
@@ -21,9 +21,11 @@ from mailboat.store.consume_queue import (
     queue_files,
     stored_queues,
 )
+from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.file_pool import FilePool
 from mailboat.store.layout import StorePaths, store_paths
 from mailboat.store.message_inner import run_inline
+from mailboat.store.opening import is_page_cache_intact, was_used_by_another_broker
 from mailboat.store.recovery import DamagedRange, Scanner
 from mailboat.store.segment import Segment
 
@@ -84,7 +86,7 @@ class StoreInspector:
         sizes = [disk.size(f"{self.paths.commit_log}/{name}") for name in names]
         self.segment_bytes = sizes[0] if sizes else 0
         config = MessageStoreConfig(mapped_file_size_commit_log=max(self.segment_bytes, 65536))
-        pool = FilePool(disk, _OPEN_FILES)
+        pool = self._pool = FilePool(disk, _OPEN_FILES)
         self._log = CommitLog(config, disk, pool, self.paths.commit_log, bytes(8), run_inline)
         for name, size in zip(names, sizes, strict=True):
             path = f"{self.paths.commit_log}/{name}"
@@ -105,7 +107,8 @@ class StoreInspector:
         self._log.close()
 
     def check(self) -> StoreReport:
-        """Read every record and every ConsumeQueue unit.
+        """Read every record and every ConsumeQueue unit, and compare them with what is known to
+        have been durable.
 
         Raises:
             OSError: a file cannot be read.
@@ -113,38 +116,74 @@ class StoreInspector:
         report = StoreReport(
             self.paths.root, self.segment_bytes, len(self._log.segments), self._log.start
         )
-        progress = read_progress(self._disk, self.paths.progress)
         report.is_clean = not self._disk.exists(self.paths.abort)
-        places: dict[int, tuple[str, int, int]] = {}
-
-        def note(view: memoryview, parts: RecordParts) -> None:
-            header = parts.header
-            topic = str(view[parts.topic_at : parts.topic_end], "utf-8", "replace")
-            key = (topic, header.queue_id)
-            queue = report.queues.setdefault(key, QueueReport(*key))
-            expected = queue.last_queue_offset + 1
-            if queue.records and header.queue_offset != expected:
-                _add(
-                    report,
-                    f"{topic} queue {header.queue_id}: record at {header.physical_offset} has "
-                    f"queue offset {header.queue_offset} where {expected} was due",
-                )
-            if not queue.records:
-                queue.first_queue_offset = header.queue_offset
-            queue.records += 1
-            queue.last_queue_offset = header.queue_offset
-            places[header.physical_offset] = (*key, header.queue_offset)
-
-        scan = Scanner(self._log, None, check_crc=True).scan(self._log.start, note)
-        report.end, report.records = scan.end, scan.records
-        report.torn_bytes, report.damaged = scan.torn_bytes, scan.damaged
-        if progress is not None and scan.end < progress.commit_log_offset:
+        # RocketMQ knows nothing of our own files, and leaves them as they are.
+        is_foreign = was_used_by_another_broker(self._disk, self.paths)
+        progress = None if is_foreign else read_progress(self._disk, self.paths.progress)
+        mark = None if is_foreign else read_flushed_mark(self._disk, self.paths.flushed)
+        records = _Records(report, self._deleted(is_foreign=is_foreign), is_foreign=is_foreign)
+        scanner = Scanner(
+            self._log,
+            mark,
+            check_crc=True,
+            is_page_cache_intact=is_page_cache_intact(self._disk, self.paths),
+        )
+        self._scan(report, scanner, records)
+        beyond = self._check_queues(report, records)
+        if beyond:
+            # A broker at work may have stored them meanwhile: a unit comes after its record.
+            self._add_new_segments()
+            self._scan(report, scanner, records)
+        _check_beyond(report, records, beyond)
+        _check_queue_ends(report, is_foreign=is_foreign)
+        checkpoint = read_checkpoint(self._disk, self.paths.checkpoint)
+        durable = 0 if is_foreign else max(mark or 0, checkpoint.master_flushed_offset)
+        if progress is not None:
+            durable = max(durable, progress.commit_log_offset)
+        if report.end < durable:
+            _add(report, f"the log ends at {report.end}, but {durable} bytes of it were durable")
+        if report.is_clean and progress is not None and progress.commit_log_start < report.start:
             _add(
                 report,
-                f"the log ends at {scan.end}, but {progress.commit_log_offset} bytes were durable",
+                f"the log begins at {report.start}, but did so at {progress.commit_log_start} "
+                "when it was closed",
             )
-        self._check_queues(report, places)
+        # Ours has the time of the last record, flushed or not.
+        flushed_ms = checkpoint.physic_ms if is_foreign else 0
+        if report.records and records.last_store_timestamp_ms < flushed_ms:
+            _add(
+                report,
+                f"the last record was stored at {records.last_store_timestamp_ms}, but the "
+                f"checkpoint says that records up to {flushed_ms} were flushed",
+            )
         return report
+
+    def _deleted(self, *, is_foreign: bool) -> DeletedTopics:
+        deleted = DeletedTopics(self._disk, self.paths.deleted_topics)
+        if not is_foreign:
+            deleted.load()
+        return deleted
+
+    def _scan(self, report: StoreReport, scanner: Scanner, records: "_Records") -> None:
+        """Read on from where the log has ended so far."""
+        scan = scanner.scan(max(report.end, self._log.start), records.note)
+        report.end = scan.end
+        report.records += scan.records
+        report.torn_bytes = scan.torn_bytes
+        report.damaged += [each for each in scan.damaged if each not in report.damaged]
+        records.last_store_timestamp_ms = max(
+            records.last_store_timestamp_ms, scan.last_store_timestamp_ms
+        )
+
+    def _add_new_segments(self) -> None:
+        known = {segment.path for segment in self._log.segments}
+        for name in self._disk.listdir(self.paths.commit_log):
+            path = f"{self.paths.commit_log}/{name}"
+            if name.isdigit() and path not in known and self._log.segments:
+                if self._disk.size(path) == self.segment_bytes:
+                    pool = self._pool
+                    segment = Segment(self._disk, pool, path, int(name), self.segment_bytes)
+                    self._log.segments.append(segment)
 
     def messages(self) -> Iterator[MessageExt]:
         """Yield every message in the order of the log.
@@ -164,25 +203,22 @@ class StoreInspector:
             )
             yield from found
 
-    def _check_queues(self, report: StoreReport, places: dict[int, tuple[str, int, int]]) -> None:
+    def _check_queues(self, report: StoreReport, records: "_Records") -> list["_Beyond"]:
+        """Compare all units with the records; return those that point behind the log's end."""
+        beyond: list[_Beyond] = []
         for topic, queue_id, path in stored_queues(self._disk, self.paths.consume_queue):
             key = (topic, queue_id)
             queue = report.queues.setdefault(key, QueueReport(*key))
-            self._check_queue(report, queue, path, places)
-        for queue in report.queues.values():
-            if queue.records and report.is_clean and queue.units <= queue.last_queue_offset:
-                _add(
-                    report,
-                    f"{queue.topic} queue {queue.queue_id}: the ConsumeQueue ends at "
-                    f"{queue.units}, the log at {queue.last_queue_offset + 1}",
-                )
+            self._check_queue(report, queue, path, records, beyond)
+        return beyond
 
     def _check_queue(
         self,
         report: StoreReport,
         queue: QueueReport,
         directory: str,
-        places: dict[int, tuple[str, int, int]],
+        records: "_Records",
+        beyond: list["_Beyond"],
     ) -> None:
         for name in queue_files(self._disk, directory):
             path = f"{directory}/{name}"
@@ -197,15 +233,102 @@ class StoreInspector:
                 if size <= 0:
                     break
                 place = (queue.topic, queue.queue_id, queue_offset)
-                if size != BLANK_SIZE and report.start <= physical_offset < report.end:
-                    if places.get(physical_offset) != place:
-                        _add(
-                            report,
-                            f"{path}: unit of queue offset {queue_offset} points at "
-                            f"{physical_offset}, where that message is not",
-                        )
+                if size != BLANK_SIZE and physical_offset >= report.end:
+                    beyond.append(_Beyond(path, physical_offset, place))
+                elif size != BLANK_SIZE and physical_offset >= report.start:
+                    if records.places.get(physical_offset) != place:
+                        _add(report, _wrong_unit(path, physical_offset, queue_offset))
                 queue_offset += 1
                 queue.units = queue_offset
+
+
+class _Beyond(NamedTuple):
+    """A ConsumeQueue unit that points to where the log did not go when it was read."""
+
+    path: str
+    physical_offset: int
+    place: tuple[str, int, int]
+    """Topic, queue id and queue offset."""
+
+
+class _Records:
+    """The records of the log, as they are read."""
+
+    def __init__(self, report: StoreReport, deleted: DeletedTopics, *, is_foreign: bool) -> None:
+        self._report = report
+        self._deleted = deleted
+        self._is_foreign = is_foreign
+        self.places: dict[int, tuple[str, int, int]] = {}
+        """Topic, queue id and queue offset of the record at each physical offset."""
+
+        self.last_store_timestamp_ms = 0
+
+    def note(self, view: memoryview, parts: RecordParts) -> None:
+        """Take note of a record, and of a gap before it in its queue."""
+        report, header = self._report, parts.header
+        if has_damaged_checksum_name(
+            view[parts.properties_end - header.size_bytes : parts.properties_end]
+        ):
+            damaged = DamagedRange(
+                header.physical_offset, header.size_bytes, "the name of its checksum is damaged"
+            )
+            report.damaged.append(damaged)
+        topic = str(view[parts.topic_at : parts.topic_end], "utf-8", "replace")
+        key = (topic, header.queue_id)
+        self.places[header.physical_offset] = (*key, header.queue_offset)
+        if self._deleted.is_gone(topic, header.physical_offset):
+            return
+        queue = report.queues.setdefault(key, QueueReport(*key))
+        if self._is_foreign and not header.queue_offset:
+            # RocketMQ leaves no note of a topic that it has deleted: this one was made anew.
+            queue.records = 0
+        expected = queue.last_queue_offset + 1
+        if queue.records and header.queue_offset != expected:
+            _add(
+                report,
+                f"{topic} queue {header.queue_id}: record at {header.physical_offset} has "
+                f"queue offset {header.queue_offset} where {expected} was due",
+            )
+        if not queue.records:
+            queue.first_queue_offset = header.queue_offset
+        queue.records += 1
+        queue.last_queue_offset = header.queue_offset
+
+
+def _check_beyond(report: StoreReport, records: _Records, beyond: list[_Beyond]) -> None:
+    """Report units of messages that the log does not have."""
+    for unit in beyond:
+        topic, queue_id, queue_offset = unit.place
+        if unit.physical_offset >= report.end:
+            _add(
+                report,
+                f"{topic} queue {queue_id}: the log ends at {report.end}, but message "
+                f"{queue_offset} was stored at {unit.physical_offset}",
+            )
+        elif records.places.get(unit.physical_offset) != unit.place:
+            _add(report, _wrong_unit(unit.path, unit.physical_offset, queue_offset))
+
+
+def _check_queue_ends(report: StoreReport, *, is_foreign: bool) -> None:
+    """Report ConsumeQueues that end before the log where nothing was going on."""
+    for queue in report.queues.values():
+        # RocketMQ keeps the records of a topic that it has deleted.
+        is_deleted = is_foreign and not queue.units
+        if not report.is_clean or is_deleted or not queue.records:
+            continue
+        if queue.units <= queue.last_queue_offset:
+            _add(
+                report,
+                f"{queue.topic} queue {queue.queue_id}: the ConsumeQueue ends at "
+                f"{queue.units}, the log at {queue.last_queue_offset + 1}",
+            )
+
+
+def _wrong_unit(path: str, physical_offset: int, queue_offset: int) -> str:
+    return (
+        f"{path}: unit of queue offset {queue_offset} points at {physical_offset}, where that "
+        "message is not"
+    )
 
 
 class _OneSegment:

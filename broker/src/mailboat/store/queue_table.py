@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from mailboat.disk import Disk, UnreadableError
+from mailboat.disk import Disk, UnreadableError, remove_if_empty
 from mailboat.errors import IllegalMessageError
 from mailboat.model.names import is_file_name
 from mailboat.store.consume_queue import (
@@ -308,8 +308,7 @@ class QueueTable:
         if first_error is not None:
             raise first_error
         directory = f"{self._directory}/{topic}"
-        if self._disk.exists(directory) and not self._disk.listdir(directory):
-            self._disk.rmdir(directory)
+        if self._disk.exists(directory) and remove_if_empty(self._disk, directory):
             self._disk.fsync_dir(self._directory)
 
     def _take_out(self, queue: ConsumeQueue) -> None:
@@ -340,8 +339,7 @@ class QueueTable:
                 self._disk.unlink(f"{directory}/{name}")
             # A folder goes where nothing of somebody else's lies in it.
             for folder in (directory, directory.rpartition("/")[0]):
-                if not self._disk.listdir(folder):
-                    self._disk.rmdir(folder)
+                remove_if_empty(self._disk, folder)
 
     def remove_if(self, given_out: int, is_message: Callable[[str, int, int, int], bool]) -> None:
         """Delete the files of queues whose newest message the log has: it tells their ends as well.

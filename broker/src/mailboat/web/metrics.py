@@ -21,10 +21,10 @@ from prometheus_client.registry import Collector
 from mailboat import __version__, core
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.stats import FlowCounter
+from mailboat.log_lines import line_handler
 from mailboat.namesrv.controller import NamesrvController
 from mailboat.remoting.turns import SERVER, asker, in_turns
 from mailboat.security.tls import ServerTls
-from mailboat.log_lines import line_handler
 from mailboat.web.context import WebContext
 from mailboat.web.delay_metrics import delay_metrics
 from mailboat.web.lag import Steps, largest_lags

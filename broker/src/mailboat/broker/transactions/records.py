@@ -31,6 +31,7 @@ IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 
 _ENDED_TAG: Final = "d"
 _SEPARATOR: Final = ","
+_OFFSET_DIGITS: Final = 19
 _MARKS_OF_A_HALF: Final = (
     PropertyName.TRANSACTION_PREPARED,
     PropertyName.REAL_TOPIC,
@@ -128,7 +129,11 @@ def ended_offsets(record: MessageExt) -> list[int]:
     if record.tags != _ENDED_TAG:
         return []
     texts = record.body.decode("utf-8", "replace").split(_SEPARATOR)
-    return [int(text) for text in texts if text.isascii() and text.isdigit()]
+    return [
+        int(text)
+        for text in texts
+        if len(text) <= _OFFSET_DIGITS and text.isascii() and text.isdigit()
+    ]
 
 
 def real_topic(half: MessageExt) -> str:

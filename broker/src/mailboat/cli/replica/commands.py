@@ -15,6 +15,7 @@ from mailboat.cli.output import print_json, print_record, print_section
 from mailboat.cli.replica.broker_http import DEFAULT_ADDRESS, BrokerHttp, ask
 from mailboat.cli.servers import security_options, take_security
 from mailboat.client.credential_files import read_secret
+from mailboat.config.fields import is_port
 from mailboat.config.loading import TOKEN_ENVIRONMENT
 from mailboat.security.client_security import ClientSecurity
 
@@ -38,8 +39,7 @@ _ORDINAL: Final = click.IntRange(0, 7)
 def _check_address(ctx: click.Context, param: click.Parameter, value: str) -> str:
     scheme, found, address = value.rpartition("://")
     host, _, port = address.rstrip("/").rpartition(":")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65_536
-    if not host or not is_port or (found and scheme not in ("http", "https")):
+    if not host or not is_port(port) or (found and scheme not in ("http", "https")):
         raise click.BadParameter(f"{value!r} is not host:port, such as {DEFAULT_ADDRESS}")
     return f"{scheme}{found}{host}:{port}"
 
