@@ -187,7 +187,10 @@ async def test_group_changes_only_what_is_named(tmp_path: Path, capsysbinary: Ca
                 "C", consume_enable=False, consume_broadcast_enable=False, retry_max_times=3
             )
         assert "create it first" in await shell.fails("group", "update", "D", "--consume")
-        assert "there is no group D" in await shell.fails("group", "show", "D")
+        for words in (("show",), ("lag",), ("members",)):
+            assert "there is no group D" in await shell.fails("group", *words, "D")
+        assert "there is no group D" in await shell.fails("offset", "show", "D")
+        assert await shell.json("group", "members", "C") == []
         await shell.run("group", "delete", "C", "--yes")
         assert await shell.json("group", "list") == []
 

@@ -93,3 +93,13 @@ async def test_nobody_at_standard_error_changes_no_exit_code(
         assert await produce(b'{"body":"one"}\nno JSON\n') == 1
         assert await produce(b'{"body":"two"}\n') == 0
         assert await length(cluster, "T") == 2
+
+
+@pytest.mark.parametrize("text", ["nan", "-1", "x"])
+async def test_a_timeout_is_a_number_of_seconds(
+    tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes], text: str
+):
+    """NaN is in no order with other numbers: the command would ask without end."""
+    async with Cluster(tmp_path) as cluster:
+        shell = Shell(cluster, capsysbinary)
+        assert "--timeout" in await shell.fails("consume", "T", f"--timeout={text}", code=2)

@@ -87,6 +87,15 @@ def test_standalone_says_where_it_serves_and_ends_in_order(start: Start, tmp_pat
     assert not (data / "abort").exists()
 
 
+def test_a_terminal_that_goes_ends_it_in_order(start: Start, tmp_path: Path) -> None:
+    """SIGHUP is as good as SIGTERM."""
+    data = tmp_path / "data"
+    process = start("standalone", "--data-dir", str(data), *FREE_PORTS, "--ready-json")
+    _ready(process)
+    assert "stopping on SIGHUP" in _stop(process, signal.SIGHUP)
+    assert not (data / "abort").exists()
+
+
 def test_standalone_without_http(start: Start, tmp_path: Path) -> None:
     """`--no-http` opens no HTTP port and says so by leaving it out."""
     process = start(

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import math
 import signal
 import ssl
 import sys
@@ -41,6 +42,21 @@ _TLS_ONLY: Final = "a port that takes TLS only does that to a command without --
 _MS_DIGITS: Final = 12
 _INT64_DIGITS: Final = 19
 _TIME_FORM: Final = "a time such as 2026-01-31T08:00:00 or milliseconds since 1970"
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds: NaN, which is in no order with others, is none."""
+
+    name = "seconds"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Read it."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
+        return seconds
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON for scripts.")

@@ -8,7 +8,7 @@ from typing import Final
 
 import click
 
-from mailboat.cli.client_command import explain, run, start_point_option
+from mailboat.cli.client_command import Seconds, explain, run, start_point_option
 from mailboat.cli.output import message_row, payload_of
 from mailboat.cli.progress import Counter
 from mailboat.cli.servers import Servers, servers_options
@@ -39,7 +39,7 @@ COMMIT_INTERVAL_S: Final = 1.0
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=0),
+    type=Seconds(min=0),
     metavar="S",
     help="End after so many seconds without a message.",
 )

@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 import click
@@ -120,10 +121,14 @@ def describe_error(exc: Exception) -> tuple[str, int]:
 
 
 def _report(exc: Exception, *, debug: bool) -> int:
+    # Late, as it is for servers and for what goes wrong.
+    from mailboat.log_lines import say
+
+    tell = partial(click.echo, err=True)
     if debug:
-        traceback.print_exception(exc)
+        say("".join(traceback.format_exception(exc)).rstrip(), tell)
     text, code = describe_error(exc)
-    click.echo(f"mailboat: {printable(text)}", err=True)
+    say(f"mailboat: {printable(text)}", tell)
     return code
 
 

@@ -21,8 +21,9 @@ START_PATIENCE_S: Final = 2.0
 """How long a signal waits for a start that is under way, before it breaks it off. Both together
 stay below the 10 s within which SIGTERM is answered."""
 
-END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-"""What asks a server command for its end."""
+_ON_HANGUP: Final = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+END_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, *_ON_HANGUP)
+"""What asks a server command for its end; a terminal that goes does, but for `nohup`."""
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +82,7 @@ def run_node(
 
 
 def watch_signals(ending: Ending) -> None:
-    """Let SIGTERM and SIGINT ask for the end."""
+    """Let `END_SIGNALS` ask for the end."""
     loop = asyncio.get_running_loop()
     for number in END_SIGNALS:
         loop.add_signal_handler(number, ending.ask, "signal", number.name)

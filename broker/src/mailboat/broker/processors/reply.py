@@ -77,14 +77,14 @@ class ReplyMessageProcessor:
         except BrokerError as error:
             code, remark = error.code, error.remark
         ext_fields |= {"msgId": _NOT_STORED, "queueId": queue_id, "queueOffset": 0}
-        if config.store_reply_message_enable:
+        if code == ResponseCode.SUCCESS and config.store_reply_message_enable:
             message = _message(connection, fields, queue_id, properties, command.body)
             is_durable = await self._store(message)
             if message.status == PutStatus.PUT_OK:
                 store_host = self._broker.store.commit_log.store_host
                 ext_fields["msgId"] = encode_offset_message_id(store_host, message.physical_offset)
                 ext_fields["queueOffset"] = message.queue_offset
-            if code == ResponseCode.SUCCESS and not is_durable:
+            if not is_durable:
                 code = ResponseCode.FLUSH_DISK_TIMEOUT
         return command.response(code, remark, ext_fields)
 

@@ -111,9 +111,7 @@ async def _describe(servers: Servers, group: str) -> dict[str, Any]:
         settings = await admin.groups.configs_by_broker(group)
         connection = await admin.groups.connection(group)
         if not settings and connection is None:
-            raise MailboatError(
-                f"there is no group {group}; 'mailboat group list --all' shows those there are"
-            )
+            await _refuse_unknown(admin, group)
         stats = await admin.groups.stats(group)
         owners = await _owners(admin, group, connection)
     rows = lag_rows(stats, owners)
@@ -182,11 +180,26 @@ def lag(group: str, topic: str | None, as_json: bool, servers: Servers) -> None:
 async def group_progress(
     servers: Servers, group: str, topic: str | None, *, with_members: bool = False
 ) -> list[dict[str, Any]]:
-    """Return a row for each queue that a group has an offset of."""
+    """Return a row for each queue that a group has an offset of.
+
+    Raises:
+        MailboatError: there is no such group.
+    """
     async with servers.admin() as admin:
         stats = await admin.groups.stats(group, topic)
-        connection = await admin.groups.connection(group) if with_members else None
-        return lag_rows(stats, await _owners(admin, group, connection))
+        connection = await admin.groups.connection(group)
+        if not stats.offset_table and connection is None:
+            await _refuse_unknown(admin, group)
+        owners = await _owners(admin, group, connection) if with_members else {}
+        return lag_rows(stats, owners)
+
+
+async def _refuse_unknown(admin: Admin, group: str) -> None:
+    """Raise MailboatError where no broker knows a group without members."""
+    if not await admin.groups.configs_by_broker(group):
+        raise MailboatError(
+            f"there is no group {group}; 'mailboat group list --all' shows those there are"
+        )
 
 
 def lag_rows(stats: ConsumeStats, owners: dict[MessageQueue, str]) -> list[dict[str, Any]]:
@@ -223,6 +236,8 @@ def members(group: str, as_json: bool, servers: Servers) -> None:
     async def work() -> list[dict[str, Any]]:
         async with servers.admin() as admin:
             connection = await admin.groups.connection(group)
+            if connection is None:
+                await _refuse_unknown(admin, group)
             return member_rows(connection, await _owners(admin, group, connection))
 
     print_rows(run(work()), MEMBER_COLUMNS, as_json=as_json)
