@@ -64,7 +64,21 @@ async def test_a_reader_beyond_the_end_goes_on_where_its_group_was(client: RawCl
     assert answer.ext_fields["nextBeginOffset"] == "1"
     answer = await client.pull("H", "T", 50)
     assert answer.code == ResponseCode.PULL_OFFSET_MOVED
-    assert answer.ext_fields["nextBeginOffset"] == "3"
+    assert answer.ext_fields["nextBeginOffset"] == "0"
+
+
+async def test_a_topic_that_is_made_anew_is_read_from_its_beginning(client: RawClient) -> None:
+    """Whoever has read the former one further: all of the new one is new."""
+    for body in NEW:
+        await client.send("T", body)
+    await client.commit("G", "T", 3)
+    await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "T"})
+    await client.make_topic("T")
+    await client.send("T", b"first")
+    answer = await client.pull("G", "T", 3)
+    assert answer.code == ResponseCode.PULL_OFFSET_MOVED
+    assert answer.ext_fields["nextBeginOffset"] == "0"
+    assert await client.committed("G", "T") in (None, 0)
 
 
 async def test_no_offset_comes_with_the_end_of_the_queue(client: RawClient) -> None:

@@ -4,8 +4,7 @@ Source: apache/rocketmq broker/processor/PullMessageProcessor.java @ rocketmq-al
 """
 
 import logging
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -14,7 +13,19 @@ from mailboat.broker.cold_reads import ColdReads
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import refuse_disabled_broadcast, require_own_name
 from mailboat.broker.processors.offset_reset import take_reset
-from mailboat.broker.pull_request_hold import HeldPull, PullRequestHoldService
+from mailboat.broker.processors.pull_waits import (
+    LATER,
+    Answer,
+    Wait,
+    WaitForFilter,
+    WaitForMessage,
+    WaitForQuota,
+    WaitForRoom,
+    Wanted,
+    command_of,
+    text_bytes,
+)
+from mailboat.broker.pull_request_hold import PullRequestHoldService
 from mailboat.broker.quotas.user_use import UserUse
 from mailboat.broker.sql_filters import check_expression_type
 from mailboat.config import BrokerConfig
@@ -22,15 +33,13 @@ from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.filtering.property_filter import PropertyFilter
 from mailboat.filtering.tag_filter import tags_codes
 from mailboat.model.names import RETRY_PREFIX
-from mailboat.model.subscription import EXPRESSION_TAG, SUBSCRIBE_ALL
+from mailboat.model.subscription import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIBE_ALL
 from mailboat.model.sys_flag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from mailboat.model.topic import Perm
 from mailboat.protocol.codes import ResponseCode
-from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.frame import SERIALIZE_JSON
 from mailboat.protocol.send_header import PullFields, PullRequest, encode_pull_response_header
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import answer_error, encode_answer
 from mailboat.store.lookup import GetResult, GetStatus, units_to_look_at
 from mailboat.store.record_source import Fetched, Limits, RecordSource
 
@@ -42,9 +51,6 @@ _UNBOUNDED: Final = 1 << 62
 # Messages read from the disk for a property filter that may take few of them.
 _FILTERED_FETCH: Final = 800
 
-_Wanted: TypeAlias = frozenset[int] | str | None
-"""The tagsCodes, or the SQL92 expression, of the messages a pull wants; None takes all."""
-
 _CODES: Final = {
     GetStatus.FOUND: ResponseCode.SUCCESS,
     GetStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
@@ -53,16 +59,6 @@ _CODES: Final = {
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
 
-
-# What a waiting pull may have without being counted; a tagsCode in a set.
-_SHORT_TEXT: Final = 128
-_FEW_CODES: Final = 8
-_CODE_BYTES: Final = 80
-
-Answer: TypeAlias = Sequence[bytes]
-"""A frame in pieces; none where nobody waits for it, or it comes later."""
-
-_LATER: Final[Answer] = ()
 
 # A slave sends readers who have everything back to its master, but not more often than this: who
 # does not know that master yet would ask again at once.
@@ -123,7 +119,7 @@ class PullMessageProcessor:
             wanted = self._check(fields)
             if isinstance(wanted, str) and self._find_filter(fields, wanted) is None:
                 self._pull_when_compiled(connection, request, wanted)
-                return _LATER
+                return LATER
         except BrokerError as error:
             return self._refusal(request, error)
         if fields.sys_flag & PULL_COMMIT_OFFSET and not self.is_slave:
@@ -136,7 +132,7 @@ class PullMessageProcessor:
             return self._wait_for_quota(connection, request, wanted, use)
         if not connection.has_room():
             return self._put_off(connection, request, wanted, _now)
-        return self.read_now(connection, request, wanted)
+        return self._read_now(connection, request, wanted)
 
     def _use(self, request: PullRequest) -> UserUse | None:
         """Return what whoever asked has used, None where nothing is bounded."""
@@ -150,7 +146,7 @@ class PullMessageProcessor:
         self,
         connection: Connection,
         request: PullRequest,
-        wanted: _Wanted,
+        wanted: Wanted,
         source: RecordSource | None = None,
     ) -> Answer:
         """Answer from memory, or from what was read from the disk."""
@@ -185,7 +181,7 @@ class PullMessageProcessor:
             )
         return result
 
-    def _pull_cold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> Answer:
+    def _pull_cold(self, connection: Connection, request: PullRequest, wanted: Wanted) -> Answer:
         """Read from the disk away from the loop, then answer with what was read."""
         fields = request.fields
         if not self._broker.store_threads.can_read:
@@ -219,13 +215,13 @@ class PullMessageProcessor:
             count = self._count(fields)
             limits = Limits(units_to_look_at(count, wanted), count, self._max_bytes, wanted)
         self._store.fetch(fields.topic, fields.queue_id, fields.queue_offset, limits, read)
-        return _LATER
+        return LATER
 
     def _answer_cold(
         self,
         connection: Connection,
         request: PullRequest,
-        wanted: _Wanted,
+        wanted: Wanted,
         source: Fetched | None,
         error: BaseException | None,
     ) -> None:
@@ -255,11 +251,11 @@ class PullMessageProcessor:
         return taken
 
     def _put_off(
-        self, connection: Connection, request: PullRequest, wanted: _Wanted, until: _Until
+        self, connection: Connection, request: PullRequest, wanted: Wanted, until: _Until
     ) -> Answer:
         """Read later: once `until` has called what it gets, and there is room for an answer."""
-        size, use = _text_bytes(request.fields, wanted), self._use(request)
-        held = _WaitForRoom(
+        size, use = text_bytes(request.fields, wanted), self._use(request)
+        held = WaitForRoom(
             connection, size, processor=self, request=request, wanted=wanted, count=use
         )
         try:
@@ -268,10 +264,10 @@ class PullMessageProcessor:
             return self._refusal(request, error)
         held.use, held.taken = use, self._reserved(use, request.fields)
         until(try_again)
-        return _LATER
+        return LATER
 
     def _wait_for_quota(
-        self, connection: Connection, request: PullRequest, wanted: _Wanted, use: UserUse
+        self, connection: Connection, request: PullRequest, wanted: Wanted, use: UserUse
     ) -> Answer:
         """Read once the quota of whoever asked allows for an answer.
 
@@ -282,9 +278,9 @@ class PullMessageProcessor:
         suspend_s = fields.suspend_timeout_millis / 1000
         if not fields.sys_flag & PULL_SUSPEND or suspend_s <= 0:
             suspend_s = _QUOTA_WAIT_S
-        held = _WaitForQuota(
+        held = WaitForQuota(
             connection,
-            _text_bytes(fields, wanted),
+            text_bytes(fields, wanted),
             processor=self,
             request=request,
             wanted=wanted,
@@ -297,9 +293,9 @@ class PullMessageProcessor:
             return self._refusal(request, error)
         use.fetch_delayed()
         use.turns.add(held, self._holds.try_again)
-        return _LATER
+        return LATER
 
-    def is_turn_of(self, held: "_Wait", use: UserUse, is_late: bool) -> bool:
+    def is_turn_of(self, held: Wait, use: UserUse, is_late: bool) -> bool:
         """Tell whether a pull may be answered now; one whose time is up is told to ask again."""
         use.turns.discard(held)
         if use.fetch_wait_s() <= 0.0:
@@ -319,8 +315,15 @@ class PullMessageProcessor:
         result = GetResult(status, fields.queue_offset, low, high, [], 0, 0)
         return self._generic(request, ResponseCode.PULL_RETRY_IMMEDIATELY, result)
 
-    def read_now(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> Answer:
+    def pull_again(self, held: Wait) -> Answer:
         """Read what was put off; return the answer, nothing when it comes later."""
+        try:
+            held.renew()
+        except BrokerError as error:
+            return self._refusal(held.request, error)
+        return self._read_now(held.connection, held.request, held.wanted)
+
+    def _read_now(self, connection: Connection, request: PullRequest, wanted: Wanted) -> Answer:
         fields = request.fields
         if self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset):
             return self._answer(connection, request, wanted)
@@ -330,9 +333,9 @@ class PullMessageProcessor:
         self, connection: Connection, request: PullRequest, expression: str
     ) -> None:
         """Begin anew once the expression is compiled; raise BrokerError if too many wait."""
-        held = _WaitForFilter(
+        held = WaitForFilter(
             connection,
-            _text_bytes(request.fields, expression),
+            text_bytes(request.fields, expression),
             processor=self,
             request=request,
             wanted=expression,
@@ -342,7 +345,7 @@ class PullMessageProcessor:
 
     # -- checks ---------------------------------------------------------------------------------
 
-    def _check(self, fields: PullFields) -> _Wanted:
+    def _check(self, fields: PullFields) -> Wanted:
         """Refuse what must not be read; return what is wanted."""
         broker = self._broker
         topic, group = fields.topic, fields.consumer_group
@@ -394,9 +397,14 @@ class PullMessageProcessor:
                 f"queueId[{queue_id}] is illegal, topic {topic} has the queues 0 to "
                 f"{topic_config.read_queue_nums - 1}",
             )
-        return self._wanted(fields)
+        return self.find_wanted(fields)
 
-    def _wanted(self, fields: PullFields) -> _Wanted:
+    def find_wanted(self, fields: PullFields) -> Wanted:
+        """Return what a pull asks for, by its own word or by that of its group's heartbeats.
+
+        Raises:
+            BrokerError: it cannot be told what that is, or by no subscription that is new enough.
+        """
         group, topic = fields.consumer_group, fields.topic
         if fields.sys_flag & PULL_SUBSCRIPTION:
             expression, kind = fields.subscription or SUBSCRIBE_ALL, fields.expression_type
@@ -415,6 +423,16 @@ class PullMessageProcessor:
                 )
             refuse_disabled_broadcast(self._broker, group)
             expression, kind = subscription.sub_string, subscription.expression_type
+            if subscription.sub_version < fields.sub_version:
+                # Its heartbeat is on its way. By what it wanted before, messages would be passed
+                # over that it wants now.
+                raise BrokerError(
+                    ResponseCode.FILTER_DATA_NOT_LATEST
+                    if kind == EXPRESSION_SQL92
+                    else ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                    f"subscription not latest: group {group} has subscribed to {topic} by version "
+                    f"{subscription.sub_version}, and the pull is by {fields.sub_version}",
+                )
         if kind and kind != EXPRESSION_TAG:
             check_expression_type(kind, self._broker.settings.broker)
             return expression
@@ -446,7 +464,7 @@ class PullMessageProcessor:
         self,
         request: PullRequest,
         queue_offset: int,
-        wanted: _Wanted,
+        wanted: Wanted,
         source: RecordSource | None = None,
     ) -> GetResult:
         fields = request.fields
@@ -505,7 +523,7 @@ class PullMessageProcessor:
             source,
         )
 
-    def _hold(self, connection: Connection, request: PullRequest, wanted: _Wanted) -> Answer:
+    def _hold(self, connection: Connection, request: PullRequest, wanted: Wanted) -> Answer:
         """Let a pull wait for a message; return a refusal if too many do."""
         fields = request.fields
         suspend_s = fields.suspend_timeout_millis / 1000
@@ -513,9 +531,9 @@ class PullMessageProcessor:
             suspend_s = self._short_polling_s
         if self.is_slave and self.hears_master():
             suspend_s = min(suspend_s, _SEND_BACK_AFTER_S)
-        held = _WaitForMessage(
+        held = WaitForMessage(
             connection,
-            _text_bytes(fields, wanted),
+            text_bytes(fields, wanted),
             processor=self,
             request=request,
             wanted=wanted,
@@ -526,9 +544,9 @@ class PullMessageProcessor:
             self._holds.hold(held, fields.topic, fields.queue_id, suspend_s)
         except BrokerError as error:
             return self._refusal(request, error)
-        return _LATER
+        return LATER
 
-    def look_again(self, held: "_WaitForMessage", is_late: bool) -> bool:
+    def look_again(self, held: WaitForMessage, is_late: bool) -> bool:
         """Answer a pull that waits if there is something for it, or if its time is up.
 
         Returns:
@@ -540,7 +558,12 @@ class PullMessageProcessor:
         if use is not None and not self.is_turn_of(held, use, is_late):
             return is_late
         try:
+            if held.renew():
+                held.scanned_offset = fields.queue_offset
             result = self._get(request, held.scanned_offset, held.wanted)
+        except BrokerError as error:
+            held.write(self._refusal(request, error))
+            return True
         except OSError as error:
             held.write(self._unreadable(request, error))
             return True
@@ -626,26 +649,27 @@ class PullMessageProcessor:
     def _sent_back(self, fields: PullFields, result: GetResult) -> GetResult:
         """Send a reader from beyond the end to what its group has committed, if that is known.
 
-        It comes from before the log became shorter. RocketMQ sends it to the end, over what was
-        stored since.
+        It comes from before the log became shorter. RocketMQ sends it to the beginning of a queue
+        of which nothing has expired, else to the end, over what was stored since.
         """
         committed = self._broker.offsets.query(fields.consumer_group, fields.topic, fields.queue_id)
-        if not result.min_offset <= committed <= result.max_offset:
-            return result
-        return result._replace(next_offset=committed)
+        if result.min_offset <= committed <= result.max_offset:
+            return result._replace(next_offset=committed)
+        # A queue that begins at 0 may be that of a topic which was deleted and made anew.
+        return result if result.min_offset else result._replace(next_offset=0)
 
     def _generic(
         self, request: PullRequest, code: int, result: GetResult, suggested_id: int = 0
     ) -> Answer:
         if request.flag & _ONEWAY_BIT:
-            return _LATER
+            return LATER
         fields = {
             "suggestWhichBrokerId": suggested_id,
             "nextBeginOffset": result.next_offset,
             "minOffset": result.min_offset,
             "maxOffset": result.max_offset,
         }
-        answer = _command(request).response(code, ext_fields=fields)
+        answer = command_of(request).response(code, ext_fields=fields)
         return (answer.encode_head(result.size_bytes), b"".join(result.slices))
 
     def _unreadable(self, request: PullRequest, error: OSError) -> Answer:
@@ -657,102 +681,5 @@ class PullMessageProcessor:
 
     def _refusal(self, request: PullRequest, error: BrokerError) -> Answer:
         if request.flag & _ONEWAY_BIT:
-            return _LATER
-        return (_command(request).response(error.code, error.remark).encode(),)
-
-
-class _Wait(HeldPull, gc=False, eq=False, kw_only=True):
-    """A pull of this processor that waits."""
-
-    processor: PullMessageProcessor
-    request: PullRequest
-    wanted: _Wanted
-
-    def retry(self, is_late: bool) -> bool:
-        if self.processor.recheck is not None:
-            self.check()
-        return self.go_on(is_late)
-
-    def go_on(self, is_late: bool) -> bool:
-        """Do as `retry` once it is known that this may still be answered."""
-        raise NotImplementedError
-
-    def check(self) -> None:
-        if self.processor.recheck is not None:
-            self.processor.recheck(self.request, self.connection.peer_address)
-
-    def failed(self, error: Exception) -> None:
-        command = _command(self.request)
-        answer = encode_answer(command, answer_error(command, error))
-        self.write(_LATER if answer is None else (answer,))
-
-    def write(self, answer: Answer) -> None:
-        """Send the answer if there is one now."""
-        if answer:
-            self.connection.write_pieces(answer)
-
-
-class _WaitForMessage(_Wait, gc=False, eq=False, kw_only=True):
-    """Waits for a message that it wants, in vain up to `scanned_offset`."""
-
-    scanned_offset: int
-
-    def go_on(self, is_late: bool) -> bool:
-        return self.processor.look_again(self, is_late)
-
-
-class _WaitForRoom(_Wait, gc=False, eq=False, kw_only=True):
-    """Waits until it may be read; what it may have then is taken from its user's quota."""
-
-    use: UserUse | None = None
-    taken: tuple[int, int] = (0, 0)
-
-    def uncount(self) -> None:
-        HeldPull.uncount(self)
-        if self.use is not None:
-            self.use.given_back(*self.taken)
-            self.use = None
-
-    def go_on(self, is_late: bool) -> bool:
-        self.uncount()
-        self.write(self.processor.read_now(self.connection, self.request, self.wanted))
-        return True
-
-
-class _WaitForQuota(_Wait, gc=False, eq=False, kw_only=True):
-    """Waits until the quota of whoever asked allows for an answer."""
-
-    use: UserUse
-
-    def go_on(self, is_late: bool) -> bool:
-        if not self.processor.is_turn_of(self, self.use, is_late):
-            return is_late
-        self.uncount()
-        self.write(self.processor.read_now(self.connection, self.request, self.wanted))
-        return True
-
-
-class _WaitForFilter(_Wait, gc=False, eq=False, kw_only=True):
-    """Waits until its expression is compiled."""
-
-    def go_on(self, is_late: bool) -> bool:
-        self.uncount()
-        self.write(self.processor.pull(self.connection, self.request))
-        return True
-
-
-def _command(request: PullRequest) -> RemotingCommand:
-    command = RemotingCommand.request(request.code)
-    command.flag = request.flag
-    command.opaque = request.opaque
-    command.serialize_type = request.serialize_type
-    return command
-
-
-def _text_bytes(fields: PullFields, wanted: _Wanted) -> int:
-    """Return what a pull that waits takes beyond what most do."""
-    text = fields.subscription
-    size = 0 if text is None or len(text) <= _SHORT_TEXT else sys.getsizeof(text)
-    if isinstance(wanted, frozenset) and len(wanted) > _FEW_CODES:
-        size += _CODE_BYTES * len(wanted)
-    return size
+            return LATER
+        return (command_of(request).response(error.code, error.remark).encode(),)

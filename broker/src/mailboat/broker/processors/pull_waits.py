@@ -1,0 +1,177 @@
+"""Pulls that wait: for a message, for room, for a quota, or for a compiled expression.
+
+A pull that waits wants what its group has subscribed to when it goes on, as a heartbeat may have
+changed that meanwhile.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeAlias
+
+from mailboat.broker.pull_request_hold import HeldPull
+from mailboat.broker.quotas.user_use import UserUse
+from mailboat.model.sys_flag import PULL_SUBSCRIPTION
+from mailboat.protocol.command import RemotingCommand
+from mailboat.protocol.send_header import PullFields, PullRequest
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.dispatcher import answer_error, encode_answer
+
+Wanted: TypeAlias = frozenset[int] | str | None
+"""The tagsCodes, or the SQL92 expression, of the messages a pull wants; None takes all."""
+
+Answer: TypeAlias = Sequence[bytes]
+"""A frame in pieces; none where nobody waits for it, or it comes later."""
+
+LATER: Final[Answer] = ()
+
+# What a waiting pull may have without being counted; a tagsCode in a set.
+_SHORT_TEXT: Final = 128
+_FEW_CODES: Final = 8
+_CODE_BYTES: Final = 80
+
+
+class Puller(Protocol):
+    """What goes on with a pull that has waited."""
+
+    @property
+    def recheck(self) -> Callable[[PullRequest, str], None] | None:
+        """Raises BrokerError where whoever asked from an address may not read any more; None where
+        nobody is asked who it is."""
+        ...
+
+    def pull(self, connection: Connection, request: PullRequest) -> Answer:
+        """Begin anew."""
+        ...
+
+    def pull_again(self, held: "Wait") -> Answer:
+        """Read what was put off; return the answer, nothing when it comes later."""
+        ...
+
+    def look_again(self, held: "WaitForMessage", is_late: bool) -> bool:
+        """Answer a pull if there is something for it, or if its time is up; tell whether."""
+        ...
+
+    def is_turn_of(self, held: "Wait", use: UserUse, is_late: bool) -> bool:
+        """Tell whether a pull may be answered now; one whose time is up is told to ask again."""
+        ...
+
+    def find_wanted(self, fields: PullFields) -> Wanted:
+        """Return what a pull asks for; raises BrokerError where that cannot be told."""
+        ...
+
+
+class Wait(HeldPull, gc=False, eq=False, kw_only=True):
+    """A pull of this processor that waits."""
+
+    processor: Puller
+    request: PullRequest
+    wanted: Wanted
+
+    def renew(self) -> bool:
+        """Want what the group has subscribed to by now; tell whether that is something else.
+
+        Raises:
+            BrokerError: there is no such subscription any more.
+        """
+        if self.request.fields.sys_flag & PULL_SUBSCRIPTION:
+            return False
+        before, self.wanted = self.wanted, self.processor.find_wanted(self.request.fields)
+        return self.wanted != before
+
+    def retry(self, is_late: bool) -> bool:
+        """Go on if it may; tell whether it was answered."""
+        if self.processor.recheck is not None:
+            self.check()
+        return self.go_on(is_late)
+
+    def go_on(self, is_late: bool) -> bool:
+        """Do as `retry` once it is known that this may still be answered."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Raise BrokerError where whoever asked may not read any more."""
+        if self.processor.recheck is not None:
+            self.processor.recheck(self.request, self.connection.peer_address)
+
+    def failed(self, error: Exception) -> None:
+        """Answer with an error."""
+        command = command_of(self.request)
+        answer = encode_answer(command, answer_error(command, error))
+        self.write(LATER if answer is None else (answer,))
+
+    def write(self, answer: Answer) -> None:
+        """Send the answer if there is one now."""
+        if answer:
+            self.connection.write_pieces(answer)
+
+
+class WaitForMessage(Wait, gc=False, eq=False, kw_only=True):
+    """Waits for a message that it wants, in vain up to `scanned_offset`."""
+
+    scanned_offset: int
+
+    def go_on(self, is_late: bool) -> bool:
+        """Answer it if there is something for it."""
+        return self.processor.look_again(self, is_late)
+
+
+class WaitForRoom(Wait, gc=False, eq=False, kw_only=True):
+    """Waits until it may be read; what it may have then is taken from its user's quota."""
+
+    use: UserUse | None = None
+    taken: tuple[int, int] = (0, 0)
+
+    def uncount(self) -> None:
+        """Give back what was taken."""
+        HeldPull.uncount(self)
+        if self.use is not None:
+            self.use.given_back(*self.taken)
+            self.use = None
+
+    def go_on(self, is_late: bool) -> bool:
+        """Read it now."""
+        self.uncount()
+        self.write(self.processor.pull_again(self))
+        return True
+
+
+class WaitForQuota(Wait, gc=False, eq=False, kw_only=True):
+    """Waits until the quota of whoever asked allows for an answer."""
+
+    use: UserUse
+
+    def go_on(self, is_late: bool) -> bool:
+        """Read it if its turn has come."""
+        if not self.processor.is_turn_of(self, self.use, is_late):
+            return is_late
+        self.uncount()
+        self.write(self.processor.pull_again(self))
+        return True
+
+
+class WaitForFilter(Wait, gc=False, eq=False, kw_only=True):
+    """Waits until its expression is compiled."""
+
+    def go_on(self, is_late: bool) -> bool:
+        """Begin anew."""
+        self.uncount()
+        self.write(self.processor.pull(self.connection, self.request))
+        return True
+
+
+def command_of(request: PullRequest) -> RemotingCommand:
+    """Return what to answer a pull by."""
+    command = RemotingCommand.request(request.code)
+    command.flag = request.flag
+    command.opaque = request.opaque
+    command.serialize_type = request.serialize_type
+    return command
+
+
+def text_bytes(fields: PullFields, wanted: Wanted) -> int:
+    """Return what a pull that waits takes beyond what most do."""
+    text = fields.subscription
+    size = 0 if text is None or len(text) <= _SHORT_TEXT else sys.getsizeof(text)
+    if isinstance(wanted, frozenset) and len(wanted) > _FEW_CODES:
+        size += _CODE_BYTES * len(wanted)
+    return size
