@@ -309,10 +309,14 @@ async def test_the_counters_of_a_topic_and_a_group_are_shown(client: Client) -> 
     for _ in range(3):
         await client.send("T", b"0123456789")
     client.broker.stats.record_get("T", "G", 2, 500)
+    client.broker.stats.record_sent_back("T", "G")
     for name, key, total in (
         ("TOPIC_PUT_NUMS", "T", 3),
         ("GROUP_GET_NUMS", "T@G", 2),
         ("GROUP_GET_SIZE", "T@G", 500),
+        ("SNDBCK_PUT_NUMS", "T@G", 1),
+        ("BROKER_PUT_NUMS", "DefaultCluster", 3),
+        ("BROKER_GET_NUMS", "DefaultCluster", 2),
     ):
         fields = {"statsName": name, "statsKey": key}
         stats = await client.ok(RequestCode.VIEW_BROKER_STATS_DATA, fields)

@@ -97,11 +97,14 @@ class BrokerStats:
     """Counters of one broker since its start."""
 
     __slots__ = (
+        "_all_gets",
+        "_all_puts",
         "_clock",
         "_day",
         "_groups",
         "_local_day",
         "_samples",
+        "_sent_back",
         "_ticks",
         "_topics",
         "boot_timestamp_ms",
@@ -144,6 +147,8 @@ class BrokerStats:
         self.get_total_today_morning = 0
         self._topics: dict[str, FlowCounter] = {}
         self._groups: dict[tuple[str, str], FlowCounter] = {}
+        self._sent_back: dict[tuple[str, str], FlowCounter] = {}
+        self._all_puts, self._all_gets = FlowCounter(clock()), FlowCounter(clock())
         self._samples: deque[_Sample] = deque(maxlen=_RATE_WINDOWS_S[-1] + 1)
         self._samples.append(self._take_sample())
         self._ticks = 0
@@ -174,6 +179,13 @@ class BrokerStats:
         flow.messages += count
         flow.size_bytes += size_bytes
 
+    def record_sent_back(self, topic: str, group: str) -> None:
+        """Count a message of a topic that a consumer of `group` has sent back."""
+        flow = self._sent_back.get((topic, group))
+        if flow is None:
+            flow = self._sent_back[topic, group] = FlowCounter(self._clock())
+        flow.messages += 1
+
     def record_get_miss(self) -> None:
         """Count one pull that found nothing."""
         self.get_missed += 1
@@ -185,6 +197,18 @@ class BrokerStats:
     def group_flows(self) -> dict[tuple[str, str], FlowCounter]:
         """Return the counter of each (topic, group) that pulled; do not change it."""
         return self._groups
+
+    def sent_back_flows(self) -> dict[tuple[str, str], FlowCounter]:
+        """Return the counter of each (topic, group) that sent back; do not change it."""
+        return self._sent_back
+
+    def all_flows(self) -> tuple[FlowCounter, FlowCounter]:
+        """Return the counters of all that was sent, and of all that was pulled."""
+        # The hot path adds to the numbers alone.
+        puts, gets = self._all_puts, self._all_gets
+        puts.messages, puts.size_bytes = self.put_messages, self.put_bytes
+        gets.messages, gets.size_bytes = self.get_messages, self.get_bytes
+        return puts, gets
 
     def now(self) -> float:
         """Return the moment that `FlowCounter.counted` takes."""
@@ -203,13 +227,15 @@ class BrokerStats:
     def forget_topic(self, topic: str) -> None:
         """Drop the counters of a deleted topic."""
         self._topics.pop(topic, None)
-        for key in [key for key in self._groups if key[0] == topic]:
-            del self._groups[key]
+        for table in (self._groups, self._sent_back):
+            for key in [key for key in table if key[0] == topic]:
+                del table[key]
 
     def forget_group(self, group: str) -> None:
         """Drop the counters of a deleted group."""
-        for key in [key for key in self._groups if key[1] == group]:
-            del self._groups[key]
+        for table in (self._groups, self._sent_back):
+            for key in [key for key in table if key[1] == group]:
+                del table[key]
 
     def sample(self) -> None:
         """Keep the counts of this moment; to be called every `SAMPLE_PERIOD_S`."""
@@ -217,7 +243,8 @@ class BrokerStats:
         self._ticks += 1
         if self._ticks % _FLOW_SAMPLE_EVERY == 0:
             now = self._clock()
-            for flow in (*self._topics.values(), *self._groups.values()):
+            named = (self._topics, self._groups, self._sent_back)
+            for flow in (*self.all_flows(), *(each for table in named for each in table.values())):
                 flow.sample(now)
         day = self._local_day()
         if day != self._day:

@@ -24,6 +24,7 @@ from mailboat.store.file_pool import FilePool
 from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus
 from mailboat.store.record_encoder import RecordEncoder
 from mailboat.store.segment import Segment, create_segment, open_segments
+from mailboat.store.write_times import WriteTimes
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,7 @@ class CommitLog:
         self.segments: list[Segment] = []
         self.end = 0
         self.last_store_timestamp_ms = 0
+        self.write_times = WriteTimes()
         self.failure: str | None = None
         self.no_room: str | None = None
         self.last_write_failure: str | None = None
@@ -226,11 +228,13 @@ class CommitLog:
         nobody knows what became of them.
         """
         segment = self.segments[-1]
+        began_s = self._disk.monotonic()
         try:
             write_fully(self._disk, segment.keep_open(), records, self.end - segment.start)
         except OSError as exc:
             self._undo_write(segment, exc)
             return False
+        self.write_times.note(self._disk.monotonic() - began_s)
         self.end += len(records)
         self.last_store_timestamp_ms = segment.last_store_timestamp_ms = store_timestamp_ms
         if self.on_write is not None:

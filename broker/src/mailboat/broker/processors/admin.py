@@ -37,7 +37,6 @@ _ALWAYS_ZERO: Final = {
     "EndTransactionThreadPoolQueueCapacity": "0",
     "pageCacheLockTimeMills": "0",
     "putMessageEntireTimeMax": "0",
-    "putMessageDistributeTime": "",
     "putLatency99": "0.00",
     "putLatency999": "0.00",
     "getMessageEntireTimeMax": "0",
@@ -104,6 +103,7 @@ def _store_info(store: MessageStore) -> dict[str, str]:
         "dispatchBehindBytes": str(state.dispatch_behind_bytes),
         "remainHowManyDataToFlush": _readable(state.unflushed_bytes),
         "earliestMessageTimeStamp": str(_earliest_store_timestamp_ms(store)),
+        "putMessageDistributeTime": store.commit_log.write_times.spelled(),
     }
 
 

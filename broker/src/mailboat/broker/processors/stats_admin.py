@@ -26,6 +26,9 @@ from mailboat.remoting.turns import in_turns, joined_in_turns
 
 _OF_TOPIC: Final = ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
 _OF_GROUP: Final = ("GROUP_GET_NUMS", "GROUP_GET_SIZE")
+_SENT_BACK: Final = "SNDBCK_PUT_NUMS"
+_OF_BROKER: Final = ("BROKER_PUT_NUMS", "BROKER_GET_NUMS")
+_NAMES: Final = (*_OF_TOPIC, *_OF_GROUP, _SENT_BACK, *_OF_BROKER)
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -50,7 +53,7 @@ class StatsAdminProcessor:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,
                 f"The stats <{name}> <{key}> not exist: it counts from the first message on, and "
-                f"the names are {', '.join(_OF_TOPIC + _OF_GROUP)}",
+                f"the names are {', '.join(_NAMES)}",
             )
         now = self._broker.stats.now()
         of_size = name.endswith("SIZE")
@@ -71,11 +74,15 @@ class StatsAdminProcessor:
         return command.response(ResponseCode.SUCCESS, body=body)
 
     def _flow(self, name: str, key: str) -> FlowCounter | None:
+        stats, (topic, _, group) = self._broker.stats, key.rpartition("@")
         if name in _OF_TOPIC:
-            return self._broker.stats.topic_flows().get(key)
+            return stats.topic_flows().get(key)
         if name in _OF_GROUP:
-            topic, _, group = key.rpartition("@")
-            return self._broker.stats.group_flows().get((topic, group))
+            return stats.group_flows().get((topic, group))
+        if name == _SENT_BACK:
+            return stats.sent_back_flows().get((topic, group))
+        if name in _OF_BROKER and key == self._broker.settings.broker.broker_cluster_name:
+            return stats.all_flows()[_OF_BROKER.index(name)]
         return None
 
     def _of_all_groups(
