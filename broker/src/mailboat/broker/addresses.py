@@ -16,7 +16,7 @@ _LOOPBACK: Final = "127.0.0.1"
 def advertised_ip(config: BrokerConfig) -> str:
     """Return the IP address of `brokerIP1`, of a single bind address, or of the way outwards.
 
-    `brokerIP1` may be a host name; stored records hold addresses, so it is resolved once.
+    `brokerIP1` may be a host name; stored records hold addresses, so it is resolved once for them.
 
     Raises:
         OSError: `brokerIP1` or the bind address is a name that does not resolve.
@@ -25,6 +25,27 @@ def advertised_ip(config: BrokerConfig) -> str:
         return _resolve(config.broker_ip1)
     bound = _resolve(config.bind_address)
     return _outward_ip() if ipaddress.ip_address(bound).is_unspecified else bound
+
+
+def advertised_host(config: BrokerConfig) -> str:
+    """Return what stands before the port in routes: `brokerIP1` as it is, else `advertised_ip`.
+
+    A name may stand for another address outside than inside; clients resolve it where they are. An
+    IPv6 address is in brackets.
+
+    Raises:
+        OSError: as `advertised_ip`.
+    """
+    host = config.broker_ip1 or advertised_ip(config)
+    return in_brackets(host)
+
+
+def in_brackets(host: str) -> str:
+    """Return a host as it stands before a port: an IPv6 address in brackets."""
+    try:
+        return f"[{host}]" if ipaddress.ip_address(host).version == 6 else host
+    except ValueError:
+        return host
 
 
 def replicas_ip(config: BrokerConfig) -> str:

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from mailboat import core
 from mailboat.broker import live_config
-from mailboat.broker.addresses import advertised_ip
+from mailboat.broker.addresses import advertised_host, advertised_ip
 from mailboat.broker.blocking_calls import StoreThreads
 from mailboat.broker.dispatcher import Asker, BrokerDispatcher
 from mailboat.broker.flush_service import FlushService
@@ -71,7 +71,7 @@ from mailboat.config.listeners import parse_listeners
 from mailboat.disk import Disk
 from mailboat.disk.real import RealDisk
 from mailboat.errors import BrokerError
-from mailboat.model.hosts import encode_host, format_host
+from mailboat.model.hosts import encode_host
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.send_header import PullRequest, SendRequest
 from mailboat.remoting.limits import RemotingLimits
@@ -160,7 +160,7 @@ class BrokerController:
         self.supervisor = Supervisor()
         self.stats = BrokerStats()
         self.sql_filters = SqlFilters()
-        self._ip = advertised_ip(config)
+        self._ip, self._host = advertised_ip(config), advertised_host(config)
         self.store_threads = StoreThreads(self.supervisor.fail)
         self.store = MessageStore(
             settings.store,
@@ -217,7 +217,7 @@ class BrokerController:
             own_server=own_name_server,
             own_server_tls=tls_to_itself(self.settings.tls),
         )
-        self.listener_addresses = ListenerAddresses(config, self._ip)
+        self.listener_addresses = ListenerAddresses(config, self._host)
         self.listener_addresses.on_change = self.registration.request
         self.registration.listeners = self.listener_addresses.addresses
 
@@ -346,8 +346,8 @@ class BrokerController:
 
     @property
     def address(self) -> str:
-        """The address that clients are told, "ip:port"."""
-        return format_host(encode_host(self._ip, self.port))
+        """The address that clients are told, "host:port"."""
+        return f"{self._host}:{self.port}"
 
     @property
     def connection_count(self) -> int:
@@ -512,7 +512,7 @@ class BrokerController:
             self.replicas.group.on_leading_on = self._server.go_on
             host = config.bind_address
             await self.replicas.start(
-                host, self._ip, self.port, self.supervisor, self._listen_as_leader
+                host, self._host, self.port, self.supervisor, self._listen_as_leader
             )
         self._start_tasks()
         self.registration.start(self.address, self.supervisor, identity=identity)

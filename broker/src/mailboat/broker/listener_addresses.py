@@ -9,13 +9,13 @@ A file that cannot be read leaves everything as it was; one that is not there ha
 """
 
 import asyncio
-import ipaddress
 import logging
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from mailboat.broker.addresses import in_brackets
 from mailboat.config import BrokerConfig
 from mailboat.config.listeners import NODE_IP, address_problem, parse_listeners
 from mailboat.disk.files_of_others import read_file_of_others
@@ -29,8 +29,11 @@ _decoder: Final = msgspec.json.Decoder(dict[str, str])
 class ListenerAddresses:
     """The addresses of one broker's listeners."""
 
-    def __init__(self, config: BrokerConfig, ip: str) -> None:
-        """Know the listeners of a broker that clients find at an IP address; nothing is read."""
+    def __init__(self, config: BrokerConfig, host: str) -> None:
+        """Know the listeners of a broker that clients find at a host; nothing is read.
+
+        An IPv6 address of it is in brackets.
+        """
         self.listeners = parse_listeners(config.listeners)
         self.ports: dict[str, int] = {}
         """The port of each listener by its name, once it is listened on."""
@@ -41,7 +44,7 @@ class ListenerAddresses:
         self.problem = ""
         """Why the file is not used as it is, empty while it is."""
 
-        self._ip = ip
+        self._host = host
         self._node_ip = config.node_ip
         self._path = config.advertised_addresses_file
         self._from_file: dict[str, str] = {}
@@ -57,11 +60,11 @@ class ListenerAddresses:
         for listener in self.listeners:
             address = self._from_file.get(listener.name) or listener.advertised
             if not address and not self._path and listener.name in self.ports:
-                address = f"{_in_brackets(self._ip)}:{self.ports[listener.name]}"
+                address = f"{self._host}:{self.ports[listener.name]}"
             if NODE_IP in address:
                 if not self._node_ip:
                     continue
-                address = address.replace(NODE_IP, _in_brackets(self._node_ip))
+                address = address.replace(NODE_IP, in_brackets(self._node_ip))
             if address:
                 found[listener.name] = address
         return found
@@ -108,7 +111,3 @@ class ListenerAddresses:
         if problem and problem != self.problem:
             _log.warning("%s", problem)
         self.problem = problem
-
-
-def _in_brackets(ip: str) -> str:
-    return f"[{ip}]" if ipaddress.ip_address(ip).version == 6 else ip

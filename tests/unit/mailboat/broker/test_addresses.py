@@ -4,7 +4,7 @@ import ipaddress
 
 import pytest
 
-from mailboat.broker.addresses import advertised_ip, replicas_ip
+from mailboat.broker.addresses import advertised_host, advertised_ip, replicas_ip
 from mailboat.config import BrokerConfig
 
 
@@ -24,6 +24,16 @@ def test_a_host_name_is_resolved() -> None:
     """Records hold addresses, so a name becomes one."""
     address = ipaddress.ip_address(advertised_ip(BrokerConfig(broker_ip1="localhost")))
     assert address.is_loopback
+
+
+@pytest.mark.parametrize(
+    ("broker_ip1", "host"),
+    [("localhost", "localhost"), ("10.9.8.7", "10.9.8.7"), ("::1", "[::1]"), ("", "127.0.0.1")],
+)
+def test_routes_name_broker_ip1_as_it_is(broker_ip1: str, host: str) -> None:
+    """A client that resolves the name elsewhere may find another address."""
+    config = BrokerConfig(broker_ip1=broker_ip1, bind_address="127.0.0.1")
+    assert advertised_host(config) == host
 
 
 def test_a_single_bind_address_is_advertised() -> None:

@@ -15,7 +15,7 @@ TOLD = {"name": "told", "port": 10921, "advertised": "mail.example.com:443"}
 
 
 def addresses_of(
-    *listeners: dict[str, object], path: Path | None = None, node_ip: str = "", ip: str = "10.0.0.1"
+    *listeners: dict[str, object], path: Path | None = None, node_ip: str = "", host: str = "10.0.0.1"
 ) -> ListenerAddresses:
     """Return the addresses of a broker that listens at the ports that it was told."""
     config = BrokerConfig(
@@ -23,7 +23,7 @@ def addresses_of(
         advertised_addresses_file=str(path or ""),
         node_ip=node_ip,
     )
-    found = ListenerAddresses(config, ip)
+    found = ListenerAddresses(config, host)
     found.ports = {listener.name: listener.port for listener in found.listeners}
     return found
 
@@ -33,7 +33,7 @@ def test_without_a_file_clients_are_told_what_the_listener_says_or_the_brokers_o
     addresses = addresses_of(PLAIN, TOLD)
     assert addresses.addresses() == {"plain": "10.0.0.1:10920", "told": "mail.example.com:443"}
     assert not addresses.changes
-    assert addresses_of(PLAIN, ip="2001:db8::1").addresses() == {"plain": "[2001:db8::1]:10920"}
+    assert addresses_of(PLAIN, host="[2001:db8::1]").addresses() == {"plain": "[2001:db8::1]:10920"}
 
 
 async def test_with_a_file_a_listener_has_the_address_that_stands_there(tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ class ReplicaService:
     async def start(
         self,
         host: str,
-        ip: str,
+        group_host: str,
         client_port: int,
         supervisor: Supervisor,
         listen_as_leader: Callable[[], Awaitable[int]],
@@ -277,7 +277,7 @@ class ReplicaService:
 
         Args:
             host: where to listen.
-            ip: of the group, where clients find whoever leads.
+            group_host: of the group, where clients find whoever leads.
             client_port: where clients find this replica.
             supervisor: of the tasks.
             listen_as_leader: opens the port of whoever leads and returns it; asked once.
@@ -291,7 +291,7 @@ class ReplicaService:
         await self.peers.listen(host, port, self._secret_now, self.java_slaves.make)
         own_ip = replicas_ip(self._settings.broker)
         self._address = format_host(encode_host(own_ip, self.peers.port))
-        self._leaders_address = format_host(encode_host(ip, client_port))
+        self._leaders_address = f"{group_host}:{client_port}"
         self._client_address = self._leaders_address
         if self._leases is not None:
             # The other one is the group's, behind which whoever leads is found.
