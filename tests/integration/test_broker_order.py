@@ -1,6 +1,8 @@
 """Locks of queues and the order that they keep, over real sockets."""
 
 import asyncio
+import errno
+import json
 import threading
 from pathlib import Path
 
@@ -80,6 +82,29 @@ async def test_a_slow_disk_holds_up_no_member_that_leaves(tmp_path: Path) -> Non
     await broker.shutdown()
     async with running_broker(tmp_path) as again, connected(again, "b") as [other]:
         assert await other.lock("G", "T", 0) == {0}
+
+
+class _FullDisk(RealDisk):
+    """A disk without room for a new file."""
+
+    def open(self, path: str, *, create: bool = False, is_private: bool = False) -> int:
+        """Open what is there."""
+        if create:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return super().open(path, create=create, is_private=is_private)
+
+
+async def test_a_lock_that_is_not_durable_says_so(broker: BrokerController) -> None:
+    """A full disk keeps no consumer out, but a restart would forget who has what."""
+    broker.queue_locks = QueueLockManager(_FullDisk(), broker.store.paths.own)
+    async with connected(broker, "a") as [client]:
+        await client.make_topic("T")
+        await client.heartbeat("T", group="G")
+        queue = {"brokerName": "broker-a", "queueId": 0, "topic": "T"}
+        body = json.dumps({"clientId": "a", "consumerGroup": "G", "mqSet": [queue]}).encode()
+        answer = await client.ok(RequestCode.LOCK_BATCH_MQ, body=body)
+        assert json.loads(answer.body) == {"lockOKMQSet": [queue]}
+        assert "a restart would forget these locks: No space left" in (answer.remark or "")
 
 
 async def test_the_retry_topic_can_be_locked(broker: BrokerController) -> None:

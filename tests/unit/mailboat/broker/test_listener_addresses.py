@@ -15,7 +15,10 @@ TOLD = {"name": "told", "port": 10921, "advertised": "mail.example.com:443"}
 
 
 def addresses_of(
-    *listeners: dict[str, object], path: Path | None = None, node_ip: str = "", host: str = "10.0.0.1"
+    *listeners: dict[str, object],
+    path: Path | None = None,
+    node_ip: str = "",
+    host: str = "10.0.0.1",
 ) -> ListenerAddresses:
     """Return the addresses of a broker that listens at the ports that it was told."""
     config = BrokerConfig(

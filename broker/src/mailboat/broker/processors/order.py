@@ -48,13 +48,14 @@ class OrderProcessor:
         """Work on the locks of `broker`."""
         self._broker = broker
         self._quotas = broker.quotas
-        self._saves: set[asyncio.Task[None]] = set()
+        self._saves: set[asyncio.Task[str | None]] = set()
 
     async def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Lock queues for a member; return those that it holds now.
 
         A new holder is durable, here and on the replicas in the in-sync set, before it hears of it,
-        so that neither a restart nor another master forgets it.
+        so that neither a restart nor another master forgets it. Where the disk is full the answer
+        says that it is not: consumers are what drains the disk.
         """
         batch = self._read(command)
         refuse_on_slave(self._broker)
@@ -67,12 +68,12 @@ class OrderProcessor:
                 f"subscription group [{group}] does not exist",
             )
         locked = await in_turns(self._lock(batch, asker))
-        await self._save()
+        problem = await self._save()
         locks = self._broker.queue_locks
         if not locks.are_known(group, locked):
             await self._broker.known_to_replicas()
             locks.note_known(group, batch.client_id, locked)
-        return command.response(ResponseCode.SUCCESS, body=encode_locked(locked))
+        return command.response(ResponseCode.SUCCESS, problem, body=encode_locked(locked))
 
     def _lock(self, batch: LockBatch, asker: str) -> Generator[None, None, set[MessageQueue]]:
         locked: set[MessageQueue] = set()
@@ -127,12 +128,16 @@ class OrderProcessor:
         save.add_done_callback(self._saves.discard)
         return command.response(ResponseCode.SUCCESS)
 
-    async def _save(self) -> None:
+    async def _save(self) -> str | None:
+        """Make the locks durable; return why they are not, for people."""
         try:
             await self._broker.queue_locks.persist()
         except OSError as error:
             # A full disk must not keep consumers out: they are what drains it.
             _log.warning("locks of queues are not saved yet: %s", error)
+            reason = error.strerror or error
+            return f"not durable yet, a restart would forget these locks: {reason}"
+        return None
 
     def _read(self, command: RemotingCommand) -> LockBatch:
         """Return what a member wants.
