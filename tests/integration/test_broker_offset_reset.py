@@ -362,7 +362,7 @@ async def test_a_million_offsets_hold_nobody_up(broker: BrokerController) -> Non
             broker.topics.update(TopicConfig(f"U{number}", 1000, 1000))
         for number, queue_id in product(range(300), range(1000)):
             offsets.commit("G", f"U{number}", queue_id, 0)
-        broker.groups.find("G")
+        broker.groups.find("G", "10.0.0.1")
         async with LoopLag() as lag:
             fields: dict[str, ExtValue] = {"topic": "T", "compareGroup": "H0"}
             answer = await client.ok(RequestCode.QUERY_CORRECTION_OFFSET, fields)

@@ -166,7 +166,7 @@ async def _makes_no_topic(live: Live) -> None:
 
 
 async def _makes_no_group(live: Live) -> None:
-    assert live.broker.groups.find("new") is None
+    assert live.broker.groups.find("new", "10.0.0.1") is None
 
 
 async def _resets_through_members(live: Live) -> None:

@@ -40,7 +40,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
             await client.send("T", b"y", queue_id)
         await client.close()
         for group in GROUPS:
-            broker.groups.find(group)
+            broker.groups.find(group, "10.0.0.1")
             for queue_id in range(0, QUEUES, 100):
                 broker.offsets.commit(group, "T", queue_id, 0)
         broker.offsets.commit("g007", "T", 0, 2)

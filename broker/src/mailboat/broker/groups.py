@@ -27,6 +27,7 @@ from mailboat.protocol.group_table import (
     group_table_members,
 )
 from mailboat.protocol.json_slices import Member, compact_slices, pretty_slices
+from mailboat.remoting.shares import Shares
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,9 @@ class SubscriptionGroupManager(SavedTable):
 
         self.is_followed = False
         """Whether the table is that of another replica: nothing is made here by itself."""
+
+        self._made = Shares(MAX_GROUPS)
+        self._makers: dict[str, str] = {}
 
     def load(self) -> None:
         """Read the file of an earlier run, if there is one.
@@ -85,26 +89,36 @@ class SubscriptionGroupManager(SavedTable):
         """Make unknown groups from now on, or no longer."""
         self._auto_create = auto_create
 
-    def find(self, group: str) -> SubscriptionGroupConfig | None:
-        """Return a group's configuration; an unknown group is made where that is allowed."""
+    def find(self, group: str, maker: str) -> SubscriptionGroupConfig | None:
+        """Return a group's configuration; an unknown group is made where that is allowed.
+
+        `maker` is the address that asks: one has a quarter of the groups that are made so at most.
+        """
         config = self.table.get(group)
-        if config is not None or not self.may_make(group):
+        if config is not None or self.why_not_made(group, maker) is not None:
             return config
         config = SubscriptionGroupConfig(group)
-        _log.info("consumer group created group=%s cause=first use", group)
+        _log.info("consumer group created group=%s cause=first use by address=%s", group, maker)
         self._put(config)
+        self._makers[group] = maker
+        self._made.take(maker, 1)
         return config
 
-    def may_make(self, group: str) -> bool:
-        """Tell whether `find` would make an unknown group."""
-        if not self._auto_create or self.is_followed:
-            return False
+    def why_not_made(self, group: str, maker: str) -> str | None:
+        """Say why `find` would not make an unknown group, None where it would."""
+        if not self._auto_create:
+            return "autoCreateSubscriptionGroup is off"
+        if self.is_followed:
+            return "this replica does not lead"
         try:
             check_group_name(group)
             self.refuse_too_many([group])
-        except (IllegalMessageError, BrokerError):
-            return False
-        return True
+        except IllegalMessageError as error:
+            return str(error)
+        except BrokerError as error:
+            return error.remark
+        excess = self._made.excess(maker, 1)
+        return excess and f"clients have made so many groups that one more exceeds {excess}"
 
     def select(self, group: str) -> SubscriptionGroupConfig | None:
         """Return a group's configuration, None if there is none; never makes one."""
@@ -141,6 +155,9 @@ class SubscriptionGroupManager(SavedTable):
         """Remove a group; return whether there was one."""
         if self.table.pop(group, None) is None:
             return False
+        maker = self._makers.pop(group, None)
+        if maker is not None:
+            self._made.give(maker, 1)
         _log.info("consumer group deleted group=%s", group)
         self._changed(group)
         return True

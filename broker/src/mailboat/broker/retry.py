@@ -54,13 +54,13 @@ class RetryService:
         self._is_ordered = is_ordered
         self.counts = RetryCounts()
 
-    def group(self, name: str) -> SubscriptionGroupConfig:
-        """Return a group's configuration, made where unknown groups are.
+    def group(self, name: str, maker: str = "") -> SubscriptionGroupConfig:
+        """Return a group's configuration, made where unknown groups are; `maker` is who asks.
 
         Raises:
             BrokerError: there is no such group.
         """
-        config = self._groups.find(name)
+        config = self._groups.find(name, maker)
         if config is None:
             raise BrokerError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {name}"

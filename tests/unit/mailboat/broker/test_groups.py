@@ -57,7 +57,7 @@ def test_a_new_broker_has_rocketmqs_own_groups() -> None:
 def test_a_group_is_made_on_first_use() -> None:
     """With autoCreateSubscriptionGroup an unknown group appears with RocketMQ's defaults."""
     groups = manager()
-    config = groups.find("G")
+    config = groups.find("G", "10.0.0.1")
     assert config == SubscriptionGroupConfig("G", retry_max_times=16, retry_queue_nums=1)
     assert groups.select("G") is config
 
@@ -72,15 +72,15 @@ def test_looking_does_not_make_a_group() -> None:
 def test_without_auto_creation_an_unknown_group_stays_unknown() -> None:
     """With autoCreateSubscriptionGroup off, only administrators make groups."""
     groups = manager(auto_create=False)
-    assert groups.find("G") is None
+    assert groups.find("G", "10.0.0.1") is None
     groups.update(SubscriptionGroupConfig("G"))
-    assert groups.find("G") is not None
+    assert groups.find("G", "10.0.0.1") is not None
 
 
 def test_an_illegal_name_makes_no_group() -> None:
     """A client cannot fill the table with names that no tool could delete."""
     groups = manager()
-    assert groups.find("no/slash") is None
+    assert groups.find("no/slash", "10.0.0.1") is None
     with pytest.raises(IllegalMessageError, match="illegal character"):
         groups.update(SubscriptionGroupConfig("no/slash"))
 
@@ -107,7 +107,7 @@ async def test_the_file_has_rocketmqs_shape() -> None:
     """A Java broker finds its keys in the file."""
     disk = SimulatedDisk()
     groups = manager(disk)
-    groups.find("G")
+    groups.find("G", "10.0.0.1")
     await groups.persist()
     content = json.loads(read_file(disk, PATH))
     assert content["subscriptionGroupTable"]["G"]["retryMaxTimes"] == 16
@@ -127,7 +127,7 @@ def test_the_file_of_a_java_broker_is_read() -> None:
 def test_a_group_can_be_deleted() -> None:
     """Deleting an unknown group is no error and no change."""
     groups = manager()
-    groups.find("G")
+    groups.find("G", "10.0.0.1")
     version = groups.data_version.counter
     assert groups.delete("G")
     assert groups.select("G") is None
@@ -181,13 +181,30 @@ def test_there_are_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = manager()
     own = len(groups.table)
     for number in range(100):
-        groups.find(f"g{number}")
+        groups.find(f"g{number}", f"10.0.0.{number}")
     assert len(groups.table) == 20
-    assert not groups.may_make("g99")
-    assert groups.find("g0") is not None
+    assert "this broker has 20, the limit is 20" in str(groups.why_not_made("g99", "10.0.0.99"))
+    assert groups.find("g0", "10.0.0.1") is not None
     groups.update(SubscriptionGroupConfig("g0", retry_max_times=3))
     with pytest.raises(BrokerError, match="1 more consumer groups cannot be made: this broker has"):
         groups.update(SubscriptionGroupConfig("g99"))
     groups.delete("g0")
-    assert groups.find("g99") is not None
+    assert groups.find("g99", "10.0.0.1") is not None
     assert len(groups.table) == 20 > own
+
+
+def test_one_address_makes_a_quarter_of_the_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have room, and it has again once some of its groups are deleted."""
+    monkeypatch.setattr(groups_module, "MAX_GROUPS", 40)
+    groups = manager()
+    for number in range(11):
+        groups.find(f"g{number}", "10.0.0.1")
+    assert groups.select("g9") is not None
+    assert groups.select("g10") is None
+    reason = groups.why_not_made("g10", "10.0.0.1")
+    assert reason is not None
+    assert reason.endswith("one more exceeds 10 for the address 10.0.0.1")
+    assert groups.find("g10", "10.0.0.2") is not None
+    groups.delete("g0")
+    assert groups.find("g11", "10.0.0.1") is not None
+    groups.update(SubscriptionGroupConfig("g12"))

@@ -78,9 +78,7 @@ class AbsentFeatureProcessor:
         """Know the topics and groups of `broker`."""
         self._broker = broker
 
-    def set_request_mode(
-        self, _connection: Connection, command: RemotingCommand
-    ) -> RemotingCommand:
+    def set_request_mode(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Accept that a group pulls, which it does anyway, and refuse that it pops."""
         wanted = decode_request(command.body, _request_mode)
         if wanted.topic.startswith(RETRY_PREFIX):
@@ -88,7 +86,7 @@ class AbsentFeatureProcessor:
         require_topic(self._broker, wanted.topic)
         if self._broker.quotas is not None:
             self._broker.quotas.refuse_group(command.asked_by, wanted.consumer_group)
-        if self._broker.groups.find(wanted.consumer_group) is None:
+        if self._broker.groups.find(wanted.consumer_group, connection.peer_address) is None:
             raise BrokerError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                 f"subscription group does not exist, {wanted.consumer_group}",

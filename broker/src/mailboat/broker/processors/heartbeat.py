@@ -152,7 +152,8 @@ class ClientManageProcessor:
         """
         groups, group = self._broker.groups, consumer.group_name
         known = groups.select(group)
-        if known is None and not groups.may_make(group):
+        maker = client.connection.peer_address
+        if known is None and groups.why_not_made(group, maker) is not None:
             # Its pulls are refused with the reason.
             return False
         if self._broker.quotas is not None:
@@ -160,7 +161,7 @@ class ClientManageProcessor:
         is_changed = self._broker.consumers.register(
             client, consumer, notify=known is None or known.notify_consumer_ids_changed_enable
         )
-        config = groups.find(group)
+        config = groups.find(group, maker)
         assert config is not None
         self._compile_filters(consumer)
         return self._create_retry_topic(consumer, config, is_news=is_changed)

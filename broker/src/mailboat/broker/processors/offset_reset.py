@@ -108,7 +108,7 @@ class OffsetResetProcessor:
             self._push(command, topic, group, targets)
         return command.response(ResponseCode.SUCCESS, body=encode_offset_table(targets))
 
-    async def clone(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def clone(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Give a group the offsets of another one, in one topic or in all.
 
         Its retry topic is left out, and unless it counts as offline, so are topics that its members
@@ -126,7 +126,7 @@ class OffsetResetProcessor:
             raise _no_group(source)
         if broker.quotas is not None:
             broker.quotas.refuse_group(command.asked_by, target)
-        if broker.groups.find(target) is None:
+        if broker.groups.find(target, connection.peer_address) is None:
             raise _no_group(target)
         members = broker.consumers.groups.get(source)
         if not optional_bool(command, "offline") and members is not None and members.subscriptions:

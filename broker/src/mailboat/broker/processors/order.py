@@ -50,7 +50,7 @@ class OrderProcessor:
         self._quotas = broker.quotas
         self._saves: set[asyncio.Task[str | None]] = set()
 
-    async def lock(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def lock(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Lock queues for a member; return those that it holds now.
 
         A new holder is durable, here and on the replicas in the in-sync set, before it hears of it,
@@ -62,10 +62,12 @@ class OrderProcessor:
         group, asker = batch.consumer_group, command.asked_by
         if self._quotas is not None:
             self._quotas.refuse_group(asker, group)
-        if self._broker.groups.find(group) is None:
+        groups, maker = self._broker.groups, connection.peer_address
+        if groups.find(group, maker) is None:
             raise BrokerError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{group}] does not exist",
+                f"subscription group [{group}] does not exist, and is not made: "
+                f"{groups.why_not_made(group, maker)}",
             )
         locked = await in_turns(self._lock(batch, asker))
         problem = await self._save()

@@ -116,7 +116,7 @@ class PullMessageProcessor:
         try:
             if use is not None and self._quotas is not None:
                 self._quotas.refuse_group(request.asked_by, fields.consumer_group)
-            wanted = self._check(fields)
+            wanted = self._check(fields, connection.peer_address)
             if isinstance(wanted, str) and self._find_filter(fields, wanted) is None:
                 self._pull_when_compiled(connection, request, wanted)
                 return LATER
@@ -345,8 +345,8 @@ class PullMessageProcessor:
 
     # -- checks ---------------------------------------------------------------------------------
 
-    def _check(self, fields: PullFields) -> Wanted:
-        """Refuse what must not be read; return what is wanted."""
+    def _check(self, fields: PullFields, asker: str) -> Wanted:
+        """Refuse what must not be read from an address; return what is wanted."""
         broker = self._broker
         topic, group = fields.topic, fields.consumer_group
         config = broker.settings.broker
@@ -364,11 +364,12 @@ class PullMessageProcessor:
                 f"the broker {config.broker_name} pulling message is forbidden: its "
                 "brokerPermission does not include read",
             )
-        group_config = broker.groups.find(group)
+        group_config = broker.groups.find(group, asker)
         if group_config is None:
             raise BrokerError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
-                f"subscription group [{group}] does not exist",
+                f"subscription group [{group}] does not exist, and is not made: "
+                f"{broker.groups.why_not_made(group, asker)}",
             )
         if not group_config.consume_enable:
             raise BrokerError(

@@ -57,13 +57,13 @@ class SendBackProcessor:
         """Return how far each delay level is delivered."""
         return command.response(ResponseCode.SUCCESS, body=self._broker.schedule.progress.encode())
 
-    async def send_back(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def send_back(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Store a message again, for another try or as a dead letter."""
         self._broker.refuse_messages()
         name = required_str(command, "group")
         if self._broker.quotas is not None:
             self._broker.quotas.refuse_group(command.asked_by, name)
-        group = self._broker.retry.group(name)
+        group = self._broker.retry.group(name, connection.peer_address)
         physical_offset = required_int(command, "offset")
         level = required_int32(command, "delayLevel")
         config = self._broker.settings.broker
