@@ -21,6 +21,7 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand
 from mailboat.protocol.consumer_bodies import decode_correction_offsets
 from mailboat.protocol.queue_map import decode_offset_table
+from mailboat.protocol.stats_bodies import decode_consume_stats
 
 _END = -1
 
@@ -69,6 +70,23 @@ async def test_the_answer_has_rocketmqs_form(client: RawClient) -> None:
         b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:10,'
         b'{"brokerName":"broker-a","queueId":1,"topic":"T"}:0}}'
     )
+
+
+async def test_queues_that_a_topic_has_no_more_are_lag_until_they_are_skipped(
+    client: RawClient,
+) -> None:
+    """No route leads there: 208 shows what lies in them, and a reset of the topic reaches it."""
+    await client.send("T", b"x", queue_id=1)
+    await client.make_topic("T", 1)
+    fields: dict[str, ExtValue] = {"consumerGroup": "G", "topic": "T"}
+    stats = await client.ok(RequestCode.GET_CONSUME_STATS, fields)
+    lags = {
+        queue.queue_id: offsets.broker_offset - offsets.consumer_offset
+        for queue, offsets in decode_consume_stats(stats.body).offset_table.items()
+    }
+    assert lags == {0: 5, 1: 1}
+    assert table(await reset(client, _END)) == {0: 10, 1: 1}
+    assert await client.committed("G", "T", queue_id=1) == 1
 
 
 async def test_a_reset_is_stored_and_seen_by_the_next_pull(client: RawClient) -> None:

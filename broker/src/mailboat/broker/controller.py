@@ -228,6 +228,7 @@ class BrokerController:
             self.store,
             self.consumers.clustering_topics,
             lambda: self.store.dispatch.dispatched_offset,
+            self.topics.readable_queues,
             self._disk.monotonic,
         )
         self.store.cleaner.read_position = self.reading.position

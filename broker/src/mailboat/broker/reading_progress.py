@@ -3,7 +3,8 @@
 A segment is read once the oldest unread message of every group lies behind it. A group's topics
 are those in which it has offsets, those that its connected members subscribe to, and its %RETRY%
 topic. In each of their queues everything from the committed offset on is unread, and everything
-where there is none.
+where there is none. What lies in queues that a topic has no more is unread as well, but holds up
+nothing: no route leads there, and nobody would ever read it.
 
 What cannot be known is not counted: members of broadcasting groups keep their offsets themselves,
 and a group that will come one day has none. Only `fileReservedTime` keeps messages for those. While
@@ -104,6 +105,7 @@ class ReadingProgress:
         queues: Queues,
         subscriptions: Callable[[], dict[str, frozenset[str]]],
         log_end: Callable[[], int],
+        readable: Callable[[str], int],
         clock: Callable[[], float],
     ) -> None:
         """Look at the tables of one broker.
@@ -114,12 +116,14 @@ class ReadingProgress:
             subscriptions: gives the topics that connected members of clustering groups subscribe
                 to, by group.
             log_end: gives the physical offset below which every message is in its queue.
+            readable: gives how many queues of a topic have a route, by its name.
             clock: monotonic seconds.
         """
         self._offsets = offsets
         self._queues = queues
         self._subscriptions = subscriptions
         self._log_end = log_end
+        self._readable = readable
         self._clock = clock
         self._members_back_s = clock()
         self._round_s = 0.0
@@ -225,7 +229,8 @@ class ReadingProgress:
             oldest: GroupProgress | None = None
             unread = 0
             subscribed = subscriptions.get(group, frozenset())
-            for item in self._unread_of(group, subscribed | {retry_topic(group)}, queue_ids):
+            topics = subscribed | {retry_topic(group)}
+            for item in self._unread_of(group, topics, queue_ids, stamp.log_end):
                 if item is None:
                     yield
                     continue
@@ -255,13 +260,21 @@ class ReadingProgress:
         )
 
     def _unread_of(
-        self, group: str, subscribed: frozenset[str], queue_ids: dict[str, list[int]]
+        self,
+        group: str,
+        subscribed: frozenset[str],
+        queue_ids: dict[str, list[int]],
+        log_end: int,
     ) -> Iterator[GroupProgress | None]:
-        """Yield each queue that a group has not read to its end, and None after each slice."""
+        """Yield each queue that a group has not read to its end, and None after each slice.
+
+        What nobody can read any more lies at the log's end, where it holds up nothing.
+        """
         queues = self._queues
         looked_at = 0
         for topic in sorted(self._offsets.topics_of(group) | subscribed):
             committed = self._offsets.queues(group, topic)
+            readable = self._readable(topic)
             for queue_id in queue_ids.get(topic, ()):
                 looked_at += 1
                 if looked_at % _QUEUES_A_SLICE == 0:
@@ -269,7 +282,9 @@ class ReadingProgress:
                 low, high = queues.min_offset(topic, queue_id), queues.max_offset(topic, queue_id)
                 queue_offset = max(committed.get(queue_id, low), low)
                 if queue_offset < high:
-                    position = self._position_of(topic, queue_id, queue_offset)
+                    position = log_end
+                    if queue_id < readable:
+                        position = self._position_of(topic, queue_id, queue_offset)
                     unread = high - queue_offset
                     yield GroupProgress(group, topic, queue_id, position, unread)
 

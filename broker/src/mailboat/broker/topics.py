@@ -163,6 +163,11 @@ class TopicConfigManager(SavedTable):
         """Return a topic's configuration, None if there is none."""
         return self.table.get(topic)
 
+    def readable_queues(self, topic: str) -> int:
+        """Return how many queues of a topic have a route; of an unknown topic all may."""
+        config = self.table.get(topic)
+        return MAX_QUEUE_NUMS if config is None else config.read_queue_nums
+
     def incarnation(self, topic: str) -> str:
         """Return what tells a topic from one of its name that is made after it was deleted.
 

@@ -33,6 +33,7 @@ class Tables:
         self.bounds: dict[tuple[str, int], tuple[int, int]] = {}
         self.members: dict[str, frozenset[str]] = {}
         self.broken: set[tuple[str, int]] = set()
+        self.readable: dict[str, int] = {}
         self.positions_asked = 0
 
     def commit(self, group: str, topic: str, queue_id: int, queue_offset: int) -> None:
@@ -95,7 +96,12 @@ def tables() -> Tables:
 def new_progress(tables: Tables) -> ReadingProgress:
     """Return the progress before its first round."""
     return ReadingProgress(
-        tables, tables, lambda: dict(tables.members), lambda: tables.end, tables.clock.monotonic
+        tables,
+        tables,
+        lambda: dict(tables.members),
+        lambda: tables.end,
+        lambda topic: tables.readable.get(topic, 100),
+        tables.clock.monotonic,
     )
 
 
@@ -436,3 +442,17 @@ def test_a_group_that_comes_during_a_round_is_protected_at_once(tables: Tables) 
     assert progress.position() == 0
     finish(progress)
     assert progress.position() == 10 * RECORD
+
+
+def test_what_no_route_leads_to_is_unread_and_holds_up_nothing(tables: Tables) -> None:
+    """A topic that had two queues has one: messages in the other one are lag until they go."""
+    tables.commit("a", "T", 0, 30)
+    tables.commit("a", "T", 1, 20)
+    tables.readable["T"] = 1
+    progress = progress_of(tables)
+    assert progress.groups == [GroupProgress("a", "T", 0, 30 * RECORD, (50 - 30) + (50 - 20))]
+    assert progress.position() == 30 * RECORD
+    tables.commit("a", "T", 0, 50)
+    finish(progress)
+    assert progress.position() == END
+    assert progress.groups == [GroupProgress("a", "T", 1, END, 30)]

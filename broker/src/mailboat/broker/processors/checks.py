@@ -76,6 +76,21 @@ def has_queue(broker: BrokerContext, topic: str, queue_id: int) -> bool:
     return 0 <= queue_id < queues or broker.store.has_queue(topic, queue_id)
 
 
+def queues_to_show(broker: BrokerContext, config: TopicConfig, queues: int) -> list[int]:
+    """Return the first `queues` queues of a topic, and further ones in which messages lie: those
+    that it had before it got fewer."""
+    store, topic = broker.store, config.topic_name
+    further = (each for each in store.queue_ids(topic) if each >= queues)
+    return [
+        *range(queues),
+        *(
+            each
+            for each in further
+            if store.min_offset(topic, each) < store.max_offset(topic, each)
+        ),
+    ]
+
+
 def require_queue(broker: BrokerContext, topic: str, queue_id: int) -> None:
     """Refuse a queue that this broker does not have.
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from mailboat.broker import administration
 from mailboat.broker.context import BrokerContext
+from mailboat.broker.processors.checks import queues_to_show
 from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.topic import TopicConfig
@@ -162,7 +163,8 @@ def consume_stats(
         if len(stats.offset_table) > STATS_QUEUES_MAX:
             raise too_many_queues(group)
         topic = config.topic_name
-        for queue_id in range(config.read_queue_nums if queues is None else queues):
+        count = config.read_queue_nums if queues is None else queues
+        for queue_id in queues_to_show(broker, config, count):
             queue = MessageQueue(topic, broker.settings.broker.broker_name, queue_id)
             stats.offset_table[queue] = _progress(broker, group, topic, queue_id)
             yield

@@ -18,7 +18,7 @@ from typing import Final
 
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.offsets import UNKNOWN_OFFSET
-from mailboat.broker.processors.checks import require_queue, require_topic
+from mailboat.broker.processors.checks import queues_to_show, require_queue, require_topic
 from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.names import retry_topic
@@ -185,7 +185,7 @@ class OffsetResetProcessor:
         queue_id = optional_int32(command, "queueId", -1)
         if queue_id < 0:
             targets = {}
-            for each in range(config.read_queue_nums):
+            for each in queues_to_show(self._broker, config, config.read_queue_nums):
                 found = yield from self._by_time(topic, each, timestamp_ms)
                 targets[self._queue(topic, each)] = found
                 yield

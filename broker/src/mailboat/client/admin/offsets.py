@@ -104,6 +104,28 @@ class OffsetAdmin:
             RouteNotFoundError: nobody knows the topic, or it has no such queue.
         """
         known = await self._instance.routes.read_queues(topic)
+        return self._chosen(topic, list(known), broker_name, queue_ids)
+
+    async def _queues_of(
+        self, group: str, topic: str, broker_name: str | None, queue_ids: Collection[int]
+    ) -> list[MessageQueue]:
+        """Return the queues that a group can be moved in: also those that the topic has no more.
+
+        Raises:
+            RouteNotFoundError: as `queues`.
+        """
+        known = set(await self._instance.routes.read_queues(topic))
+        stats = await self._groups.stats(group, topic)
+        known.update(queue for queue in stats.offset_table if queue.topic == topic)
+        return self._chosen(topic, sorted(known), broker_name, queue_ids)
+
+    def _chosen(
+        self,
+        topic: str,
+        known: list[MessageQueue],
+        broker_name: str | None,
+        queue_ids: Collection[int],
+    ) -> list[MessageQueue]:
         found = [
             queue
             for queue in known
@@ -144,7 +166,7 @@ class OffsetAdmin:
         Raises:
             MailboatError: an offset lies outside of a queue.
         """
-        queues = await self.queues(topic, broker_name=broker_name, queue_ids=queue_ids)
+        queues = await self._queues_of(group, topic, broker_name, queue_ids)
         room = asyncio.Semaphore(QUEUES_AT_A_TIME)
 
         async def plan_one(queue: MessageQueue) -> OffsetMove:
@@ -172,7 +194,7 @@ class OffsetAdmin:
                 all queues at once.
             PartlyDoneError: a broker failed after others, or some of its queues, were moved.
         """
-        queues = await self.queues(topic, broker_name=broker_name, queue_ids=queue_ids)
+        queues = await self._queues_of(group, topic, broker_name, queue_ids)
         moved: dict[MessageQueue, int] = {}
         with told_partly("moved", [_place(queue) for queue in queues]) as done:
             for name in sorted({queue.broker_name for queue in queues}):
