@@ -16,9 +16,11 @@ from mailboat.broker import administration
 from mailboat.model.names import SYSTEM_GROUPS, is_retry_or_dlq
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.model.topic import TopicConfig
+from mailboat.remoting.turns import in_turns
 from mailboat.web.api import PAGE_MAX, page_of, serving_broker
 from mailboat.web.context import WebContext
-from mailboat.web.replies import read_json, reply
+from mailboat.web.lag import Steps
+from mailboat.web.replies import decode_part, read_json, reply
 
 
 class DeclaredTopicsBody(msgspec.Struct):
@@ -49,7 +51,20 @@ class DeclaredBody(msgspec.Struct):
     groups: int
 
 
-_decoder: Final = msgspec.json.Decoder(DeclarationsBody)
+class _RawDeclarationsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The same, each topic and group as it came."""
+
+    topics: list[msgspec.Raw] = []
+    groups: list[msgspec.Raw] = []
+
+
+_decoder: Final = msgspec.json.Decoder(_RawDeclarationsBody)
+_topic: Final = msgspec.json.Decoder(TopicConfig)
+_group: Final = msgspec.json.Decoder(SubscriptionGroupConfig)
+_MOST_ITEM_BYTES: Final = 32_768
+"""Longest topic or group: names, numbers and 4 KiB of attributes, each letter written as 6."""
+
+_MOST_BYTES: Final = PAGE_MAX * 4_096
 
 
 def add_routes(app: web.Application, context: WebContext) -> None:
@@ -86,8 +101,6 @@ class DeclarationsApi:
         """Make what is not there, all of it or nothing if one of them is not legal."""
         broker = serving_broker(self._context)
         body = await read_declarations(request)
-        if len(body.topics) + len(body.groups) > PAGE_MAX:
-            raise web.HTTPBadRequest(text=f"more than {PAGE_MAX} topics and groups in one request")
         topics = [item for item in body.topics if broker.topics.select(item.topic_name) is None]
         groups = [item for item in body.groups if broker.groups.select(item.group_name) is None]
         if topics:
@@ -98,9 +111,23 @@ class DeclarationsApi:
 
 
 async def read_declarations(request: web.Request) -> DeclarationsBody:
-    """Read what a request declares.
+    """Read what a request declares, in turns.
 
     Raises:
-        HTTPBadRequest: the body is nothing of the kind.
+        HTTPBadRequest: the body is nothing of the kind, or declares too much.
     """
-    return await read_json(request, _decoder)
+    raw = await read_json(request, _decoder, _MOST_BYTES)
+    if len(raw.topics) + len(raw.groups) > PAGE_MAX:
+        raise web.HTTPBadRequest(text=f"more than {PAGE_MAX} topics and groups in one request")
+    return await in_turns(_declared(raw))
+
+
+def _declared(raw: _RawDeclarationsBody) -> Steps[DeclarationsBody]:
+    body = DeclarationsBody([], [])
+    for index, item in enumerate(raw.topics):
+        body.topics.append(decode_part(item, _topic, f"topic {index}", _MOST_ITEM_BYTES))
+        yield
+    for index, item in enumerate(raw.groups):
+        body.groups.append(decode_part(item, _group, f"group {index}", _MOST_ITEM_BYTES))
+        yield
+    return body

@@ -14,26 +14,31 @@ import msgspec
 from aiohttp import web
 
 from mailboat.broker.controller import BrokerController
+from mailboat.broker.processors.send_rules import MAX_BATCH_KEYS, MAX_BATCH_PROPERTIES
 from mailboat.client.outgoing import prepare_batch
 from mailboat.client.send_result import SendResult, read_send_result
 from mailboat.errors import IllegalMessageError, RequestTimeoutError
+from mailboat.model.batch import MAX_BATCH_MESSAGES
 from mailboat.model.hosts import encode_host
 from mailboat.model.message import Message
 from mailboat.model.message_id import UniqKeyGenerator
 from mailboat.model.message_queue import MessageQueue
-from mailboat.model.properties import PropertyName
+from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName
 from mailboat.model.topic import Perm
 from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import FrameDecoder
 from mailboat.protocol.send_header import send_request
+from mailboat.remoting.turns import in_turns
 from mailboat.web.api import serving_broker
 from mailboat.web.context import WebContext
+from mailboat.web.lag import Steps
 from mailboat.web.permissions import CALLER
-from mailboat.web.replies import read_json, reply
+from mailboat.web.replies import decode_part, read_json, reply
 
 PRODUCER_GROUP: Final = "mailboat-http"
-MESSAGES_MAX: Final = 10_000
 
+# A record has 32 KiB of properties, and JSON up to six bytes for each byte of them.
+_MOST_PART_BYTES: Final = 6 * MAX_PROPERTIES_BYTES
 _TIMEOUT_MARGIN_S: Final = 3.0
 _RESERVED: Final = frozenset(
     value for name, value in vars(PropertyName).items() if not name.startswith("_")
@@ -53,7 +58,26 @@ class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
 class ProduceBody(msgspec.Struct, forbid_unknown_fields=True):
     """Messages for one queue of a topic; without `queue_id` the broker chooses the queue."""
 
-    messages: Annotated[list[MessageBody], msgspec.Meta(min_length=1, max_length=MESSAGES_MAX)]
+    messages: Annotated[
+        list[MessageBody], msgspec.Meta(min_length=1, max_length=MAX_BATCH_MESSAGES)
+    ]
+    queue_id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
+
+
+class _RawMessageBody(msgspec.Struct, forbid_unknown_fields=True):
+    """One message; what it may have very many of as it came."""
+
+    body: str | None = None
+    body_base64: bytes | None = None
+    tags: str | None = None
+    keys: msgspec.Raw = msgspec.Raw(b"[]")
+    properties: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _RawProduceBody(msgspec.Struct, forbid_unknown_fields=True):
+    messages: Annotated[
+        list[_RawMessageBody], msgspec.Meta(min_length=1, max_length=MAX_BATCH_MESSAGES)
+    ]
     queue_id: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
 
 
@@ -73,7 +97,9 @@ class ProducedBody(msgspec.Struct):
     messages: list[StoredMessage]
 
 
-_decoder: Final = msgspec.json.Decoder(ProduceBody)
+_decoder: Final = msgspec.json.Decoder(_RawProduceBody)
+_keys: Final = msgspec.json.Decoder(list[str])
+_properties: Final = msgspec.json.Decoder(dict[str, str])
 
 
 def add_routes(app: web.Application, context: WebContext) -> None:
@@ -106,9 +132,10 @@ class ProduceHandler:
     async def produce(self, request: web.Request) -> web.Response:
         """Store the messages of a request."""
         broker = serving_broker(self._context)
-        body = await read_json(request, _decoder)
+        most_bytes = broker.settings.broker.http_max_request_bytes
+        body = await read_json(request, _decoder, most_bytes)
         topic = request.match_info["topic"]
-        messages = [_message(topic, index, item) for index, item in enumerate(body.messages)]
+        messages = await in_turns(_messages(topic, body.messages))
         outgoing = prepare_batch(messages, PRODUCER_GROUP, self._unique_keys)
         _check_size(broker, messages)
         name = broker.settings.broker.broker_name
@@ -141,7 +168,33 @@ def _peer_host(request: web.Request) -> bytes:
     return encode_host(peername[0], peername[1])
 
 
-def _message(topic: str, index: int, item: MessageBody) -> Message:
+def _messages(topic: str, items: list[_RawMessageBody]) -> Steps[list[Message]]:
+    """Read messages one by one, and no more properties and keys than a batch may have."""
+    messages: list[Message] = []
+    properties = keys = 0
+    for index, item in enumerate(items):
+        message = _message(topic, index, item)
+        messages.append(message)
+        properties += len(message.properties)
+        keys += len(message.keys or ())
+        if properties > MAX_BATCH_PROPERTIES or keys > MAX_BATCH_KEYS:
+            raise IllegalMessageError(
+                f"the messages up to {index} have {properties} properties and {keys} keys; at most "
+                f"{MAX_BATCH_PROPERTIES} and {MAX_BATCH_KEYS} are taken in one request"
+            )
+        yield
+    return messages
+
+
+def _message(topic: str, index: int, raw: _RawMessageBody) -> Message:
+    name = f"message {index}"
+    item = MessageBody(
+        raw.body,
+        raw.body_base64,
+        raw.tags,
+        decode_part(raw.keys, _keys, f"keys of {name}", _MOST_PART_BYTES),
+        decode_part(raw.properties, _properties, f"properties of {name}", _MOST_PART_BYTES),
+    )
     if (item.body is None) == (item.body_base64 is None):
         raise IllegalMessageError(f"message {index} needs either body or body_base64")
     reserved = _RESERVED.intersection(item.properties)

@@ -26,6 +26,9 @@ _STATUS_BY_CODE: Final = {
 # These headers of an error are about the text that it has without us.
 _OF_THE_BODY: Final = frozenset({"content-type", "content-length"})
 
+SMALL_BODY_BYTES: Final = 65_536
+"""Longest body that is read in one go."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -45,17 +48,44 @@ def refuse(status: int, sentence: str) -> web.Response:
     return reply(ErrorBody(sentence), status=status)
 
 
-async def read_json(request: web.Request, decoder: msgspec.json.Decoder[_T]) -> _T:
+async def read_json(
+    request: web.Request, decoder: msgspec.json.Decoder[_T], max_bytes: int = SMALL_BODY_BYTES
+) -> _T:
     """Read and check the body of a request.
 
+    What is longer than `max_bytes` takes too long to read in one go: where a body may be larger,
+    its decoder leaves what it has many of as it is (`msgspec.Raw`), for `decode_part`.
+
     Raises:
+        HTTPRequestEntityTooLarge: it is longer.
         HTTPBadRequest: it is not what the decoder wants; the text says where.
     """
     body = await request.read()
+    if len(body) > max_bytes:
+        raise web.HTTPRequestEntityTooLarge(
+            max_bytes,
+            len(body),
+            text=f"the body has {len(body)} bytes, at most {max_bytes} are taken here",
+        )
+    return decode_part(body, decoder, "the body", max_bytes)
+
+
+def decode_part(
+    part: bytes | msgspec.Raw, decoder: msgspec.json.Decoder[_T], name: str, max_bytes: int
+) -> _T:
+    """Read and check a part of a body.
+
+    Raises:
+        HTTPBadRequest: it is not what the decoder wants, or too long; the text has its `name`.
+    """
+    text = bytes(part)
+    if len(text) > max_bytes:
+        sentence = f"{name} cannot be taken: it has {len(text)} bytes, more than {max_bytes}"
+        raise web.HTTPBadRequest(text=sentence)
     try:
-        return decoder.decode(body)
+        return decoder.decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError) as exc:
-        raise web.HTTPBadRequest(text=f"the body cannot be taken: {exc}") from exc
+        raise web.HTTPBadRequest(text=f"{name} cannot be taken: {exc}") from exc
 
 
 @web.middleware
