@@ -6,11 +6,11 @@ told once lines are written again.
 
 What a peer can cause it can cause very often. So each kind of line (the text before its values are
 put in) has a limit for each address that it names, and one for all of them. What is beyond is
-counted, and told by the next line of its kind.
+counted, and told by the next line of its kind, or once the time of the limit is over.
 """
 
-import contextlib
 import logging
+import math
 import os
 import queue
 import re
@@ -34,9 +34,10 @@ LINES_A_KIND: Final = 500
 """Most lines of one kind."""
 
 _KEYS_MAX: Final = 10_000
-_END_S: Final = 1.0
+_END_S: Final = 0.4
 _WRITE_AGAIN_S: Final = 0.1
-_ADDRESS: Final = re.compile(r"\b(?:peer|address|host|client)=(\[[^\]\s]+\]|[^\s:,]+)")
+_PEER: Final = re.compile(r"\bpeer=(\S+)")
+_ADDRESS: Final = re.compile(r"\b(?:address|host)=(\S+)")
 
 
 class LineLimit:
@@ -69,6 +70,13 @@ class LineLimit:
             self._said[kind, address] = of_address + 1
         return self._withheld.pop(kind, 0)
 
+    def take_withheld(self, now_s: float) -> dict[str, int]:
+        """Return how many lines of each kind were withheld and never told, once that is over."""
+        if not self._withheld or now_s - self._began_s < WINDOW_S:
+            return {}
+        withheld, self._withheld = self._withheld, {}
+        return withheld
+
 
 class LineHandler(QueueHandler):
     """Hands formatted lines to a thread that writes them; never waits."""
@@ -80,14 +88,19 @@ class LineHandler(QueueHandler):
             formatter: makes one line of an event.
             fd: of a terminal, a pipe or a file; it stays open.
         """
-        self._lines: queue.Queue[str | None] = queue.Queue(MAX_WAITING)
+        # Its lock is nobody's who is interrupted to log something else, as by a finalizer.
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         super().__init__(self._lines)
         self.setFormatter(formatter)
         self._fd = fd
         self._pid = os.getpid()
-        self._limit = LineLimit()
+        # A finalizer may log while somebody logs.
+        self._limit, self._limits = LineLimit(), threading.RLock()
         self.dropped = 0
         """How many lines were dropped: nobody took them in time, or they could not be written."""
+
+        self.withheld = 0
+        """How many lines were too many of their kind."""
 
         self._told = 0
         self._thread = threading.Thread(target=self._write_all, name="log", daemon=True)
@@ -95,14 +108,21 @@ class LineHandler(QueueHandler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Hand an event on, unless there are too many of its kind."""
+        try:
+            self._emit(record)
+        except Exception as error:
+            # As with every handler: whoever logs is not to end by a line that cannot be made.
+            self.say(f"a line of {record.name} cannot be written: {type(error).__name__}: {error}")
+
+    def _emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.INFO:
             self.say(self.format(record))  # Somebody wants to see everything.
             return
         message = record.getMessage()
-        found = _ADDRESS.search(message)
-        address = "" if found is None else found[1]
-        withheld = self._limit.admit(str(record.msg), address, time.monotonic())
+        with self._limits:
+            withheld = self._limit.admit(str(record.msg), _address_in(message), time.monotonic())
         if withheld is None:
+            self.withheld += 1
             return
         if withheld:
             record = logging.makeLogRecord(
@@ -113,30 +133,44 @@ class LineHandler(QueueHandler):
 
     def say(self, line: str) -> None:
         """Hand a line on as it is."""
-        try:
-            self._lines.put_nowait(line)
-        except queue.Full:
+        if self._lines.qsize() < MAX_WAITING:
+            self._lines.put(line)
+        else:
             self.dropped += 1
 
     def close(self) -> None:
-        """Wait a second at most for what is not written yet."""
-        # A copy of this process has no copy of the thread, and maybe one of a lock that it holds.
+        """Wait for a moment for what is not written yet."""
+        # A copy of this process has no copy of the thread.
         if os.getpid() == self._pid and self._thread.is_alive():
-            with contextlib.suppress(queue.Full):
-                self._lines.put_nowait(None)
+            self._lines.put(None)
             self._thread.join(_END_S)
         super().close()
 
     def _write_all(self) -> None:
-        while (line := self._lines.get()) is not None:
-            self._write(line)
+        is_over = False
+        while not is_over:
+            try:
+                line = self._lines.get(timeout=WINDOW_S)
+            except queue.Empty:
+                line = ""
+            is_over = line is None
+            if line:
+                self._write(line)
             if self.dropped > self._told:
                 told, self._told = self.dropped - self._told, self.dropped
-                record = logging.LogRecord(
-                    __name__, logging.WARNING, __file__, 0, "%d lines of the log were dropped: "
-                    "nobody took them in time, or they could not be written", (told,), None,
-                )  # fmt: skip
-                self._write(self.format(record))
+                self._warn(
+                    "%d lines of the log were dropped: nobody took them in time, or they could not "
+                    "be written",
+                    told,
+                )
+            with self._limits:
+                withheld = self._limit.take_withheld(math.inf if is_over else time.monotonic())
+            for kind, count in withheld.items():
+                self._warn("%d more lines like %r were left out", count, kind)
+
+    def _warn(self, text: str, *values: object) -> None:
+        record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, values, None)
+        self._write(self.format(record))
 
     def _write(self, line: str) -> None:
         data = (line + "\n").encode("utf-8", "backslashreplace")
@@ -149,6 +183,17 @@ class LineHandler(QueueHandler):
         except (OSError, ValueError):
             # The disk behind it is full, or who reads it is gone. It may work again later.
             self.dropped += 1
+
+
+def _address_in(message: str) -> str:
+    """Return the address that a line is about, without a port; empty where it names none."""
+    found = _PEER.search(message) or _ADDRESS.search(message)
+    if found is None:
+        return ""
+    text = found[1].rstrip(",;:")
+    if text.startswith("["):
+        return text.partition("]")[0]
+    return text.partition(":")[0] if text.count(":") == 1 else text
 
 
 def line_handler() -> LineHandler | None:

@@ -168,3 +168,44 @@ def test_who_wants_to_see_everything_sees_it(make: Make, pipe: tuple[int, int]) 
     for number in range(LINES_AN_ADDRESS * 2):
         handler.handle(event("x peer=1.2.3.4:%d", number, level=logging.DEBUG))
     assert len(read_lines(pipe[0], f":{LINES_AN_ADDRESS * 2 - 1}")) == LINES_AN_ADDRESS * 2
+
+
+def test_a_line_that_cannot_be_made_ends_nobody(make: Make, pipe: tuple[int, int]) -> None:
+    """As with every handler of logging."""
+    handler = make(pipe[1])
+    handler.handle(event("%d", "x"))
+    handler.handle(event("good"))
+    lines = read_lines(pipe[0], "good")
+    assert lines[0].startswith("a line of a.b cannot be written: TypeError: ")
+
+
+def test_what_was_left_out_last_is_told_at_the_end(make: Make, pipe: tuple[int, int]) -> None:
+    """No further line of its kind comes to tell it."""
+    handler = make(pipe[1])
+    for number in range(LINES_AN_ADDRESS + 3):
+        handler.handle(event("joined peer=1.2.3.4:%d", number))
+    handler.close()
+    lines = read_lines(pipe[0], "left out")
+    assert lines[-1] == "WARNING 3 more lines like 'joined peer=1.2.3.4:%d' were left out"
+    assert handler.withheld == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x client={id} peer=1.2.3.4:{port}", "x peer=[2001:db8::5]:{port}: {id}",
+        "x address=2001:db8::5 {id}", "x host=10.0.0.1, {id}",
+    ],
+)  # fmt: skip
+def test_an_address_is_not_what_a_peer_calls_itself(
+    make: Make, pipe: tuple[int, int], text: str
+) -> None:
+    """Nor its port: one peer has so many lines, however many names it gives."""
+    handler = make(pipe[1])
+    for number in range(LINES_AN_ADDRESS * 2):
+        record = event("%s", "")
+        record.msg, record.args = text, None
+        record.msg = text.replace("{id}", "%d").replace("{port}", "%d")
+        record.args = (number,) * (text.count("{"))
+        handler.handle(record)
+    assert handler.withheld == LINES_AN_ADDRESS

@@ -78,7 +78,7 @@ class SubscriptionGroupManager(SavedTable):
         """Make a group of a file or of another broker fit; tell whether it can be stored."""
         changed = fit_group_config(group, config)
         if changed is None:
-            _log.warning("group ignored: %.64r of %s can have no topic of retries", group, source)
+            _log.warning("group ignored: %.64r of %s is no name", group, source)
         for change in changed or ():
             _log.warning("group %s of %s gets %s", group, source, change)
         if changed != []:
@@ -155,9 +155,7 @@ class SubscriptionGroupManager(SavedTable):
         """Remove a group; return whether there was one."""
         if self.table.pop(group, None) is None:
             return False
-        maker = self._makers.pop(group, None)
-        if maker is not None:
-            self._made.give(maker, 1)
+        self._forget_maker(group)
         _log.info("consumer group deleted group=%s", group)
         self._changed(group)
         return True
@@ -172,8 +170,14 @@ class SubscriptionGroupManager(SavedTable):
                     self.table[name] = config
             else:
                 self.table.pop(name, None)
+                self._forget_maker(name)
         self.data_version = dataclasses.replace(version)
         self._saver.mark_changed()
+
+    def _forget_maker(self, group: str) -> None:
+        maker = self._makers.pop(group, None)
+        if maker is not None:
+            self._made.give(maker, 1)
 
     def encode(self) -> Iterator[bytes]:
         """Return the whole table as the body of GET_ALL_SUBSCRIPTIONGROUP_CONFIG, in slices."""

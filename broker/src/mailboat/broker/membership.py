@@ -188,12 +188,21 @@ class ConsumerGroupInfo:
                 changed = True
             elif subscription.sub_version <= known.sub_version:
                 continue
+            elif _is_same(known, subscription):
+                # Pulls that wait go by it, and need not know.
+                known.sub_version = subscription.sub_version
+                continue
             self.subscriptions[subscription.topic] = subscription
         for topic in self.subscriptions.keys() - topics:
             _log.info("subscription ended group=%s topic=%s", self.group, topic)
             del self.subscriptions[topic]
             changed = True
         return changed
+
+
+def _is_same(one: SubscriptionData, other: SubscriptionData) -> bool:
+    """Tell whether two subscriptions differ in their version alone."""
+    return (one.sub_string, one.expression_type) == (other.sub_string, other.expression_type)
 
 
 class ConsumerManager:

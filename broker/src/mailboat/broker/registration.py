@@ -9,6 +9,7 @@ Source: apache/rocketmq broker/out/BrokerOuterAPI.java (registerBrokerAll) @ roc
 
 import asyncio
 import logging
+import math
 import random
 import time
 import zlib
@@ -46,6 +47,8 @@ _WHO_SIGNS: Final = (
 )
 _FIRST_RETRY_S: Final = 0.5
 _LAST_RETRY_S: Final = 5.0
+# A name server keeps what it was told for so long, whatever it refuses since.
+_ROUTES_STAY_S: Final = 120.0
 # Some 5,000 topics: what the broker writes, and name servers read, within a few milliseconds.
 _COMPRESS_ABOVE_BYTES: Final = 256 * 1024
 _CRC_MASK: Final = 0x7FFF_FFFF
@@ -65,6 +68,7 @@ class _NameServer:
         "is_refused",
         "is_slow",
         "last_success_ms",
+        "last_success_s",
         "registered_as",
         "round_done",
         "settled",
@@ -98,6 +102,9 @@ class _NameServer:
 
         self.last_success_ms: int | None = None
         """Wall time of the last success."""
+
+        self.last_success_s = -math.inf
+        """The same by the monotonic clock."""
 
         self.task: asyncio.Task[None] | None = None
         self.round_done = 0
@@ -212,8 +219,10 @@ class NamesrvRegistration:
                 return (
                     f"{server.held_by} has the broker name {name} at name server {server.address}"
                 )
+        kept_since_s = time.monotonic() - _ROUTES_STAY_S
         for server in refusing:
-            return f"name server {server.address} does not take this broker: {server.error}"
+            if server.last_success_s < kept_since_s:
+                return f"name server {server.address} does not take this broker: {server.error}"
         return None
 
     def configure(self, config: BrokerConfig) -> None:
@@ -351,6 +360,7 @@ class NamesrvRegistration:
                 server.error = server.held_by = None
                 server.is_refused = False
                 server.last_success_ms = time.time_ns() // 1_000_000
+                server.last_success_s = time.monotonic()
                 server.is_slow = False
                 server.round_done = round_started
             server.settled.set()

@@ -33,10 +33,16 @@ from mailboat.model.names import (
     SELF_TEST_TOPIC,
     SYSTEM_PREFIX,
     dlq_topic,
+    is_retry_or_dlq,
     is_system_topic,
     retry_topic,
 )
-from mailboat.model.stored_configs import MAX_QUEUE_NUMS, check_topic_config, fit_topic_config
+from mailboat.model.stored_configs import (
+    MAX_QUEUE_NUMS,
+    check_derived_topic,
+    check_topic_config,
+    fit_topic_config,
+)
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.json_slices import Member, compact_slices, pretty_slices
@@ -216,8 +222,7 @@ class TopicConfigManager(SavedTable):
         Not durable on return: the group's next heartbeat would make it again.
 
         Raises:
-            IllegalMessageError: no topic can have that name.
-            BrokerError: there is no room for the topic in a registration.
+            BrokerError: no topic can have that name, or there is no room for it in a registration.
         """
         name = retry_topic(group)
         known = self.table.get(name)
@@ -235,7 +240,7 @@ class TopicConfigManager(SavedTable):
                 topic_sys_flag=topic_sys_flag,
                 order=order,
             )
-            check_topic_config(config, None)
+            _refuse_unfit(config)
             self.refuse_too_many([config])
             self._put(config)
             _log.info("topic created topic=%s cause=heartbeat of its group", name)
@@ -422,7 +427,7 @@ class TopicConfigManager(SavedTable):
         """Return the creation of a topic that is not in the table, begun if need be."""
         creation = self._making.get(config.topic_name)
         if creation is None:
-            check_topic_config(config, None)
+            _refuse_unfit(config)
             self.refuse_too_many([config])
             creation = self._note_making(config, "first message")
             self._begin_making([creation])
@@ -504,7 +509,7 @@ class TopicConfigManager(SavedTable):
                     ResponseCode.SYSTEM_BUSY,
                     f"topic {config.topic_name} is being deleted, try again once it is",
                 )
-            known = self.table.get(config.topic_name)
+            known = self.find_shared(config.topic_name)
             new += known is None
             more_bytes += registered_bytes(config)
             more_bytes -= 0 if known is None else registered_bytes(known)
@@ -603,6 +608,17 @@ class TopicConfigManager(SavedTable):
     def _encode_file(self) -> Iterator[bytes]:
         making = [creation.config for creation in self._making.values()]
         return pretty_slices(self._members(*making))
+
+
+def _refuse_unfit(config: TopicConfig) -> None:
+    """Raise BrokerError for a topic made here by itself that may not be stored."""
+    try:
+        if is_retry_or_dlq(config.topic_name):
+            check_derived_topic(config)
+        else:
+            check_topic_config(config, None)
+    except IllegalMessageError as error:
+        raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
 
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:

@@ -57,7 +57,14 @@ def name_process(log_format: LogFormat, process: str) -> None:
 def _handler(log_format: LogFormat, process: str | None) -> logging.Handler:
     if sys.stderr is None:
         return logging.NullHandler()
-    return LineHandler(_formatter(log_format, process), sys.stderr.fileno())
+    formatter = _formatter(log_format, process)
+    try:
+        return LineHandler(formatter, sys.stderr.fileno())
+    except OSError:
+        # A program that runs this command has put a stream of its own there.
+        handler = logging.StreamHandler()
+        handler.setFormatter(formatter)
+        return handler
 
 
 def _formatter(log_format: LogFormat, process: str | None) -> logging.Formatter:

@@ -51,6 +51,11 @@ class Ending:
             _set(self.hurried)
         self._askers.add(asker)
 
+    def hang_up(self) -> None:
+        """Ask for the end as the terminal goes: shell and kernel both say so, and mean no hurry."""
+        logger.info("stopping on SIGHUP")
+        _set(self.stopped)
+
     def hurry(self, reason: str) -> None:
         """Ask for the end now."""
         logger.warning("stopping now: %s", reason)
@@ -85,7 +90,10 @@ def watch_signals(ending: Ending) -> None:
     """Let `END_SIGNALS` ask for the end."""
     loop = asyncio.get_running_loop()
     for number in END_SIGNALS:
-        loop.add_signal_handler(number, ending.ask, "signal", number.name)
+        if number == signal.SIGHUP:
+            loop.add_signal_handler(number, ending.hang_up)
+        else:
+            loop.add_signal_handler(number, ending.ask, "signal", number.name)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -3,6 +3,7 @@
 Source: apache/rocketmq client/ClientConfig.java (buildMQClientId, changeInstanceNameToPID).
 """
 
+import asyncio
 import os
 import socket
 import time
@@ -10,6 +11,7 @@ from typing import Final
 
 from mailboat.config.fields import is_port
 from mailboat.errors import ConfigError
+from mailboat.model.hosts import encode_host, format_host
 
 DEFAULT_NAMESRV: Final = "127.0.0.1:9876"
 
@@ -28,6 +30,21 @@ def parse_namesrv(text: str) -> list[str]:
         if not host or not is_port(port):
             raise ConfigError("namesrv", text, f"{address!r} is not HOST:PORT")
     return addresses
+
+
+async def resolved(address: str) -> set[str]:
+    """Return an address, "host:port", and those for which the name of its host stands here.
+
+    Routes may name a broker by a host name; its records hold an IP address.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(
+            host.strip("[]"), int(port), type=socket.SOCK_STREAM
+        )
+    except (OSError, ValueError):
+        return {address}
+    return {address, *(format_host(encode_host(entry[4][0], entry[4][1])) for entry in found)}
 
 
 def local_ip(peer: str) -> str:

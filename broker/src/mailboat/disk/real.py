@@ -91,12 +91,12 @@ class RealDisk:
         names = []
         with os.scandir(path) as entries:
             for entry in entries:
-                if _is_text(entry.name) and (entry.is_file() or entry.is_dir()):
+                if _is_text(entry.name) and _is_plain(entry):
                     names.append(entry.name)
                 elif entry.path not in self._passed_over:
                     if len(self._passed_over) < _MOST_PASSED_OVER:
                         self._passed_over.add(entry.path)
-                    log.warning("passed over, as it is no file of ours: %s", ascii(entry.path))
+                        log.warning("passed over, as it is no file of ours: %s", ascii(entry.path))
         return sorted(names)
 
     def make_dirs(self, path: str) -> None:
@@ -226,6 +226,15 @@ class RealDisk:
     def clock_pair(self) -> ClockPair:
         """Return both clocks, read so that they belong together."""
         return machine_clocks()
+
+
+def _is_plain(entry: "os.DirEntry[str]") -> bool:
+    """Tell whether a name is that of a file, a directory or a link, wherever that leads."""
+    return (
+        entry.is_file(follow_symlinks=False)
+        or entry.is_dir(follow_symlinks=False)
+        or entry.is_symlink()
+    )
 
 
 def _is_text(name: str) -> bool:

@@ -64,8 +64,26 @@ def check_topic_config(config: TopicConfig, known: TopicConfig | None) -> None:
     Raises:
         IllegalMessageError: the text names what is wrong with it, and what is allowed.
     """
+    check_topic(config.topic_name)
+    _check_all_but_name(config, known)
+
+
+def check_derived_topic(config: TopicConfig) -> None:
+    """Refuse a topic of a group's retries or dead letters that may not be stored.
+
+    A group of an old directory may have a name that is not legal, and goes on with it.
+
+    Raises:
+        IllegalMessageError: the text names what is wrong with it, and what is allowed.
+    """
     name = config.topic_name
-    check_topic(name)
+    if not is_file_name(name):
+        raise IllegalMessageError(f"topic name {name[:64]!r}... can be that of no folder")
+    _check_all_but_name(config, None)
+
+
+def _check_all_but_name(config: TopicConfig, known: TopicConfig | None) -> None:
+    name = config.topic_name
     if config.topic_filter_type not in FILTER_TYPES:
         raise IllegalMessageError(
             f"topic {name} cannot have topicFilterType {config.topic_filter_type[:32]!r}; "
@@ -123,9 +141,9 @@ def fit_topic_config(name: str, config: TopicConfig) -> list[str] | None:
 def fit_group_config(name: str, config: SubscriptionGroupConfig) -> list[str] | None:
     """Make a group fit that is `name` in somebody's table; return what was changed, for people.
 
-    Returns None where it cannot be made to fit: no topic of retries can have its name.
+    Returns None where it cannot be made to fit: its name is none.
     """
-    if not is_file_name(retry_topic(name)):
+    if not is_file_name(name):
         return None
     changed = _fit_name(config, "group_name", "groupName", name)
     changed += _fit_numbers(config, GROUP_NUMBERS)

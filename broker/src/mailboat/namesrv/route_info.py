@@ -140,8 +140,10 @@ class RouteInfoManager:
         Raises:
             BrokerError: as `register`; SYSTEM_ERROR at the first step.
         """
-        self._end_other_cluster(registration, connection)
-        group = self._groups.get(registration.broker_name)
+        former, group = None, self._groups.get(registration.broker_name)
+        if group is not None and group.cluster_name != registration.cluster_name:
+            self._refuse_name_of_others(registration, group, connection)
+            former, group = group, None
         if group is None:
             group = BrokerGroup(registration.cluster_name, host=registration.host)
         is_back = self._is_away(registration, group)
@@ -149,6 +151,8 @@ class RouteInfoManager:
         self._refuse_rival(registration, group, connection)
         self._refuse_doubtful(registration, group, is_new=is_new)
         self._refuse_many(registration, connection)
+        if former is not None:
+            self._end_group(registration.broker_name, former)
         if self._is_outdated(registration, group):
             logger.warning("registration ignored, a newer one is known %s", registration.key)
             if group.addresses.get(registration.broker_id) != registration.address:
@@ -326,14 +330,15 @@ class RouteInfoManager:
             self._remove_topic(topic, name)
 
     def add_topic(self, topic: str, queue_datas: Iterable[QueueData]) -> None:
-        """Set the queues of a topic on brokers that are known; others are passed over.
+        """Set the queues of a topic on brokers that are known; others are passed over, and so is a
+        topic whose name is too long.
 
         Raises:
             BrokerError: SYSTEM_BUSY, there is no room for another topic.
         """
         for queue_data in queue_datas:
             group = self._groups.get(queue_data.broker_name)
-            if group is not None:
+            if group is not None and len(topic) <= MAX_TOPIC_LENGTH:
                 _fit(queue_data)
                 self._put_topic(topic, group, queue_data)
 
@@ -360,28 +365,33 @@ class RouteInfoManager:
                 self._left.popleft()
             yield
 
-    def _end_other_cluster(self, registration: Registration, connection: object) -> None:
-        """Have a name for who registers now where another cluster has it, and nobody of that lives.
+    def _refuse_name_of_others(
+        self, registration: Registration, group: BrokerGroup, connection: object
+    ) -> None:
+        """Refuse a broker whose name another cluster has, while somebody of that lives.
 
         Raises:
             PlaceTakenError: somebody does; the text says who and what to do.
         """
-        name = registration.broker_name
-        group = self._groups.get(name)
-        if group is None or group.cluster_name == registration.cluster_name:
-            return
-        keys = [BrokerAddress(group.cluster_name, each) for each in group.addresses.values()]
-        for key in keys:
+        for address in group.addresses.values():
+            key = BrokerAddress(group.cluster_name, address)
             if self._keeps_place(key, registration, connection):
                 raise PlaceTakenError(
                     ResponseCode.SYSTEM_ERROR,
-                    f"broker name {name} is taken by cluster {group.cluster_name}, of which "
-                    f"{key.address} lives; choose another one",
-                    key.address,
+                    f"broker name {registration.broker_name} is taken by cluster "
+                    f"{group.cluster_name}, of which {address} lives; choose another one",
+                    address,
                 )
-        logger.warning("broker name %s moves to another cluster %s", name, registration.key)
-        for key in keys:
-            self.unregister(key, name)
+
+    def _end_group(self, broker_name: str, group: BrokerGroup) -> None:
+        """Forget all brokers of a name: another cluster has it now."""
+        logger.warning(
+            "broker name %s is of another cluster now, no more of %s",
+            broker_name,
+            group.cluster_name,
+        )
+        for address in list(group.addresses.values()):
+            self.unregister(BrokerAddress(group.cluster_name, address), broker_name)
 
     def _refuse_rival(
         self, registration: Registration, group: BrokerGroup, connection: object
@@ -426,7 +436,10 @@ class RouteInfoManager:
         if holder.identity and holder.identity == registration.identity:
             return False
         known = holder.data_version
-        if known is not None and known.state_version != registration.data_version.state_version:
+        is_elected = (
+            known is not None and known.state_version != registration.data_version.state_version
+        )
+        if is_elected and key.cluster_name == registration.cluster_name:
             return False  # An election has decided; who lost it is passed over below.
         heard_s = min(HEARD_S, holder.expired_timeout_s)
         return self._clock() - holder.last_update_s <= heard_s

@@ -3,6 +3,7 @@
 Source: apache/rocketmq remoting/protocol/heartbeat/*.java, body/CheckClientRequestBody.java
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -78,7 +79,8 @@ class SubscriptionDataBody(msgspec.Struct, rename="camel", gc=False):
     sub_string: str = ""
     tags_set: set[str] = set()
     code_set: set[Int32] = set()
-    sub_version: Int64 = 0
+    # As in Java, where a subscription is of the moment in which it was made.
+    sub_version: Int64 = msgspec.field(default_factory=lambda: time.time_ns() // 1_000_000)
     expression_type: str = "TAG"
     class_filter_mode: bool = False
 

@@ -32,13 +32,14 @@ class Shares:
     def take(self, host: str, amount: int) -> None:
         """Count `amount` for an address, also where it is too much."""
         self.taken += amount
-        self._by_host[host] = self._by_host.get(host, 0) + amount
+        if amount:
+            self._by_host[host] = self._by_host.get(host, 0) + amount
 
     def give(self, host: str, amount: int) -> None:
         """Count `amount` of an address no more."""
         self.taken -= amount
-        left = self._by_host[host] - amount
+        left = self._by_host.get(host, 0) - amount
         if left:
             self._by_host[host] = left
         else:
-            del self._by_host[host]
+            self._by_host.pop(host, None)

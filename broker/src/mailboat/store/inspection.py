@@ -3,6 +3,7 @@
 Works on directories of mailboat and of RocketMQ, also while a broker uses them.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -11,8 +12,18 @@ from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk, UnreadableError, read_file
 from mailboat.errors import DamagedStoreError
 from mailboat.model.message import MessageExt
-from mailboat.model.record import RecordParts, has_damaged_checksum_name, to_message
-from mailboat.store.checkpoint import read_checkpoint, read_flushed_mark, read_progress
+from mailboat.model.record import (
+    RecordParts,
+    has_damaged_checksum_name,
+    to_message,
+)
+from mailboat.store.checkpoint import (
+    CheckpointTimes,
+    Progress,
+    read_checkpoint,
+    read_flushed_mark,
+    read_progress,
+)
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import (
     BLANK_SIZE,
@@ -28,10 +39,13 @@ from mailboat.store.message_inner import run_inline
 from mailboat.store.opening import is_page_cache_intact, was_used_by_another_broker
 from mailboat.store.recovery import DamagedRange, Scanner
 from mailboat.store.segment import Segment
+from mailboat.store.segment_reader import read_record_at
 
 _DEFAULT_QUEUE_FILE_BYTES: Final = 6_000_000
 _MAX_PROBLEMS: Final = 100
 _OPEN_FILES: Final = 16
+_NAME_DIGITS: Final = 20
+_LOOKS_AGAIN: Final = 3
 
 
 @dataclass(slots=True)
@@ -82,7 +96,7 @@ class StoreInspector:
         self.paths: StorePaths = store_paths(root, commit_log)
         if not disk.is_dir(self.paths.commit_log):
             raise DamagedStoreError(f"{root} is not a store directory: it has no commitlog folder")
-        names = [name for name in disk.listdir(self.paths.commit_log) if name.isdigit()]
+        names = self._segment_names()
         sizes = [disk.size(f"{self.paths.commit_log}/{name}") for name in names]
         self.segment_bytes = sizes[0] if sizes else 0
         config = MessageStoreConfig(mapped_file_size_commit_log=max(self.segment_bytes, 65536))
@@ -116,74 +130,110 @@ class StoreInspector:
         report = StoreReport(
             self.paths.root, self.segment_bytes, len(self._log.segments), self._log.start
         )
-        report.is_clean = not self._disk.exists(self.paths.abort)
-        # RocketMQ knows nothing of our own files, and leaves them as they are.
-        is_foreign = was_used_by_another_broker(self._disk, self.paths)
-        progress = None if is_foreign else read_progress(self._disk, self.paths.progress)
-        mark = None if is_foreign else read_flushed_mark(self._disk, self.paths.flushed)
-        records = _Records(report, self._deleted(is_foreign=is_foreign), is_foreign=is_foreign)
-        scanner = Scanner(
-            self._log,
-            mark,
-            check_crc=True,
-            is_page_cache_intact=is_page_cache_intact(self._disk, self.paths),
-        )
-        self._scan(report, scanner, records)
+        # Before the log, which may grow meanwhile.
+        claims = self._claims(report)
+        report.is_clean = claims.is_clean
+        records = _Records()
+        self._scan(report, claims, records)
         beyond = self._check_queues(report, records)
         if beyond:
             # A broker at work may have stored them meanwhile: a unit comes after its record.
             self._add_new_segments()
-            self._scan(report, scanner, records)
+            self._scan(report, claims, records)
+        report.records = len(records.places)
+        records.fill_in(report, claims)
         _check_beyond(report, records, beyond)
-        _check_queue_ends(report, is_foreign=is_foreign)
-        checkpoint = read_checkpoint(self._disk, self.paths.checkpoint)
-        durable = 0 if is_foreign else max(mark or 0, checkpoint.master_flushed_offset)
-        if progress is not None:
-            durable = max(durable, progress.commit_log_offset)
-        if report.end < durable:
-            _add(report, f"the log ends at {report.end}, but {durable} bytes of it were durable")
-        if report.is_clean and progress is not None and progress.commit_log_start < report.start:
-            _add(
-                report,
-                f"the log begins at {report.start}, but did so at {progress.commit_log_start} "
-                "when it was closed",
-            )
-        # Ours has the time of the last record, flushed or not.
-        flushed_ms = checkpoint.physic_ms if is_foreign else 0
-        if report.records and records.last_store_timestamp_ms < flushed_ms:
-            _add(
-                report,
-                f"the last record was stored at {records.last_store_timestamp_ms}, but the "
-                f"checkpoint says that records up to {flushed_ms} were flushed",
-            )
+        _check_queue_ends(report, is_foreign=claims.is_foreign)
+        _check_claims(report, claims, records)
         return report
 
-    def _deleted(self, *, is_foreign: bool) -> DeletedTopics:
-        deleted = DeletedTopics(self._disk, self.paths.deleted_topics)
+    def _claims(self, report: StoreReport) -> "_Claims":
+        disk, paths = self._disk, self.paths
+        # RocketMQ knows nothing of our own files, and leaves them as they are.
+        is_foreign = was_used_by_another_broker(disk, paths) or not disk.exists(paths.own)
+        deleted = DeletedTopics(disk, paths.deleted_topics)
+        progress, mark, checkpoint = None, None, CheckpointTimes()
         if not is_foreign:
             deleted.load()
-        return deleted
-
-    def _scan(self, report: StoreReport, scanner: Scanner, records: "_Records") -> None:
-        """Read on from where the log has ended so far."""
-        scan = scanner.scan(max(report.end, self._log.start), records.note)
-        report.end = scan.end
-        report.records += scan.records
-        report.torn_bytes = scan.torn_bytes
-        report.damaged += [each for each in scan.damaged if each not in report.damaged]
-        records.last_store_timestamp_ms = max(
-            records.last_store_timestamp_ms, scan.last_store_timestamp_ms
+            progress = read_progress(disk, paths.progress)
+            try:
+                mark = read_flushed_mark(disk, paths.flushed)
+            except UnreadableError as exc:
+                _add(report, f"{paths.flushed} cannot be read: {exc.strerror}")
+        try:
+            checkpoint = read_checkpoint(disk, paths.checkpoint)
+        except UnreadableError as exc:
+            _add(report, f"{paths.checkpoint} cannot be read: {exc.strerror}")
+        # A start that dies while it builds derived files anew has left no mark of itself yet.
+        is_clean = not disk.exists(paths.abort)
+        if not is_foreign:
+            is_clean = is_clean and progress is not None and progress.clean
+        return _Claims(
+            is_foreign,
+            is_clean,
+            is_page_cache_intact(disk, paths),
+            progress,
+            mark,
+            checkpoint,
+            deleted,
         )
+
+    def _scan(self, report: StoreReport, claims: "_Claims", records: "_Records") -> None:
+        """Read on from where the log has ended so far.
+
+        A broker at work may store where nothing was yet when it was read, and more behind it, which
+        looks like damage: from there the log is read once more.
+        """
+        start: int | None = max(report.end, self._log.start)
+        again: Counter[int] = Counter()
+        while start is not None:
+            scanner = Scanner(
+                self._log,
+                claims.mark,
+                check_crc=True,
+                is_page_cache_intact=claims.is_page_cache_intact,
+            )
+            scan = scanner.scan(start, records.note)
+            report.end, report.torn_bytes = scan.end, scan.torn_bytes
+            newest_ms = max(records.last_store_timestamp_ms, scan.last_store_timestamp_ms)
+            records.last_store_timestamp_ms = newest_ms
+            start = None
+            for damaged in scan.damaged:
+                at = damaged.physical_offset
+                if again[at] < _LOOKS_AGAIN and self._is_good_now(at):
+                    again[at] += 1
+                    start = at
+                    break
+                if damaged not in report.damaged:
+                    report.damaged.append(damaged)
+
+    def _is_good_now(self, physical_offset: int) -> bool:
+        segment = self._log.find(physical_offset)
+        if segment is None:
+            return False
+        try:
+            read_record_at(segment, physical_offset)
+        except (ValueError, UnreadableError):
+            return False
+        return True
+
+    def _segment_names(self) -> list[str]:
+        folder = self.paths.commit_log
+        return [
+            name
+            for name in self._disk.listdir(folder)
+            if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
+            if not self._disk.is_dir(f"{folder}/{name}")
+        ]
 
     def _add_new_segments(self) -> None:
         known = {segment.path for segment in self._log.segments}
-        for name in self._disk.listdir(self.paths.commit_log):
+        for name in self._segment_names():
             path = f"{self.paths.commit_log}/{name}"
-            if name.isdigit() and path not in known and self._log.segments:
-                if self._disk.size(path) == self.segment_bytes:
-                    pool = self._pool
-                    segment = Segment(self._disk, pool, path, int(name), self.segment_bytes)
-                    self._log.segments.append(segment)
+            is_whole = path not in known and self._disk.size(path) == self.segment_bytes
+            if is_whole and self._log.segments:
+                segment = Segment(self._disk, self._pool, path, int(name), self.segment_bytes)
+                self._log.segments.append(segment)
 
     def messages(self) -> Iterator[MessageExt]:
         """Yield every message in the order of the log.
@@ -251,48 +301,92 @@ class _Beyond(NamedTuple):
     """Topic, queue id and queue offset."""
 
 
+class _Claims(NamedTuple):
+    """What the other files of a directory say of its log."""
+
+    is_foreign: bool
+    """RocketMQ had the directory last."""
+
+    is_clean: bool
+    is_page_cache_intact: bool
+    progress: Progress | None
+    mark: int | None
+    """The flushed mark."""
+
+    checkpoint: CheckpointTimes
+    deleted: DeletedTopics
+
+
 class _Records:
     """The records of the log, as they are read."""
 
-    def __init__(self, report: StoreReport, deleted: DeletedTopics, *, is_foreign: bool) -> None:
-        self._report = report
-        self._deleted = deleted
-        self._is_foreign = is_foreign
+    def __init__(self) -> None:
         self.places: dict[int, tuple[str, int, int]] = {}
         """Topic, queue id and queue offset of the record at each physical offset."""
 
         self.last_store_timestamp_ms = 0
+        self._misnamed: dict[int, DamagedRange] = {}
 
     def note(self, view: memoryview, parts: RecordParts) -> None:
-        """Take note of a record, and of a gap before it in its queue."""
-        report, header = self._report, parts.header
-        if has_damaged_checksum_name(
-            view[parts.properties_end - header.size_bytes : parts.properties_end]
-        ):
-            damaged = DamagedRange(
+        """Take note of a record."""
+        header = parts.header
+        topic = str(view[parts.topic_at : parts.topic_end], "utf-8", "replace")
+        self.places[header.physical_offset] = (topic, header.queue_id, header.queue_offset)
+        record = view[parts.properties_end - header.size_bytes : parts.properties_end]
+        if has_damaged_checksum_name(record):
+            self._misnamed[header.physical_offset] = DamagedRange(
                 header.physical_offset, header.size_bytes, "the name of its checksum is damaged"
             )
-            report.damaged.append(damaged)
-        topic = str(view[parts.topic_at : parts.topic_end], "utf-8", "replace")
-        key = (topic, header.queue_id)
-        self.places[header.physical_offset] = (*key, header.queue_offset)
-        if self._deleted.is_gone(topic, header.physical_offset):
-            return
-        queue = report.queues.setdefault(key, QueueReport(*key))
-        if self._is_foreign and not header.queue_offset:
-            # RocketMQ leaves no note of a topic that it has deleted: this one was made anew.
-            queue.records = 0
-        expected = queue.last_queue_offset + 1
-        if queue.records and header.queue_offset != expected:
-            _add(
-                report,
-                f"{topic} queue {header.queue_id}: record at {header.physical_offset} has "
-                f"queue offset {header.queue_offset} where {expected} was due",
-            )
-        if not queue.records:
-            queue.first_queue_offset = header.queue_offset
-        queue.records += 1
-        queue.last_queue_offset = header.queue_offset
+
+    def fill_in(self, report: StoreReport, claims: _Claims) -> None:
+        """Report what lies in each queue, and the gaps between records of one."""
+        report.damaged += self._misnamed.values()
+        for physical_offset, (topic, queue_id, queue_offset) in sorted(self.places.items()):
+            if claims.deleted.is_gone(topic, physical_offset):
+                continue
+            key = (topic, queue_id)
+            queue = report.queues.setdefault(key, QueueReport(*key))
+            if claims.is_foreign and not queue_offset:
+                # RocketMQ leaves no note of a topic that it has deleted: this one was made anew.
+                queue.records = 0
+            expected = queue.last_queue_offset + 1
+            if queue.records and queue_offset != expected:
+                _add(
+                    report,
+                    f"{topic} queue {queue_id}: record at {physical_offset} has queue offset "
+                    f"{queue_offset} where {expected} was due",
+                )
+            if not queue.records:
+                queue.first_queue_offset = queue_offset
+            queue.records += 1
+            queue.last_queue_offset = queue_offset
+
+
+def _check_claims(report: StoreReport, claims: _Claims, records: _Records) -> None:
+    """Report what was durable and is not there."""
+    progress, checkpoint = claims.progress, claims.checkpoint
+    durable = 0 if progress is None else progress.commit_log_offset
+    if claims.mark is not None:
+        durable = max(durable, claims.mark)
+    elif not claims.is_foreign:
+        # A replica that takes back what was never confirmed sets the mark back, and not this.
+        durable = max(durable, checkpoint.master_flushed_offset)
+    if report.end < durable:
+        _add(report, f"the log ends at {report.end}, but {durable} bytes of it were durable")
+    if report.is_clean and progress is not None and progress.commit_log_start < report.start:
+        _add(
+            report,
+            f"the log begins at {report.start}, but did so at {progress.commit_log_start} when it "
+            "was closed",
+        )
+    # Ours has the time of the last record, flushed or not.
+    flushed_ms = checkpoint.physic_ms if claims.is_foreign else 0
+    if report.records and records.last_store_timestamp_ms < flushed_ms:
+        _add(
+            report,
+            f"the last record was stored at {records.last_store_timestamp_ms}, but the checkpoint "
+            f"says that records up to {flushed_ms} were flushed",
+        )
 
 
 def _check_beyond(report: StoreReport, records: _Records, beyond: list[_Beyond]) -> None:

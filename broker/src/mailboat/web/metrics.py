@@ -156,6 +156,11 @@ class ProcessMetrics(Collector):
                 "Lines of the log that nobody took in time, or that could not be written.",
                 log.dropped,
             )
+            yield _counter(
+                "mailboat_log_lines_withheld",
+                "Lines of the log that were too many of their kind.",
+                log.withheld,
+            )
         if context.tls is not None:
             yield from _tls_metrics(context.tls)
         if context.namesrv is not None:

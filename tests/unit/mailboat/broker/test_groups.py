@@ -9,6 +9,7 @@ from mailboat.broker.groups import SubscriptionGroupManager
 from mailboat.disk import read_file
 from mailboat.disk.json_file import JsonFile
 from mailboat.errors import BrokerError, IllegalMessageError
+from mailboat.model.data_version import DataVersion
 from mailboat.model.subscription import SubscriptionGroupConfig
 from mailboat.testing.simulated_disk import SimulatedDisk
 
@@ -208,3 +209,14 @@ def test_one_address_makes_a_quarter_of_the_groups(monkeypatch: pytest.MonkeyPat
     groups.delete("g0")
     assert groups.find("g11", "10.0.0.1") is not None
     groups.update(SubscriptionGroupConfig("g12"))
+
+
+def test_a_group_that_its_master_deletes_counts_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This replica led when it was made."""
+    monkeypatch.setattr(groups_module, "MAX_GROUPS", 40)
+    groups = manager()
+    for number in range(10):
+        groups.find(f"g{number}", "10.0.0.1")
+    groups.follow(dict.fromkeys(f"g{number}" for number in range(10)), DataVersion())
+    for number in range(10):
+        assert groups.find(f"g{number}", "10.0.0.1") is not None

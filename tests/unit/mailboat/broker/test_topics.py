@@ -444,3 +444,14 @@ def test_what_a_java_broker_could_not_read_back_is_refused(
     """The file is RocketMQ's too."""
     with pytest.raises(IllegalMessageError, match=words):
         manager().update(TopicConfig("T", **changed))  # type: ignore[arg-type]
+
+
+async def test_a_group_of_an_old_directory_has_topics_of_its_own() -> None:
+    """Its name may not be legal today: its consumers go on, and so do their retries."""
+    topics = manager()
+    assert topics.create_retry_topic("my.group")
+    await made(topics.create_dlq_topic("my.group"))
+    with pytest.raises(BrokerError, match="can be that of no folder"):
+        topics.create_retry_topic("a/b")
+    with pytest.raises(BrokerError, match="can be that of no folder"):
+        topics.create_dlq_topic("g" * 255)

@@ -837,3 +837,35 @@ def test_a_very_long_name_gets_no_route(routes: RouteInfoManager) -> None:
     names = {"n" * 512: TopicConfig("n" * 512), "n" * 513: TopicConfig("n" * 513)}
     routes.register(replace(MASTER, topics=names), "m")
     assert _found(routes.topics()) == ["n" * 512]
+
+
+def test_an_elected_group_keeps_its_name_from_another_cluster(routes: RouteInfoManager) -> None:
+    """State versions say something within a group only."""
+    routes.register(replace(MASTER, data_version=DataVersion(1, 1000, 3)), "m")
+    with pytest.raises(PlaceTakenError, match="is taken by cluster c"):
+        routes.register(replace(MASTER, cluster_name="d", address="10.0.0.9:10911"), "n")
+
+
+def test_who_is_refused_takes_no_name_of_another_cluster(routes: RouteInfoManager) -> None:
+    """The routes of the broker that is away stay."""
+    routes.register(replace(MASTER, route_kept_s=600.0), "m")
+    routes.connection_closed("m")
+    one = {"T": TopicConfig("T")}
+    with pytest.raises(BrokerError, match="must register all of its topics"):
+        routes.register(
+            replace(MASTER, cluster_name="d", address="10.0.0.9:10911", topics=one), "n"
+        )
+    assert routes.route("U") is not None
+
+
+def test_a_master_at_another_address_than_its_slave_is_taken(routes: RouteInfoManager) -> None:
+    """The slave came first, of whose topics nothing is counted; both go again."""
+    routes.register(replace(SLAVE, host=_host(1)), "s")
+    routes.register(replace(MASTER, host=_host(2)), "m")
+    assert routes.route("T") is not None
+    routes.connection_closed("m")
+    routes.connection_closed("s")
+    assert routes.cluster_info().broker_addr_table == {}
+    routes.register(replace(SLAVE, host=_host(1)), "s")
+    routes.connection_closed("s")
+    assert routes.broker_count() == 0

@@ -117,7 +117,7 @@ class PullMessageProcessor:
             if use is not None and self._quotas is not None:
                 self._quotas.refuse_group(request.asked_by, fields.consumer_group)
             wanted = self._check(fields, connection.peer_address)
-            if isinstance(wanted, str) and self._find_filter(fields, wanted) is None:
+            if isinstance(wanted.what, str) and self._find_filter(fields, wanted.what) is None:
                 self._pull_when_compiled(connection, request, wanted)
                 return LATER
         except BrokerError as error:
@@ -152,7 +152,9 @@ class PullMessageProcessor:
         """Answer from memory, or from what was read from the disk."""
         fields = request.fields
         try:
-            result = self._get(request, fields.queue_offset, wanted, source)
+            result = self._get(request, fields.queue_offset, wanted.what, source)
+        except BrokerError as error:
+            return self._refusal(request, error)
         except OSError as error:
             return self._unreadable(request, error)
         if result.status == GetStatus.FOUND:
@@ -209,11 +211,13 @@ class PullMessageProcessor:
             finally:
                 self._cold_reads.end(connection)
 
-        if isinstance(wanted, str):
+        if isinstance(wanted.what, str):
             limits = Limits(_FILTERED_FETCH, _FILTERED_FETCH, self._max_bytes, None)
         else:
             count = self._count(fields)
-            limits = Limits(units_to_look_at(count, wanted), count, self._max_bytes, wanted)
+            limits = Limits(
+                units_to_look_at(count, wanted.what), count, self._max_bytes, wanted.what
+            )
         self._store.fetch(fields.topic, fields.queue_id, fields.queue_offset, limits, read)
         return LATER
 
@@ -228,7 +232,9 @@ class PullMessageProcessor:
         """Answer with what was read; what there is no room for now is read again later."""
         if error is not None and not isinstance(error, OSError):
             raise error
-        if not connection.has_room():
+        if self._is_outdated(request.fields, wanted):
+            answer = self._ask_again(request)
+        elif not connection.has_room():
             answer = self._put_off(connection, request, wanted, _now)
         elif error is None or isinstance(error, FileNotFoundError):
             # A file that went meanwhile took these messages with it.
@@ -254,7 +260,7 @@ class PullMessageProcessor:
         self, connection: Connection, request: PullRequest, wanted: Wanted, until: _Until
     ) -> Answer:
         """Read later: once `until` has called what it gets, and there is room for an answer."""
-        size, use = text_bytes(request.fields, wanted), self._use(request)
+        size, use = text_bytes(request.fields, wanted.what), self._use(request)
         held = WaitForRoom(
             connection, size, processor=self, request=request, wanted=wanted, count=use
         )
@@ -280,7 +286,7 @@ class PullMessageProcessor:
             suspend_s = _QUOTA_WAIT_S
         held = WaitForQuota(
             connection,
-            text_bytes(fields, wanted),
+            text_bytes(fields, wanted.what),
             processor=self,
             request=request,
             wanted=wanted,
@@ -317,11 +323,19 @@ class PullMessageProcessor:
 
     def pull_again(self, held: Wait) -> Answer:
         """Read what was put off; return the answer, nothing when it comes later."""
-        try:
-            held.renew()
-        except BrokerError as error:
-            return self._refusal(held.request, error)
+        if self._is_outdated(held.request.fields, held.wanted):
+            return self._ask_again(held.request)
         return self._read_now(held.connection, held.request, held.wanted)
+
+    def _is_outdated(self, fields: PullFields, wanted: Wanted) -> bool:
+        """Tell whether the group has subscribed anew since a pull came that goes by its word.
+
+        Its client asks again at once, from where it was: what was passed over may be wanted now.
+        """
+        if wanted.by is None:
+            return False
+        consumers = self._broker.consumers
+        return consumers.find_subscription(fields.consumer_group, fields.topic) is not wanted.by
 
     def _read_now(self, connection: Connection, request: PullRequest, wanted: Wanted) -> Answer:
         fields = request.fields
@@ -330,15 +344,17 @@ class PullMessageProcessor:
         return self._pull_cold(connection, request, wanted)
 
     def _pull_when_compiled(
-        self, connection: Connection, request: PullRequest, expression: str
+        self, connection: Connection, request: PullRequest, wanted: Wanted
     ) -> None:
         """Begin anew once the expression is compiled; raise BrokerError if too many wait."""
+        expression = wanted.what
+        assert isinstance(expression, str)
         held = WaitForFilter(
             connection,
             text_bytes(request.fields, expression),
             processor=self,
             request=request,
-            wanted=expression,
+            wanted=wanted,
             count=self._use(request),
         )
         self._sql_filters.compile(expression, self._holds.keep(held))
@@ -398,14 +414,15 @@ class PullMessageProcessor:
                 f"queueId[{queue_id}] is illegal, topic {topic} has the queues 0 to "
                 f"{topic_config.read_queue_nums - 1}",
             )
-        return self.find_wanted(fields)
+        return self._wanted(fields)
 
-    def find_wanted(self, fields: PullFields) -> Wanted:
+    def _wanted(self, fields: PullFields) -> Wanted:
         """Return what a pull asks for, by its own word or by that of its group's heartbeats.
 
         Raises:
             BrokerError: it cannot be told what that is, or by no subscription that is new enough.
         """
+        by = None
         group, topic = fields.consumer_group, fields.topic
         if fields.sys_flag & PULL_SUBSCRIPTION:
             expression, kind = fields.subscription or SUBSCRIBE_ALL, fields.expression_type
@@ -415,7 +432,7 @@ class PullMessageProcessor:
                 if known is not None and known.sub_string == expression:
                     kind = known.expression_type
         else:
-            subscription = self._broker.consumers.find_subscription(group, topic)
+            by = subscription = self._broker.consumers.find_subscription(group, topic)
             if subscription is None:
                 raise BrokerError(
                     ResponseCode.SUBSCRIPTION_NOT_EXIST,
@@ -436,9 +453,9 @@ class PullMessageProcessor:
                 )
         if kind and kind != EXPRESSION_TAG:
             check_expression_type(kind, self._broker.settings.broker)
-            return expression
+            return Wanted(expression, by)
         try:
-            return tags_codes(expression)
+            return Wanted(tags_codes(expression), by)
         except IllegalMessageError as error:
             raise BrokerError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error)) from error
 
@@ -465,7 +482,7 @@ class PullMessageProcessor:
         self,
         request: PullRequest,
         queue_offset: int,
-        wanted: Wanted,
+        wanted: frozenset[int] | str | None,
         source: RecordSource | None = None,
     ) -> GetResult:
         fields = request.fields
@@ -534,7 +551,7 @@ class PullMessageProcessor:
             suspend_s = min(suspend_s, _SEND_BACK_AFTER_S)
         held = WaitForMessage(
             connection,
-            text_bytes(fields, wanted),
+            text_bytes(fields, wanted.what),
             processor=self,
             request=request,
             wanted=wanted,
@@ -558,10 +575,11 @@ class PullMessageProcessor:
         use = self._use(request)
         if use is not None and not self.is_turn_of(held, use, is_late):
             return is_late
+        if self._is_outdated(fields, held.wanted):
+            held.write(self._ask_again(request))
+            return True
         try:
-            if held.renew():
-                held.scanned_offset = fields.queue_offset
-            result = self._get(request, held.scanned_offset, held.wanted)
+            result = self._get(request, held.scanned_offset, held.wanted.what)
         except BrokerError as error:
             held.write(self._refusal(request, error))
             return True

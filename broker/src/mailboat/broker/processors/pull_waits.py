@@ -1,23 +1,20 @@
 """Pulls that wait: for a message, for room, for a quota, or for a compiled expression.
 
-A pull that waits wants what its group has subscribed to when it goes on, as a heartbeat may have
-changed that meanwhile.
+A pull may go by what its group has subscribed to. Where a heartbeat has changed that meanwhile, it
+is answered at once, and its client asks again.
 """
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from mailboat.broker.pull_request_hold import HeldPull
 from mailboat.broker.quotas.user_use import UserUse
-from mailboat.model.sys_flag import PULL_SUBSCRIPTION
+from mailboat.model.subscription import SubscriptionData
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.send_header import PullFields, PullRequest
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import answer_error, encode_answer
-
-Wanted: TypeAlias = frozenset[int] | str | None
-"""The tagsCodes, or the SQL92 expression, of the messages a pull wants; None takes all."""
 
 Answer: TypeAlias = Sequence[bytes]
 """A frame in pieces; none where nobody waits for it, or it comes later."""
@@ -28,6 +25,16 @@ LATER: Final[Answer] = ()
 _SHORT_TEXT: Final = 128
 _FEW_CODES: Final = 8
 _CODE_BYTES: Final = 80
+
+
+class Wanted(NamedTuple):
+    """Which messages a pull wants."""
+
+    what: frozenset[int] | str | None
+    """Their tagsCodes, or the SQL92 expression that they match; None takes all."""
+
+    by: SubscriptionData | None
+    """The subscription of its group that says so, None where the pull itself does."""
 
 
 class Puller(Protocol):
@@ -55,10 +62,6 @@ class Puller(Protocol):
         """Tell whether a pull may be answered now; one whose time is up is told to ask again."""
         ...
 
-    def find_wanted(self, fields: PullFields) -> Wanted:
-        """Return what a pull asks for; raises BrokerError where that cannot be told."""
-        ...
-
 
 class Wait(HeldPull, gc=False, eq=False, kw_only=True):
     """A pull of this processor that waits."""
@@ -66,17 +69,6 @@ class Wait(HeldPull, gc=False, eq=False, kw_only=True):
     processor: Puller
     request: PullRequest
     wanted: Wanted
-
-    def renew(self) -> bool:
-        """Want what the group has subscribed to by now; tell whether that is something else.
-
-        Raises:
-            BrokerError: there is no such subscription any more.
-        """
-        if self.request.fields.sys_flag & PULL_SUBSCRIPTION:
-            return False
-        before, self.wanted = self.wanted, self.processor.find_wanted(self.request.fields)
-        return self.wanted != before
 
     def retry(self, is_late: bool) -> bool:
         """Go on if it may; tell whether it was answered."""
@@ -168,7 +160,7 @@ def command_of(request: PullRequest) -> RemotingCommand:
     return command
 
 
-def text_bytes(fields: PullFields, wanted: Wanted) -> int:
+def text_bytes(fields: PullFields, wanted: frozenset[int] | str | None) -> int:
     """Return what a pull that waits takes beyond what most do."""
     text = fields.subscription
     size = 0 if text is None or len(text) <= _SHORT_TEXT else sys.getsizeof(text)

@@ -85,6 +85,8 @@ class SendBackProcessor:
             counts.dead_letters += 1
         self._broker.stats.record_put(inner.topic, 1, inner.size_bytes)
         topic = message.properties.get(PropertyName.RETRY_TOPIC, message.topic)
+        if self._broker.topics.select(topic) is None:  # Any producer can say that.
+            topic = message.topic
         self._broker.stats.record_sent_back(topic, name)
         await self._flushed()
         return command.response(ResponseCode.SUCCESS)

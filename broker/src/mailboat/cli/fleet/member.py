@@ -6,8 +6,9 @@ one byte for each wish that it end. Whichever of the two is gone, however it die
 reads the end of the stream: no process outlives its supervisor.
 
 Processes are forked and not started anew, from a supervisor that has the program loaded, runs no
-thread and no event loop: N brokers start about as fast as one, share what they have loaded, and one
-that is restarted is the same program even when the installed one was changed meanwhile.
+event loop and no thread but that of its log, of which nothing is used in a copy: N brokers start
+about as fast as one, share what they have loaded, and one that is restarted is the same program
+even when the installed one was changed meanwhile.
 """
 
 import asyncio

@@ -207,7 +207,8 @@ class Supervisor:
     def _hear(self, numbers: bytes) -> None:
         for number in numbers:
             logger.info("stopping on %s", signal.Signals(number).name)
-            self._wishes += 1
+            # A terminal that goes says so twice, and means no hurry.
+            self._wishes = max(self._wishes, 1) if number == signal.SIGHUP else self._wishes + 1
 
     def _read(self, member: Member) -> None:
         was_ready = member.ready_at_s is not None

@@ -6,6 +6,7 @@ Source: apache/rocketmq tools/admin/DefaultMQAdminExtImpl.java and tools/command
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from mailboat.client.addresses import resolved
 from mailboat.client.broker_calls import call, change
 from mailboat.client.instance import ClientInstance
 from mailboat.errors import BrokerError, RouteNotFoundError
@@ -53,6 +54,16 @@ class ClusterAdmin:
             for data in (await self.info()).broker_addr_table.values()
             for broker_id, address in data.broker_addrs.items()
         )
+
+    async def brokers_at(self, address: str) -> list[BrokerAddress]:
+        """Return the broker processes at an address, "ip:port", also those that routes name by a
+        host name which stands for it."""
+        known = await self.brokers()
+        return [
+            each
+            for each in known
+            if each.address == address or address in await resolved(each.address)
+        ]
 
     async def masters(
         self, *, cluster: str | None = None, broker_name: str | None = None

@@ -249,8 +249,7 @@ class MessageAdmin:
         """
         if self._instance.security.credentials is None:
             return
-        brokers = await ClusterAdmin(self._instance).brokers()
-        if address not in {broker.address for broker in brokers}:
+        if not await ClusterAdmin(self._instance).brokers_at(address):
             raise MailboatError(
                 f"the name servers know no broker at {address}; a signed request is not sent there"
             )

@@ -23,6 +23,7 @@ from mailboat.model.names import is_retry_or_dlq
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue
 from mailboat.protocol.queue_map import decode_offset_table
+from mailboat.protocol.stats_bodies import decode_consume_stats
 
 RESET_TIMEOUT_S: Final = 10.0
 QUEUES_AT_A_TIME: Final = 32
@@ -115,9 +116,23 @@ class OffsetAdmin:
             RouteNotFoundError: as `queues`.
         """
         known = set(await self._instance.routes.read_queues(topic))
-        stats = await self._groups.stats(group, topic)
-        known.update(queue for queue in stats.offset_table if queue.topic == topic)
+        one_of_each = {queue.broker_name: queue for queue in known}
+        for name, queue in one_of_each.items():
+            if broker_name in (None, name):
+                known.update(await self._stored_queues(group, queue))
         return self._chosen(topic, sorted(known), broker_name, queue_ids)
+
+    async def _stored_queues(self, group: str, queue: MessageQueue) -> list[MessageQueue]:
+        """Return the queues of a topic that a broker shows a group; none where it does not say."""
+        try:
+            address = await self._instance.routes.master_address(queue)
+            fields: dict[str, ExtValue] = {"consumerGroup": group, "topic": queue.topic}
+            code = RequestCode.GET_CONSUME_STATS
+            response = await call(self._instance.remoting, address, code, fields)
+        except MailboatError:
+            return []
+        found = decode_consume_stats(response.body).offset_table
+        return [each for each in found if each.topic == queue.topic]
 
     def _chosen(
         self,

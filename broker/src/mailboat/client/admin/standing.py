@@ -75,8 +75,8 @@ class StandingAdmin:
 
         A record names the address of its broker, not the name.
         """
-        brokers = await self._cluster.brokers()
-        names = {each.broker_name for each in brokers if each.address == message.store_address}
+        brokers = await self._cluster.brokers_at(message.store_address)
+        names = {each.broker_name for each in brokers}
         if not names:
             route = await self._topics.route(message.topic)
             names = {each.broker_name for each in route.broker_datas}
