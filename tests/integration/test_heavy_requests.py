@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from loop_lag import LoopLag
+from real_time import at_most_s
 
 from mailboat.model.data_version import DataVersion
 from mailboat.model.names import HALF_TOPIC
@@ -25,7 +26,9 @@ from mailboat.testing.cluster import Cluster
 
 pytestmark = pytest.mark.slow  # Each body is as large as it may be.
 
-LIMIT_S = 0.15
+# Processor time, of which a busy machine takes more: two threads share one core of it. Work that is
+# not cut into rounds takes half a second.
+LIMIT_S = at_most_s(0.15, 0.3)
 """What was mended took 0.3 s to 7 s."""
 
 MIB = 1024 * 1024
