@@ -142,7 +142,11 @@ BODIES: dict[str, tuple[Any, Any, Any]] = {
         encode_consumer_offsets,
     ),
     "kv-table": ({"putTps": "1.0 2.0 3.0"}, bodies.decode_kv_table, bodies.encode_kv_table),
-    "group-list": (["CG"], bodies.decode_group_list, bodies.encode_group_list),
+    "group-list": (
+        ["CG"],
+        bodies.decode_group_list,
+        lambda groups: b"".join(bodies.group_list_slices(groups)),
+    ),
     "consumer-ids": (
         ["10.0.0.1@1", "10.0.0.1@2"],
         bodies.decode_consumer_id_list,

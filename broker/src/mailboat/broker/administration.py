@@ -67,11 +67,12 @@ async def delete_topic(broker: BrokerContext, topic: str) -> None:
     """
     broker.refuse_changes()
     await broker.topics.until_made(topic)
+    retries = await in_turns(_pop_retry_topics(broker, topic))
     try:
         if broker.topics.select(topic) is None:
             check_topic(topic)
         deleted = broker.topics.delete(topic)
-        names = [*_pop_retry_topics(broker, topic), topic]
+        names = [*retries, topic]
         for name in names[:-1]:
             broker.topics.delete(name)
         await forget_topics(broker, names)
@@ -150,14 +151,14 @@ async def delete_offsets(broker: BrokerContext, group: str, topic: str) -> bool:
     return deleted
 
 
-def _pop_retry_topics(broker: BrokerContext, topic: str) -> list[str]:
-    """Return the topics in which RocketMQ 5 retries a topic's messages group by group."""
-    names = (
-        f"{RETRY_PREFIX}{group}{separator}{topic}"
-        for group in broker.offsets.groups_of(topic)
-        for separator in "+_"
-    )
-    return [name for name in names if broker.topics.select(name) is not None]
+def _pop_retry_topics(broker: BrokerContext, topic: str) -> Generator[None, None, list[str]]:
+    """Find the topics in which RocketMQ 5 retries a topic's messages group by group."""
+    found = []
+    for group in broker.offsets.groups_of(topic):
+        names = (f"{RETRY_PREFIX}{group}{separator}{topic}" for separator in "+_")
+        found += [name for name in names if broker.topics.select(name) is not None]
+        yield
+    return found
 
 
 async def forget_topics(broker: BrokerContext, names: Sequence[str]) -> None:
@@ -178,7 +179,7 @@ async def forget_topics(broker: BrokerContext, names: Sequence[str]) -> None:
     going.update(names)
     try:
         for name in names:
-            broker.offsets.remove_topic(name)
+            await in_turns(broker.offsets.remove_topic_steps(name))
             broker.stats.forget_topic(name)
             await in_turns(broker.store.delete_topic_steps(name))
             broker.topic_deleted(name)

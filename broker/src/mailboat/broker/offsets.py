@@ -21,7 +21,7 @@ Source: apache/rocketmq broker/offset/ConsumerOffsetManager.java @ rocketmq-all-
 
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -329,8 +329,14 @@ class ConsumerOffsetManager(SavedTable):
 
     def remove_topic(self, topic: str) -> None:
         """Forget all offsets in a topic."""
+        for _ in self.remove_topic_steps(topic):
+            continue
+
+    def remove_topic_steps(self, topic: str) -> Generator[None, None, None]:
+        """Forget all offsets in a topic, those of one group with each step."""
         for group in self.groups_of(topic):
             self.remove(group, topic)
+            yield
 
     def remove_group(self, group: str) -> None:
         """Forget all offsets of a group."""

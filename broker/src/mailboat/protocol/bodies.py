@@ -147,11 +147,15 @@ def encode_topic_list(topics: Iterable[str], *, broker_addr: str | None = None) 
 
 def topic_list_slices(topics: Sequence[str]) -> Iterator[bytes]:
     """Write a TopicList as it is ordered, a slice at a time: joined they are the body."""
-    start = b'{"topicList":['
-    for begin in range(0, len(topics), _NAMES_A_SLICE):
-        yield start + encode_body(topics[begin : begin + _NAMES_A_SLICE])[1:-1]
+    return _name_slices(b"topicList", topics)
+
+
+def _name_slices(member: bytes, names: Sequence[str]) -> Iterator[bytes]:
+    start = b'{"%b":[' % member
+    for begin in range(0, len(names), _NAMES_A_SLICE):
+        yield start + encode_body(names[begin : begin + _NAMES_A_SLICE])[1:-1]
         start = b","
-    yield b"]}" if topics else start + b"]}"
+    yield b"]}" if names else start + b"]}"
 
 
 def decode_topic_list(body: bytes) -> tuple[list[str], str | None]:
@@ -165,9 +169,9 @@ def decode_topic_list(body: bytes) -> tuple[list[str], str | None]:
     return [] if isinstance(topics, msgspec.UnsetType) else topics, fields.broker_addr
 
 
-def encode_group_list(groups: Iterable[str]) -> bytes:
-    """Write a GroupList (300)."""
-    return encode_body(_GroupList(sorted(groups)))
+def group_list_slices(groups: Sequence[str]) -> Iterator[bytes]:
+    """Write a GroupList (300) as it is ordered, a slice at a time: joined they are the body."""
+    return _name_slices(b"groupList", groups)
 
 
 def decode_group_list(body: bytes) -> list[str]:

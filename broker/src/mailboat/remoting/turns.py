@@ -10,9 +10,11 @@ one waiting for a single turn.
 """
 
 import asyncio
+import heapq
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextvars import ContextVar
+from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -22,6 +24,9 @@ TURN_S: Final = 0.005
 FIRST_TURN_S: Final = 0.001
 """How long work may take that has not waited for its turn: most is done by then, and hundreds of
 connections may ask in one round of the loop."""
+
+
+_SORTED_A_STEP: Final = 2_000
 
 
 class Asker(NamedTuple):
@@ -82,6 +87,21 @@ async def listed_in_turns(steps: Iterator[_T]) -> list[_T]:
         return results
 
     return await in_turns(work())
+
+
+def sorted_steps(items: Iterable[str]) -> Generator[None, None, list[str]]:
+    """Sort texts, some thousand with each step."""
+    left, runs = iter(items), []
+    while run := list(islice(left, _SORTED_A_STEP)):
+        run.sort()
+        runs.append(run)
+        yield
+    result: list[str] = []
+    merged = heapq.merge(*runs)
+    while some := list(islice(merged, _SORTED_A_STEP)):
+        result += some
+        yield
+    return result
 
 
 async def joined_in_turns(slices: Iterator[bytes]) -> bytes:

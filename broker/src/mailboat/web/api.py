@@ -6,7 +6,7 @@ queues; the next page starts behind `next`.
 
 import heapq
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -32,6 +32,11 @@ PAGE_DEFAULT: Final = 100
 PAGE_MAX: Final = 1_000
 """Most entries of one page."""
 
+GROUPS_MAX: Final = 1_000
+"""Most groups that are named of one topic."""
+
+_NAMES_A_STEP: Final = 2_000
+
 QUEUES_MAX: Final = 20_000
 """A page that has looked at more queues ends, and a group shows no more of them."""
 
@@ -46,7 +51,7 @@ class QueueBody(msgspec.Struct):
 
 class TopicBody(msgspec.Struct, omit_defaults=True):
     """One topic on this broker; `queues`, `groups` and `incarnation` (for If-Match of a DELETE)
-    only where one topic was asked for."""
+    only where one topic was asked for. `groups_omitted` counts those beyond the first 1,000."""
 
     topic: str
     perm: int
@@ -57,6 +62,7 @@ class TopicBody(msgspec.Struct, omit_defaults=True):
     attributes: dict[str, str] = {}
     queues: list[QueueBody] | None = None
     groups: list[str] | None = None
+    groups_omitted: int = 0
     incarnation: str | None = None
 
 
@@ -154,7 +160,7 @@ class AdminApi:
     async def topics(self, request: web.Request) -> web.Response:
         """List topics."""
         broker = serving_broker(self._context)
-        names, following = page_of(broker.topics.table, request)
+        names, following = await page_of(broker.topics.table, request)
         return reply(await in_turns(_topics(broker, names, following)))
 
     async def topic(self, request: web.Request) -> web.Response:
@@ -169,14 +175,14 @@ class AdminApi:
     async def groups(self, request: web.Request) -> web.Response:
         """List consumer groups with their lag in every queue."""
         broker = serving_broker(self._context)
-        names, following = page_of(_group_names(broker), request)
+        names, following = await page_of(_group_names(broker), request)
         return reply(await in_turns(_groups(broker, names, following)))
 
     async def group(self, request: web.Request) -> web.Response:
         """Show one consumer group with its lag in every queue."""
         broker = serving_broker(self._context)
         name = request.match_info["group"]
-        if name not in _group_names(broker):
+        if not _is_group(broker, name):
             raise web.HTTPNotFound(text=f"there is no consumer group {name}")
         return reply(await in_turns(_group(broker, LagCounter(broker), name)))
 
@@ -225,8 +231,8 @@ def serving_broker(context: WebContext) -> BrokerController:
     return broker
 
 
-def page_of(names: Iterable[str], request: web.Request) -> tuple[list[str], str | None]:
-    """Return one page of names in order, and where the next one starts.
+async def page_of(names: Iterable[str], request: web.Request) -> tuple[list[str], str | None]:
+    """Return one page of names in order, each once, and where the next one starts.
 
     Raises:
         HTTPBadRequest: `limit` is not a number from 1 to PAGE_MAX.
@@ -236,8 +242,19 @@ def page_of(names: Iterable[str], request: web.Request) -> tuple[list[str], str 
     if not is_number or not 1 <= int(limit_text) <= PAGE_MAX:
         raise web.HTTPBadRequest(text=f"limit must be a number from 1 to {PAGE_MAX}")
     limit, after = int(limit_text), request.query.get("after", "")
-    page = heapq.nsmallest(limit + 1, (name for name in names if name > after))
+    # Others may change the table between two steps.
+    page = await in_turns(first_names(list(names), limit + 1, after))
     return page[:limit], page[limit - 1] if len(page) > limit else None
+
+
+def first_names(names: list[str], count: int, after: str = "") -> Steps[list[str]]:
+    """Return the first names in order that come after another one, each once."""
+    first: list[str] = []
+    for begin in range(0, len(names), _NAMES_A_STEP):
+        some = (name for name in names[begin : begin + _NAMES_A_STEP] if name > after)
+        first = heapq.nsmallest(count, {*first, *some})
+        yield
+    return first
 
 
 def topic_steps(broker: BrokerController, config: TopicConfig) -> Steps[TopicBody]:
@@ -247,8 +264,9 @@ def topic_steps(broker: BrokerController, config: TopicConfig) -> Steps[TopicBod
     body = _topic(broker, config, bounds)
     body.queues = [QueueBody(*each) for each in bounds]
     body.incarnation = broker.topics.incarnation(name)
-    online = broker.consumers.groups_on_topic(name)
-    body.groups = sorted(broker.offsets.groups_of(name).union(online))
+    groups = broker.offsets.groups_of(name).union(broker.consumers.groups_on_topic(name))
+    body.groups = yield from first_names(list(groups), GROUPS_MAX)
+    body.groups_omitted = len(groups) - len(body.groups)
     return body
 
 
@@ -296,8 +314,16 @@ def _topic(broker: BrokerController, config: TopicConfig, bounds: list[QueueBoun
     )
 
 
-def _group_names(broker: BrokerController) -> set[str]:
-    return {*broker.groups.table, *broker.offsets.groups(), *broker.consumers.groups}
+def _group_names(broker: BrokerController) -> Iterable[str]:
+    return chain(broker.groups.table, broker.offsets.groups(), broker.consumers.groups)
+
+
+def _is_group(broker: BrokerController, name: str) -> bool:
+    return (
+        broker.groups.select(name) is not None
+        or name in broker.consumers.groups
+        or bool(broker.offsets.topics_of(name))
+    )
 
 
 def _group(broker: BrokerController, counter: LagCounter, group: str) -> Steps[GroupBody]:

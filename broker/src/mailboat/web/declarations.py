@@ -88,14 +88,18 @@ class DeclarationsApi:
         declared = (
             name for name in topics.table if not (topics.is_system(name) or is_retry_or_dlq(name))
         )
-        names, following = page_of(declared, request)
-        return reply(DeclaredTopicsBody([topics.table[name] for name in names], following))
+        names, following = await page_of(declared, request)
+        # One of them may be gone by now.
+        found = filter(None, map(topics.select, names))
+        return reply(DeclaredTopicsBody(list(found), following))
 
     async def groups(self, request: web.Request) -> web.Response:
         """Show a page of consumer groups."""
-        table = serving_broker(self._context).groups.table
-        names, following = page_of((name for name in table if name not in SYSTEM_GROUPS), request)
-        return reply(DeclaredGroupsBody([table[name] for name in names], following))
+        groups = serving_broker(self._context).groups
+        declared = (name for name in groups.table if name not in SYSTEM_GROUPS)
+        names, following = await page_of(declared, request)
+        found = filter(None, map(groups.select, names))
+        return reply(DeclaredGroupsBody(list(found), following))
 
     async def declare(self, request: web.Request) -> web.Response:
         """Make what is not there, all of it or nothing if one of them is not legal."""

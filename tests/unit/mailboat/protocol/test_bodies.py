@@ -14,10 +14,10 @@ from mailboat.protocol.bodies import (
     encode_body,
     encode_consumer_id_list,
     encode_data_version,
-    encode_group_list,
     encode_kv_table,
     encode_properties_text,
     encode_topic_list,
+    group_list_slices,
     topic_list_slices,
 )
 
@@ -35,7 +35,8 @@ def test_bodies_are_compact_json() -> None:
     """Go cuts the text by hand, so there is no white space."""
     assert b'{"topicList":["T1","T2"]}' == encode_topic_list({"T2", "T1"})
     assert b'{"topicList":[],"brokerAddr":"a:1"}' == encode_topic_list([], broker_addr="a:1")
-    assert b'{"groupList":["A","B"]}' == encode_group_list(["B", "A"])
+    assert b'{"groupList":["A","B"]}' == b"".join(group_list_slices(["A", "B"]))
+    assert b'{"groupList":[]}' == b"".join(group_list_slices([]))
     assert b'{"consumerIdList":["z","a"]}' == encode_consumer_id_list(["z", "a"])
     assert b'{"table":{"k":"v"}}' == encode_kv_table({"k": "v"})
     assert b'{"counter":1,"timestamp":2,"stateVersion":3}' == encode_data_version(

@@ -18,7 +18,7 @@ from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.admin_bodies import decode_group_configs
-from mailboat.protocol.bodies import encode_group_list, encode_topic_list
+from mailboat.protocol.bodies import encode_topic_list, group_list_slices
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import (
     RemotingCommand,
@@ -30,7 +30,7 @@ from mailboat.protocol.group_table import decode_group_config, encode_group_conf
 from mailboat.protocol.stats_bodies import ConsumeStats, OffsetWrapper, consume_stats_slices
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
-from mailboat.remoting.turns import in_turns, joined_in_turns
+from mailboat.remoting.turns import in_turns, joined_in_turns, sorted_steps
 
 STATS_QUEUES_MAX: Final = 100_000
 """Most queues of one answer: those of some more fill a frame."""
@@ -100,12 +100,16 @@ class GroupAdminProcessor:
             )
         return command.response(ResponseCode.SUCCESS, body=encode_group_config(config))
 
-    def groups_of_topic(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def groups_of_topic(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
         """Return the groups that read a topic now or have offsets in it."""
         topic = required_str(command, "topic")
         groups = self._broker.offsets.groups_of(topic)
         groups.update(self._broker.consumers.groups_on_topic(topic))
-        return command.response(ResponseCode.SUCCESS, body=encode_group_list(groups))
+        in_order = await in_turns(sorted_steps(groups))
+        body = await joined_in_turns(group_list_slices(in_order))
+        return command.response(ResponseCode.SUCCESS, body=body)
 
     def topics_of_group(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return the topics in which a group has offsets."""
