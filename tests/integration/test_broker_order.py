@@ -85,18 +85,21 @@ async def test_a_slow_disk_holds_up_no_member_that_leaves(tmp_path: Path) -> Non
 
 
 class _FullDisk(RealDisk):
-    """A disk without room for a new file."""
+    """A disk without room for a new file, while it is full."""
+
+    is_full = True
 
     def open(self, path: str, *, create: bool = False, is_private: bool = False) -> int:
         """Open what is there."""
-        if create:
+        if create and self.is_full:
             raise OSError(errno.ENOSPC, "No space left on device", path)
         return super().open(path, create=create, is_private=is_private)
 
 
 async def test_a_lock_that_is_not_durable_says_so(broker: BrokerController) -> None:
     """A full disk keeps no consumer out, but a restart would forget who has what."""
-    broker.queue_locks = QueueLockManager(_FullDisk(), broker.store.paths.own)
+    disk = _FullDisk()
+    broker.queue_locks = QueueLockManager(disk, broker.store.paths.own)
     async with connected(broker, "a") as [client]:
         await client.make_topic("T")
         await client.heartbeat("T", group="G")
@@ -105,6 +108,7 @@ async def test_a_lock_that_is_not_durable_says_so(broker: BrokerController) -> N
         answer = await client.ok(RequestCode.LOCK_BATCH_MQ, body=body)
         assert json.loads(answer.body) == {"lockOKMQSet": [queue]}
         assert "a restart would forget these locks: No space left" in (answer.remark or "")
+    disk.is_full = False
 
 
 async def test_the_retry_topic_can_be_locked(broker: BrokerController) -> None:

@@ -154,25 +154,26 @@ class LineHandler(QueueHandler):
             except queue.Empty:
                 line = ""
             is_over = line is None
-            if line:
-                self._write(line)
-            if self.dropped > self._told:
-                told, self._told = self.dropped - self._told, self.dropped
-                self._warn(
-                    "%d lines of the log were dropped: nobody took them in time, or they could not "
-                    "be written",
-                    told,
-                )
+            if line and not self._write(line):
+                self.dropped += 1
+            dropped = self.dropped
+            if dropped > self._told and self._warn(
+                "%d lines of the log were dropped: nobody took them in time, or they could not be "
+                "written",
+                dropped - self._told,
+            ):
+                self._told = dropped
             with self._limits:
                 withheld = self._limit.take_withheld(math.inf if is_over else time.monotonic())
             for kind, count in withheld.items():
                 self._warn("%d more lines like %r were left out", count, kind)
 
-    def _warn(self, text: str, *values: object) -> None:
+    def _warn(self, text: str, *values: object) -> bool:
         record = logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, values, None)
-        self._write(self.format(record))
+        return self._write(self.format(record))
 
-    def _write(self, line: str) -> None:
+    def _write(self, line: str) -> bool:
+        """Write a line; tell whether that worked."""
         data = (line + "\n").encode("utf-8", "backslashreplace")
         try:
             while data:
@@ -182,7 +183,8 @@ class LineHandler(QueueHandler):
                     select.select([], [self._fd], [], _WRITE_AGAIN_S)
         except (OSError, ValueError):
             # The disk behind it is full, or who reads it is gone. It may work again later.
-            self.dropped += 1
+            return False
+        return True
 
 
 def _address_in(message: str) -> str:

@@ -70,20 +70,9 @@ class SubscriptionGroupManager(SavedTable):
             self._saver.mark_changed()
             return
         for group, config in loaded.subscription_group_table.items():
-            if self._is_fitting(group, config, self._file.path):
+            if self.take_fitted("group", group, fit_group_config(group, config), self._file.path):
                 self.table[group] = config
         self.data_version = loaded.data_version
-
-    def _is_fitting(self, group: str, config: SubscriptionGroupConfig, source: str) -> bool:
-        """Make a group of a file or of another broker fit; tell whether it can be stored."""
-        changed = fit_group_config(group, config)
-        if changed is None:
-            _log.warning("group ignored: %.64r of %s is no name", group, source)
-        for change in changed or ():
-            _log.warning("group %s of %s gets %s", group, source, change)
-        if changed != []:
-            self._saver.mark_changed()
-        return changed is not None
 
     def configure(self, *, auto_create: bool) -> None:
         """Make unknown groups from now on, or no longer."""
@@ -166,7 +155,7 @@ class SubscriptionGroupManager(SavedTable):
         """Take over groups as the master has them, None for those that it has not."""
         for name, config in configs.items():
             if config is not None:
-                if self._is_fitting(name, config, "the master"):
+                if self.take_fitted("group", name, fit_group_config(name, config), "the master"):
                     self.table[name] = config
             else:
                 self.table.pop(name, None)

@@ -1,12 +1,16 @@
 """Writing a changing table to its file without stopping the event loop."""
 
 import asyncio
+import logging
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import Context
+from typing import Final
 
 from mailboat.disk.json_file import JsonFile
 from mailboat.remoting.turns import listed_in_turns
+
+_log: Final = logging.getLogger(__name__)
 
 
 class StateSaver:
@@ -102,6 +106,24 @@ class SavedTable:
     """A table that its saver makes durable; the owner of the table gives it one, `_saver`."""
 
     _saver: StateSaver
+
+    def take_fitted(self, kind: str, name: str, changed: Sequence[str] | None, source: str) -> bool:
+        """Log how an entry of a file or of another broker was made to fit; tell whether it was.
+
+        Args:
+            kind: what it is, for people: "topic".
+            name: its name.
+            changed: what was changed, None where it can never fit.
+            source: where it comes from, for people.
+        """
+        if changed is None:
+            text = "%s %.64r of %s is ignored: nothing can have that name"
+            _log.warning(text, kind, name, source)
+        for change in changed or ():
+            _log.warning("%s %s of %s gets %s", kind, name, source, change)
+        if changed is None or changed:
+            self._saver.mark_changed()
+        return changed is not None
 
     async def persist(self) -> None:
         """Make the table durable; does nothing while it is unchanged.

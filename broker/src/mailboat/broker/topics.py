@@ -135,19 +135,10 @@ class TopicConfigManager(SavedTable):
         ):
             table.pop(topic, None)
         for name, topic_config in table.items():
-            if self._is_fitting(name, topic_config, self._file.path):
+            if self.take_fitted(
+                "topic", name, fit_topic_config(name, topic_config), self._file.path
+            ):
                 self._put(topic_config)
-
-    def _is_fitting(self, name: str, config: TopicConfig, source: str) -> bool:
-        """Make a topic of a file or of another broker fit; tell whether it can be stored."""
-        changed = fit_topic_config(name, config)
-        if changed is None:
-            _log.warning("topic ignored: %.64r of %s can have no folder", name, source)
-        for change in changed or ():
-            _log.warning("topic %s of %s gets %s", name, source, change)
-        if changed != []:
-            self._saver.mark_changed()
-        return changed is not None
 
     def configure(self, config: BrokerConfig) -> None:
         """Follow other settings: what TBW102 looks like, and what the broker allows."""
@@ -563,7 +554,7 @@ class TopicConfigManager(SavedTable):
             if name in self._system_names:
                 continue
             if config is not None:
-                if self._is_fitting(name, config, "the master"):
+                if self.take_fitted("topic", name, fit_topic_config(name, config), "the master"):
                     self._put(config)
             elif self._drop(name):
                 _log.info("topic deleted topic=%s cause=its master", name)

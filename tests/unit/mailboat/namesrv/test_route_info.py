@@ -3,55 +3,15 @@
 from dataclasses import replace
 
 import pytest
+from route_examples import FOREIGN, MASTER, OTHER, SLAVE, found, queue
 
-import mailboat.namesrv.route_info as route_info
 from mailboat.errors import BrokerError, PlaceTakenError
 from mailboat.model.data_version import DataVersion
 from mailboat.model.topic import TopicConfig
 from mailboat.namesrv.registrations import BrokerAddress, Registration
-from mailboat.namesrv.route_info import MAX_BROKERS, ROUTE_BYTES, RouteInfoManager, TopicsFound
+from mailboat.namesrv.route_info import MAX_BROKERS, RouteInfoManager
 from mailboat.protocol.route import BrokerData, QueueData
 from mailboat.testing.virtual_time import VirtualTime
-
-MASTER = Registration(
-    cluster_name="c",
-    broker_name="a",
-    broker_id=0,
-    address="10.0.0.1:10911",
-    ha_server_address="10.0.0.1:10912",
-    data_version=DataVersion(1, 1000),
-    topics={"T": TopicConfig("T", 4, 3), "U": TopicConfig("U", 1, 1)},
-)
-SLAVE = replace(MASTER, broker_id=1, address="10.0.0.2:10911", ha_server_address="10.0.0.2:10912")
-OTHER = replace(MASTER, broker_name="b", address="10.0.0.3:10911")
-FOREIGN = replace(MASTER, cluster_name="d", broker_name="x", address="10.0.0.4:10911")
-
-
-@pytest.fixture
-def clock() -> VirtualTime:
-    """Return a clock that stands still."""
-    return VirtualTime()
-
-
-@pytest.fixture
-def routes(clock: VirtualTime) -> RouteInfoManager:
-    """Return an empty table."""
-    return RouteInfoManager(clock=clock.monotonic, expired_timeout_s=120.0)
-
-
-def _found(work: TopicsFound) -> list[str]:
-    while True:
-        try:
-            next(work)
-        except StopIteration as done:
-            topics: list[str] = done.value
-            return topics
-
-
-def _queue(routes: RouteInfoManager, topic: str, broker_name: str = "a") -> QueueData:
-    route = routes.route(topic)
-    assert route is not None
-    return next(item for item in route.queue_datas if item.broker_name == broker_name)
 
 
 def test_a_registered_topic_has_a_route(routes: RouteInfoManager) -> None:
@@ -89,7 +49,7 @@ def test_only_the_masters_topics_count(routes: RouteInfoManager) -> None:
     routes.register(MASTER, "m")
     old_copy = {"T": TopicConfig("T", 1, 1), "OLD": TopicConfig("OLD")}
     routes.register(replace(SLAVE, topics=old_copy), "s")
-    assert _queue(routes, "T").read_queue_nums == 4
+    assert queue(routes, "T").read_queue_nums == 4
     assert routes.route("OLD") is None
 
 
@@ -98,9 +58,9 @@ def test_a_new_version_changes_the_queues(routes: RouteInfoManager) -> None:
     routes.register(MASTER, "m")
     wider = {"T": TopicConfig("T", 8, 8), "U": TopicConfig("U", 1, 1)}
     routes.register(replace(MASTER, topics=wider), "m")
-    assert _queue(routes, "T").write_queue_nums == 3
+    assert queue(routes, "T").write_queue_nums == 3
     routes.register(replace(MASTER, topics=wider, data_version=DataVersion(0, 999)), "m")
-    assert _queue(routes, "T").write_queue_nums == 8
+    assert queue(routes, "T").write_queue_nums == 8
 
 
 def test_one_new_topic_may_be_registered_alone(routes: RouteInfoManager) -> None:
@@ -108,7 +68,7 @@ def test_one_new_topic_may_be_registered_alone(routes: RouteInfoManager) -> None
     routes.register(MASTER, "m")
     alone = replace(MASTER, topics={"N": TopicConfig("N")}, data_version=DataVersion(2, 1001))
     routes.register(alone, "m")
-    assert sorted(_found(routes.topics())) == ["N", "T", "U"]
+    assert sorted(found(routes.topics())) == ["N", "T", "U"]
 
 
 def test_one_topic_is_refused_as_the_first_word_of_a_broker(routes: RouteInfoManager) -> None:
@@ -166,7 +126,7 @@ def test_another_broker_of_the_name_does_not_take_the_place(
         assert caught.value.held_by == "10.0.0.1:10911"
         routes.register(replace(MASTER, identity=first), "m")
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
-    assert sorted(_found(routes.topics())) == ["T", "U"]
+    assert sorted(found(routes.topics())) == ["T", "U"]
     assert routes.data_version(RIVAL.key) is None
     routes.unregister(RIVAL.key, "a")
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
@@ -234,7 +194,7 @@ def test_a_deposed_master_is_passed_over(routes: RouteInfoManager, how: str, add
     routes.connection_closed("stale")
     assert routes.broker_count() == count
     assert routes.broker_addresses("a") == before
-    assert _queue(routes, "T").write_queue_nums == 3
+    assert queue(routes, "T").write_queue_nums == 3
     routes.register(_elected(MASTER, 17, 2), "back")
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
 
@@ -255,8 +215,8 @@ def test_a_slave_changes_no_topic(routes: RouteInfoManager) -> None:
     routes.register(MASTER, "m")
     topics = {"T": TopicConfig("T", 9, 9), "mine": TopicConfig("mine")}
     routes.register(replace(_elected(SLAVE, 17), topics=topics), "s")
-    assert _queue(routes, "T").write_queue_nums == 3
-    assert "mine" not in _found(routes.topics())
+    assert queue(routes, "T").write_queue_nums == 3
+    assert "mine" not in found(routes.topics())
 
 
 def test_a_slave_that_became_master_leaves_its_old_number(routes: RouteInfoManager) -> None:
@@ -282,7 +242,7 @@ def test_unregistering_the_last_address_ends_broker_cluster_and_topics(
     assert list(info.broker_addr_table) == ["b"]
     assert [item.broker_name for item in routes.route("T").queue_datas] == ["b"]  # type: ignore[union-attr]
     routes.unregister(OTHER.key, "b")
-    assert _found(routes.topics()) == []
+    assert found(routes.topics()) == []
     assert routes.cluster_info().cluster_addr_table == {}
 
 
@@ -364,9 +324,9 @@ def test_write_permission_is_taken_and_given_back(routes: RouteInfoManager) -> N
     routes.register(MASTER, "m")
     routes.register(OTHER, "o")
     assert routes.set_write_permission("a", writable=False) == 2
-    assert (_queue(routes, "T").perm, _queue(routes, "T", "b").perm) == (4, 6)
+    assert (queue(routes, "T").perm, queue(routes, "T", "b").perm) == (4, 6)
     assert routes.set_write_permission("a", writable=True) == 2
-    assert _queue(routes, "T").perm == 6
+    assert queue(routes, "T").perm == 6
     assert routes.set_write_permission("unknown", writable=False) == 0
 
 
@@ -375,9 +335,9 @@ def test_wiped_permission_lasts_until_the_version_changes(routes: RouteInfoManag
     routes.register(MASTER, "m")
     routes.set_write_permission("a", writable=False)
     routes.register(MASTER, "m")
-    assert _queue(routes, "T").perm == 4
+    assert queue(routes, "T").perm == 4
     routes.register(replace(MASTER, data_version=DataVersion(2, 1001)), "m")
-    assert _queue(routes, "T").perm == 6
+    assert queue(routes, "T").perm == 6
 
 
 def test_a_topic_is_deleted_everywhere_or_in_one_cluster(routes: RouteInfoManager) -> None:
@@ -387,10 +347,10 @@ def test_a_topic_is_deleted_everywhere_or_in_one_cluster(routes: RouteInfoManage
     routes.delete_topic("T", "d")
     assert [item.broker_name for item in routes.route("T").queue_datas] == ["a"]  # type: ignore[union-attr]
     routes.delete_topic("U")
-    assert _found(routes.topics()) == ["T"]
+    assert found(routes.topics()) == ["T"]
     routes.delete_topic("T", "unknown")
     routes.delete_topic("unknown")
-    assert _found(routes.topics()) == ["T"]
+    assert found(routes.topics()) == ["T"]
 
 
 def test_topics_are_listed_by_cluster(routes: RouteInfoManager) -> None:
@@ -398,9 +358,9 @@ def test_topics_are_listed_by_cluster(routes: RouteInfoManager) -> None:
     routes.register(MASTER, "m")
     extra = {"V": TopicConfig("V"), "W": TopicConfig("W")}
     routes.register(replace(FOREIGN, topics=extra), "f")
-    assert sorted(_found(routes.topics_of_cluster("c"))) == ["T", "U"]
-    assert sorted(_found(routes.topics_of_cluster("d"))) == ["V", "W"]
-    assert _found(routes.topics_of_cluster("unknown")) == []
+    assert sorted(found(routes.topics_of_cluster("c"))) == ["T", "U"]
+    assert sorted(found(routes.topics_of_cluster("d"))) == ["V", "W"]
+    assert found(routes.topics_of_cluster("unknown")) == []
 
 
 def test_system_topics_are_named_as_clusters_and_brokers(routes: RouteInfoManager) -> None:
@@ -416,9 +376,9 @@ def test_unit_topics_are_told_by_their_flags(routes: RouteInfoManager) -> None:
     """Bit 0 is unit, bit 1 is unit subscription."""
     topics = {str(flag): TopicConfig(str(flag), topic_sys_flag=flag) for flag in range(4)}
     routes.register(replace(MASTER, topics=topics), "m")
-    assert sorted(_found(routes.topics_by_unit_flags(mask=1, value=1))) == ["1", "3"]
-    assert sorted(_found(routes.topics_by_unit_flags(mask=2, value=2))) == ["2", "3"]
-    assert sorted(_found(routes.topics_by_unit_flags(mask=3, value=2))) == ["2"]
+    assert sorted(found(routes.topics_by_unit_flags(mask=1, value=1))) == ["1", "3"]
+    assert sorted(found(routes.topics_by_unit_flags(mask=2, value=2))) == ["2", "3"]
+    assert sorted(found(routes.topics_by_unit_flags(mask=3, value=2))) == ["2"]
 
 
 def test_a_topic_can_be_added_on_known_brokers_only(routes: RouteInfoManager) -> None:
@@ -448,7 +408,7 @@ def test_a_route_is_a_copy(routes: RouteInfoManager) -> None:
     route.broker_datas[0].broker_addrs.clear()
     route.queue_datas.clear()
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
-    assert _queue(routes, "T").read_queue_nums == 4
+    assert queue(routes, "T").read_queue_nums == 4
 
 
 LEAVER = replace(MASTER, route_kept_s=60.0)
@@ -486,12 +446,12 @@ def test_a_broker_that_is_back_takes_sends_again(
     _leave(routes, how)
     assert routes.data_version(MASTER.key) is None
     routes.register(LEAVER, "new")
-    assert _queue(routes, "T").perm == 6
+    assert queue(routes, "T").perm == 6
     assert routes.broker_count() == 1
     routes.connection_closed("m")
     clock.advance(61)
     assert routes.drop_silent() == []
-    assert _queue(routes, "T").perm == 6
+    assert queue(routes, "T").perm == 6
 
 
 @pytest.mark.parametrize("how", ["unregistered", "connection lost"])
@@ -506,7 +466,7 @@ def test_a_broker_that_does_not_come_back_is_dropped(
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
     clock.advance(0.1)
     assert routes.drop_silent() == []
-    assert _found(routes.topics()) == []
+    assert found(routes.topics()) == []
     assert routes.cluster_info().cluster_addr_table == {}
 
 
@@ -530,7 +490,7 @@ def test_a_broker_that_unregisters_for_good_is_dropped_at_once(routes: RouteInfo
     """What it said for the case of a restart does not count then."""
     routes.register(LEAVER, "m")
     routes.unregister(MASTER.key, "a")
-    assert _found(routes.topics()) == []
+    assert found(routes.topics()) == []
 
 
 def test_silence_drops_a_broker_for_good(routes: RouteInfoManager, clock: VirtualTime) -> None:
@@ -538,7 +498,7 @@ def test_silence_drops_a_broker_for_good(routes: RouteInfoManager, clock: Virtua
     routes.register(LEAVER, "m")
     clock.advance(120.1)
     assert routes.drop_silent() == ["m"]
-    assert _found(routes.topics()) == []
+    assert found(routes.topics()) == []
 
 
 @pytest.mark.parametrize("address", [MASTER.address, "10.0.0.9:10911"])
@@ -550,7 +510,7 @@ def test_what_a_broker_lost_while_it_was_away_has_no_route(
     routes.connection_closed("m")
     older = {"T": TopicConfig("T", 4, 3), "V": TopicConfig("V")}
     routes.register(replace(LEAVER, topics=older, address=address), "new")
-    assert sorted(_found(routes.topics())) == ["T", "V"]
+    assert sorted(found(routes.topics())) == ["T", "V"]
 
 
 def test_a_broker_that_is_back_names_all_of_its_topics(routes: RouteInfoManager) -> None:
@@ -559,7 +519,7 @@ def test_a_broker_that_is_back_names_all_of_its_topics(routes: RouteInfoManager)
     routes.connection_closed("m")
     with pytest.raises(BrokerError, match="must register all of its topics"):
         routes.register(replace(LEAVER, topics={"N": TopicConfig("N")}), "new")
-    assert sorted(_found(routes.topics())) == ["T", "U"]
+    assert sorted(found(routes.topics())) == ["T", "U"]
 
 
 def test_a_broker_may_be_back_at_another_address(
@@ -570,11 +530,11 @@ def test_a_broker_may_be_back_at_another_address(
     routes.connection_closed("m")
     routes.register(replace(LEAVER, address="10.0.0.9:10911"), "new")
     assert routes.broker_addresses("a") == {0: "10.0.0.9:10911"}
-    assert _queue(routes, "T").perm == 6
+    assert queue(routes, "T").perm == 6
     clock.advance(61)
     routes.drop_silent()
     assert routes.broker_addresses("a") == {0: "10.0.0.9:10911"}
-    assert _queue(routes, "T").perm == 6
+    assert queue(routes, "T").perm == 6
 
 
 def test_the_old_connection_of_a_broker_that_moved_says_nothing(routes: RouteInfoManager) -> None:
@@ -582,7 +542,7 @@ def test_the_old_connection_of_a_broker_that_moved_says_nothing(routes: RouteInf
     routes.register(replace(LEAVER, identity="x"), "old")
     routes.register(replace(LEAVER, address="10.0.0.9:10911", identity="x"), "new")
     routes.connection_closed("old")
-    assert _queue(routes, "T").perm == 6
+    assert queue(routes, "T").perm == 6
     assert routes.broker_count() == 1
 
 
@@ -595,10 +555,10 @@ def test_a_slave_that_restarts_keeps_its_address(
     routes.register(replace(slave, route_kept_s=60.0), "s")
     routes.connection_closed("s")
     routes.register(replace(slave, route_kept_s=60.0), "s")
-    assert sorted(_found(routes.topics())) == ["T", "U"]
+    assert sorted(found(routes.topics())) == ["T", "U"]
     routes.connection_closed("s")
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
-    assert _queue(routes, "T").perm == 6
+    assert queue(routes, "T").perm == 6
     clock.advance(60.1)
     routes.drop_silent()
     assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
@@ -639,8 +599,8 @@ def test_a_broker_that_left_has_no_route_before_its_topics_are_cleaned(
     routes.unregister(MASTER.key, "a")
     assert called
     assert routes.route("T0") is None
-    assert _queue(routes, "T1", "b")
-    assert sorted(_found(routes.topics())) == ["T1", "T2"]
+    assert queue(routes, "T1", "b")
+    assert sorted(found(routes.topics())) == ["T1", "T2"]
     routes.register(replace(MASTER, topics={name: many[name] for name in ("T2", "T3")}), "m")
     for _ in routes.clean():
         pass
@@ -660,212 +620,3 @@ def test_one_connection_registers_only_so_many_brokers(routes: RouteInfoManager)
         routes.register(replace(MASTER, broker_name="more", address="h:more"), "m")
     routes.register(replace(MASTER, broker_name="b0", address="h:0"), "m")
     routes.register(replace(MASTER, broker_name="more", address="h:more"), "other")
-
-
-def _host(number: int) -> str:
-    return f"192.0.2.{number}"
-
-
-def test_all_connections_register_only_so_many_brokers(
-    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every answer about a cluster names all of them; those that are known go on."""
-    monkeypatch.setattr(route_info, "MAX_BROKERS_IN_ALL", 4)
-    routes = RouteInfoManager(clock=clock.monotonic)
-    for number in range(4):
-        one = replace(MASTER, broker_name=f"b{number}", address=f"h:{number}", host=_host(number))
-        routes.register(one, number)
-    more = replace(MASTER, broker_name="more", address="h:more", host=_host(9))
-    with pytest.raises(BrokerError, match=r"so many brokers .* would exceed the limit, 4 in all"):
-        routes.register(more, "other")
-    routes.register(replace(MASTER, broker_name="b0", address="h:0", host=_host(0)), 0)
-    routes.connection_closed(1)
-    routes.register(more, "other")
-    assert routes.broker_count() == 4
-
-
-def test_one_address_takes_a_quarter_of_the_places(
-    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By many connections, also by brokers that are away; they have room for others again."""
-    monkeypatch.setattr(route_info, "MAX_BROKERS_IN_ALL", 8)
-    routes = RouteInfoManager(clock=clock.monotonic)
-    for number in range(2):
-        one = replace(
-            MASTER, broker_name=f"b{number}", address=f"h:{number}", host=_host(1),
-            route_kept_s=3600.0,
-        )  # fmt: skip
-        routes.register(one, number)
-        routes.connection_closed(number)
-    more = replace(MASTER, broker_name="more", address="h:more", host=_host(1))
-    with pytest.raises(BrokerError, match=r"the limit, 2 for the address 192\.0\.2\.1"):
-        routes.register(more, "m")
-    routes.register(replace(OTHER, host=_host(2)), "o")
-    # One of them moves, and makes room where it was.
-    routes.register(replace(MASTER, broker_name="b1", address="h:1", host=_host(3)), "moved")
-    routes.register(more, "m")
-    clock.advance(3601)
-    routes.drop_silent()
-    routes.register(replace(more, broker_name="another", address="h:another"), "m")
-
-
-def _many(*numbers: int) -> dict[str, TopicConfig]:
-    return {f"t{number:05d}": TopicConfig(f"t{number:05d}") for number in numbers}
-
-
-def test_the_topics_of_an_address_have_a_bound(
-    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever registers ever new ones, or adds them one by one, is told; those before stay, and
-    others have room."""
-    monkeypatch.setattr(route_info, "MAX_ROUTE_BYTES", 400 * (ROUTE_BYTES + 6))
-    routes = RouteInfoManager(clock=clock.monotonic)
-    first = replace(MASTER, topics=_many(*range(60)))
-    routes.register(first, "m")
-    other = replace(OTHER, topics=_many(*range(30, 90)))
-    with pytest.raises(BrokerError, match="not all topics of broker b have a route"):
-        routes.register(other, "o")
-    assert len(_found(routes.topics())) == 70
-    assert routes.data_version(BrokerAddress("c", OTHER.address)) is None
-    # What it has is taken again, and another version of it.
-    routes.register(replace(first, data_version=DataVersion(2, 1000)), "m")
-    added = QueueData(broker_name="a", read_queue_nums=1, write_queue_nums=1, perm=6)
-    with pytest.raises(BrokerError, match="not all topics of broker a have a route"):
-        routes.add_topic("t99999", [added])
-    routes.delete_topic("t00000")
-    routes.add_topic("t99999", [added])
-    with pytest.raises(BrokerError, match="not all topics of broker a have a route"):
-        routes.register(replace(first, data_version=DataVersion(3, 1000)), "m")
-    routes.register(replace(other, host=_host(2), data_version=DataVersion(2, 1000)), "o")
-    assert routes.route("t00089") is not None
-    # What broker b has is counted at its new address, and its old one has room again.
-    routes.register(replace(first, data_version=DataVersion(4, 1000)), "m")
-
-
-def test_the_topics_of_all_brokers_have_a_bound(
-    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Four addresses can take all there is."""
-    monkeypatch.setattr(route_info, "MAX_ROUTE_BYTES", 40 * (ROUTE_BYTES + 6))
-    routes = RouteInfoManager(clock=clock.monotonic)
-    for number in range(5):
-        one = replace(
-            MASTER, broker_name=f"b{number}", address=f"h:{number}", host=_host(number),
-            topics=_many(*range(10)),
-        )  # fmt: skip
-        if number < 4:
-            routes.register(one, number)
-            continue
-        with pytest.raises(BrokerError, match=f"{40 * (ROUTE_BYTES + 6)} in all: not all topics"):
-            routes.register(one, number)
-
-
-@pytest.mark.parametrize("how", ["delete", "leave", "leave out", "come back"])
-def test_topics_that_are_gone_make_room(
-    clock: VirtualTime, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
-    """However they went, the next ones are taken; again and again."""
-    monkeypatch.setattr(route_info, "MAX_ROUTE_BYTES", 8_000 * (ROUTE_BYTES + 6))
-    routes = RouteInfoManager(clock=clock.monotonic)
-    for number in range(5):
-        topics = _many(*range(number * 2_000, (number + 1) * 2_000))
-        version = DataVersion(number, 1000)
-        routes.delete_unlisted_topics = how == "leave out"
-        routes.register(replace(MASTER, topics=topics, data_version=version), "m")
-        assert sorted(_found(routes.topics())) == sorted(topics)
-        if how == "leave":
-            routes.unregister(BrokerAddress("c", MASTER.address), "a")
-            assert list(routes.clean())
-        elif how == "come back":
-            routes.unregister(BrokerAddress("c", MASTER.address), "a", route_kept_s=60)
-        elif how == "delete":
-            for topic in topics:
-                routes.delete_topic(topic)
-
-
-def test_topics_that_are_left_out_go_in_slices(routes: RouteInfoManager) -> None:
-    """Hundreds of thousands may, and each takes a few microseconds."""
-    routes.register(replace(MASTER, topics=_many(*range(5_000))), "m")
-    routes.delete_unlisted_topics = True
-    fewer = replace(MASTER, topics=_many(1, 2), data_version=DataVersion(2, 1000))
-    counts = [routes.topic_count() for _ in routes.register_in_steps(fewer, "m")]
-    assert counts[:10] == [4_502, *range(4_002, 0, -500), 2][:10]
-    assert sorted(_found(routes.topics())) == sorted(fewer.topics)
-
-
-@pytest.mark.parametrize("how", ["away", "silent", "same connection", "same store"])
-def test_a_name_moves_to_another_cluster_once_nobody_has_it(
-    routes: RouteInfoManager, clock: VirtualTime, how: str
-) -> None:
-    """Its brokers there have no routes any more."""
-    routes.register(replace(MASTER, route_kept_s=600.0, identity="store"), "m")
-    moved = replace(MASTER, cluster_name="d", address="10.0.0.9:10911")
-    with pytest.raises(PlaceTakenError, match=r"is taken by cluster c, of which 10\.0\.0\.1:10911"):
-        routes.register(moved, "n")
-    connection = "m" if how == "same connection" else "n"
-    if how == "away":
-        routes.connection_closed("m")
-    elif how == "silent":
-        clock.advance(route_info.HEARD_S + 1)
-    elif how == "same store":
-        moved = replace(moved, identity="store")
-    routes.register(moved, connection)
-    info = routes.cluster_info()
-    assert info.cluster_addr_table == {"d": ["a"]}
-    assert info.broker_addr_table["a"].broker_addrs == {0: "10.0.0.9:10911"}
-    route = routes.route("T")
-    assert route is not None
-    assert [each.cluster for each in route.broker_datas] == ["d"]
-
-
-@pytest.mark.parametrize("count", [-1, 10_001, (1 << 31) - 1])
-def test_clients_are_told_of_so_many_queues_only(
-    routes: RouteInfoManager, count: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Whatever a broker or an administrator says: each client makes room for each of them."""
-    fitting = 0 if count < 0 else 10_000
-    topics = {"T": TopicConfig("T", count, 1), "U": TopicConfig("U")}
-    routes.register(replace(MASTER, topics=topics), "m")
-    assert _queue(routes, "T").read_queue_nums == fitting
-    routes.add_topic("X", [QueueData("a", 1, count, 6)])
-    assert _queue(routes, "X").write_queue_nums == fitting
-    assert "1 topics have names" in caplog.text
-
-
-def test_a_very_long_name_gets_no_route(routes: RouteInfoManager) -> None:
-    """It could be 64 KiB, for each topic."""
-    names = {"n" * 512: TopicConfig("n" * 512), "n" * 513: TopicConfig("n" * 513)}
-    routes.register(replace(MASTER, topics=names), "m")
-    assert _found(routes.topics()) == ["n" * 512]
-
-
-def test_an_elected_group_keeps_its_name_from_another_cluster(routes: RouteInfoManager) -> None:
-    """State versions say something within a group only."""
-    routes.register(replace(MASTER, data_version=DataVersion(1, 1000, 3)), "m")
-    with pytest.raises(PlaceTakenError, match="is taken by cluster c"):
-        routes.register(replace(MASTER, cluster_name="d", address="10.0.0.9:10911"), "n")
-
-
-def test_who_is_refused_takes_no_name_of_another_cluster(routes: RouteInfoManager) -> None:
-    """The routes of the broker that is away stay."""
-    routes.register(replace(MASTER, route_kept_s=600.0), "m")
-    routes.connection_closed("m")
-    one = {"T": TopicConfig("T")}
-    with pytest.raises(BrokerError, match="must register all of its topics"):
-        routes.register(
-            replace(MASTER, cluster_name="d", address="10.0.0.9:10911", topics=one), "n"
-        )
-    assert routes.route("U") is not None
-
-
-def test_a_master_at_another_address_than_its_slave_is_taken(routes: RouteInfoManager) -> None:
-    """The slave came first, of whose topics nothing is counted; both go again."""
-    routes.register(replace(SLAVE, host=_host(1)), "s")
-    routes.register(replace(MASTER, host=_host(2)), "m")
-    assert routes.route("T") is not None
-    routes.connection_closed("m")
-    routes.connection_closed("s")
-    assert routes.cluster_info().broker_addr_table == {}
-    routes.register(replace(SLAVE, host=_host(1)), "s")
-    routes.connection_closed("s")
-    assert routes.broker_count() == 0
