@@ -44,7 +44,8 @@ async def resolved(address: str) -> set[str]:
         )
     except (OSError, ValueError):
         return {address}
-    return {address, *(format_host(encode_host(entry[4][0], entry[4][1])) for entry in found)}
+    hosts = (str(sockaddr[0]) for *_, sockaddr in found)
+    return {address, *(format_host(encode_host(ip, int(port))) for ip in hosts)}
 
 
 def local_ip(peer: str) -> str:

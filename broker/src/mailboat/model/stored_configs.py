@@ -40,12 +40,17 @@ class Number(NamedTuple):
     key: str
     lowest: int
     highest: int
+    phrase: str = ""
+    """What a topic or group cannot have, with the value in it; else the key with the value."""
+
+    hint: str = ""
+    """What to use; else the limits."""
 
 
 TOPIC_NUMBERS: Final = (
-    Number("read_queue_nums", "readQueueNums", 0, MAX_QUEUE_NUMS),
-    Number("write_queue_nums", "writeQueueNums", 0, MAX_QUEUE_NUMS),
-    Number("perm", "perm", 0, 7),
+    Number("read_queue_nums", "readQueueNums", 0, MAX_QUEUE_NUMS, "{} read queues"),
+    Number("write_queue_nums", "writeQueueNums", 0, MAX_QUEUE_NUMS, "{} write queues"),
+    Number("perm", "perm", 0, 7, "permission {}", "use 2 (write), 4 (read) or 6 (both)"),
     Number("topic_sys_flag", "topicSysFlag", INT32_MIN, INT32_MAX),
 )
 GROUP_NUMBERS: Final = (
@@ -160,12 +165,12 @@ def shown(value: int) -> str:
 
 
 def _check_numbers(subject: str, config: object, numbers: Sequence[Number]) -> None:
-    for field, key, lowest, highest in numbers:
-        value = getattr(config, field)
-        if not lowest <= value <= highest:
-            raise IllegalMessageError(
-                f"{subject} cannot have {key}={shown(value)}; {lowest} to {highest} are allowed"
-            )
+    for number in numbers:
+        value = getattr(config, number.field)
+        if not number.lowest <= value <= number.highest:
+            phrase = (number.phrase or f"{number.key}={{}}").format(shown(value))
+            hint = number.hint or f"{number.lowest} to {number.highest} are allowed"
+            raise IllegalMessageError(f"{subject} cannot have {phrase}; {hint}")
 
 
 def _fit_name(config: object, field: str, key: str, name: str) -> list[str]:
@@ -179,12 +184,12 @@ def _fit_name(config: object, field: str, key: str, name: str) -> list[str]:
 
 def _fit_numbers(config: object, numbers: Sequence[Number]) -> list[str]:
     changed = []
-    for field, key, lowest, highest in numbers:
-        value = getattr(config, field)
-        fitting = min(max(value, lowest), highest)
+    for number in numbers:
+        value = getattr(config, number.field)
+        fitting = min(max(value, number.lowest), number.highest)
         if fitting != value:
-            setattr(config, field, fitting)
-            changed.append(f"{key}={fitting} instead of {shown(value)}")
+            setattr(config, number.field, fitting)
+            changed.append(f"{number.key}={fitting} instead of {shown(value)}")
     return changed
 
 
