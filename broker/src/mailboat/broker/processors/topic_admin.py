@@ -14,7 +14,7 @@ from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import require_topic
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.message_queue import MessageQueue
-from mailboat.model.topic import TopicConfig
+from mailboat.model.topic import FILTER_TYPES, TopicConfig
 from mailboat.model.topic_attributes import alter_attributes
 from mailboat.protocol.admin_bodies import decode_topic_configs
 from mailboat.protocol.bodies import encode_topic_list
@@ -58,12 +58,13 @@ class TopicAdminProcessor:
     ) -> RemotingCommand:
         """Make or change a topic."""
         topic = required_str(command, "topic")
+        filter_type = optional_str(command, "topicFilterType")
         config = TopicConfig(
             topic,
             read_queue_nums=required_int32(command, "readQueueNums"),
             write_queue_nums=required_int32(command, "writeQueueNums"),
             perm=required_int32(command, "perm"),
-            topic_filter_type=optional_str(command, "topicFilterType") or "SINGLE_TAG",
+            topic_filter_type=FILTER_TYPES[0] if filter_type is None else filter_type,
             topic_sys_flag=optional_int32(command, "topicSysFlag", 0),
             order=optional_bool(command, "order"),
             attributes=self._attributes(topic, optional_str(command, "attributes") or ""),
