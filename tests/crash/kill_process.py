@@ -138,6 +138,13 @@ class PlainConnection:
                 assert answer.opaque == opaque
                 return answer
 
+    async def respond_to_all(self) -> None:
+        """Answer each request of the broker with success, until cancelled."""
+        while True:
+            request = await self.receive()
+            if not request.flag & RESPONSE_FLAG:
+                self._writer.write(request.response(ResponseCode.SUCCESS).encode())
+
     async def close(self) -> None:
         """Close the socket."""
         self._writer.close()

@@ -8,7 +8,8 @@ kill, and again when ConsumeQueues and index are built anew from the log.
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from mailboat.model.message_id import decode_offset_message_id
 from mailboat.model.subscription import SubscriptionData
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
-from mailboat.protocol.heartbeat import ConsumerData, HeartbeatData, encode_heartbeat
+from mailboat.protocol.heartbeat import ConsumerData, HeartbeatData, ProducerData, encode_heartbeat
 
 _TOPIC: Final = "fields"
 _OTHER: Final = "other"
@@ -41,6 +42,8 @@ _LONG: Final = {
 _Content = dict[tuple[str, int], QueueContent]
 # Topic and queue of each way, by which it is known again.
 _PLAIN, _LONG_NAMES, _BATCH, _REPLY, _REPLY_V2, _DELAYED, _HALF = range(7)
+_REPLIES: Final = (_REPLY, _REPLY_V2)
+_ASKER: Final = "10.0.0.2@1"
 _PLACES: Final = [
     *((_TOPIC, queue_id) for queue_id in range(7)),
     (_OTHER, 0), (_RETRY, 0), (_DLQ, 0), ("SCHEDULE_TOPIC_XXXX", 0),
@@ -75,7 +78,8 @@ def _requests() -> Iterator[tuple[int, RemotingCommand]]:
             (_REPLY, RequestCode.SEND_REPLY_MESSAGE),
             (_REPLY_V2, RequestCode.SEND_REPLY_MESSAGE_V2),
         ):
-            yield queue_id, _send(code, _TOPIC, queue_id, number)
+            properties = f"REPLY_TO_CLIENT\x01{_ASKER}\x02" if queue_id in _REPLIES else ""
+            yield queue_id, _send(code, _TOPIC, queue_id, number, properties)
         yield (
             _DELAYED,
             _send(RequestCode.SEND_MESSAGE_V2, _TOPIC, _DELAYED, number, "DELAY\x011\x02"),
@@ -96,14 +100,26 @@ def _end_transaction(answer: RemotingCommand) -> RemotingCommand:
 async def _send_everything(connection: PlainConnection) -> None:
     for way, request in _requests():
         answer = await connection.call(request)
-        if way in (_REPLY, _REPLY_V2):
-            # Nobody waits for it, so it is not handed on; it is stored all the same.
-            assert answer.ext_fields["msgId"] != "0"
-            continue
         assert answer.code == ResponseCode.SUCCESS, answer.remark
         if way == _HALF:
             end = await connection.call(_end_transaction(answer))
             assert end.code == ResponseCode.SUCCESS, end.remark
+
+
+@asynccontextmanager
+async def _asker(address: tuple[str, int]) -> AsyncIterator[None]:
+    """Have a producer connected that takes replies: what nobody takes is not stored."""
+    connection = await PlainConnection.open(address)
+    try:
+        data = HeartbeatData(_ASKER)
+        data.producer_data_set.append(ProducerData("askers"))
+        heartbeat = RemotingCommand.request(RequestCode.HEART_BEAT, body=encode_heartbeat(data))
+        assert (await connection.call(heartbeat)).code == ResponseCode.SUCCESS
+        responding = asyncio.create_task(connection.respond_to_all())
+        yield
+        responding.cancel()
+    finally:
+        await connection.close()
 
 
 async def _send_back(connection: PlainConnection) -> None:
@@ -130,7 +146,8 @@ async def _prepare(address: tuple[str, int]) -> _Content:
     """Store everything, wait for what comes later, return all of it."""
     connection = await PlainConnection.open(address)
     try:
-        await _send_everything(connection)
+        async with _asker(address):
+            await _send_everything(connection)
         await _send_back(connection)
         deadline_s = time.monotonic() + 30
         while True:
