@@ -328,6 +328,7 @@ async def test_lists_of_very_many_topics_let_others_in(cluster: Cluster) -> None
             ha_server_address="",
             data_version=DataVersion(1, 1),
             topics={name: TopicConfig(name, topic_sys_flag=3) for name in names},
+            host=broker,
         )
         await listed_in_turns(name_server.routes.register_in_steps(registration, broker))
     async with talk(cluster.namesrv_addresses) as client:
