@@ -176,9 +176,8 @@ async def test_low_level_pull(tmp_path: Path):
             assert len(result.body) == sum(m.store_size_bytes for m in result.messages)
             beyond = await consumer.pull(queue, 10)
             assert (beyond.status, beyond.next_offset) == (PullStatus.NO_NEW_MSG, 10)
-            # As a 4.9.7 broker: a queue that begins with 0 is read from its beginning.
             wrong = await consumer.pull(queue, 11)
-            assert (wrong.status, wrong.next_offset) == (PullStatus.OFFSET_ILLEGAL, 0)
+            assert (wrong.status, wrong.next_offset) == (PullStatus.OFFSET_ILLEGAL, 10)
 
 
 async def test_subscribers_share_queues(tmp_path: Path):

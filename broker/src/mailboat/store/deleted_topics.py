@@ -51,6 +51,10 @@ class DeletedTopics:
         """Tell whether a record was stored before its topic was deleted."""
         return physical_offset < self._ends.get(topic, 0)
 
+    def end_of(self, topic: str) -> int:
+        """Return where the log ended when a topic was deleted, 0 where it was not."""
+        return self._ends.get(topic, 0)
+
     def ends(self) -> dict[str, int]:
         """Return the physical offset at which the log ended, by topic."""
         return dict(self._ends)

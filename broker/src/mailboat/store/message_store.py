@@ -612,6 +612,10 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         return queue is not None and queue.max_offset > 0
 
+    def is_made_anew(self, topic: str) -> bool:
+        """Tell whether a topic of this name was deleted while the log had what it has now."""
+        return self._deleted.end_of(topic) > self.commit_log.start
+
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues that the store knows."""
         return [queue.queue_id for queue in self.queues.of_topic(topic)]

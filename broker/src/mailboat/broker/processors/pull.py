@@ -668,14 +668,15 @@ class PullMessageProcessor:
     def _sent_back(self, fields: PullFields, result: GetResult) -> GetResult:
         """Send a reader from beyond the end to what its group has committed, if that is known.
 
-        It comes from before the log became shorter. RocketMQ sends it to the beginning of a queue
-        of which nothing has expired, else to the end, over what was stored since.
+        It comes from before the log became shorter, or has read a former topic of this name: then
+        all of the new one is new to it. RocketMQ sends it to the end, over what was stored since.
         """
         committed = self._broker.offsets.query(fields.consumer_group, fields.topic, fields.queue_id)
         if result.min_offset <= committed <= result.max_offset:
             return result._replace(next_offset=committed)
-        # A queue that begins at 0 may be that of a topic which was deleted and made anew.
-        return result if result.min_offset else result._replace(next_offset=0)
+        if self._store.is_made_anew(fields.topic):
+            return result._replace(next_offset=result.min_offset)
+        return result
 
     def _generic(
         self, request: PullRequest, code: int, result: GetResult, suggested_id: int = 0
