@@ -122,7 +122,10 @@ final class Consumers {
 
     private static void await(Params params, long wanted, LongSupplier count, boolean orMore)
         throws Exception {
-        long deadline = System.nanoTime() + params.longNumber("timeout", 30) * 1_000_000_000L;
+        // After a rebalance a consumer has a newer subscription, and the heartbeat that tells the
+        // broker is left out where another one is under way: pulls are refused until the next one,
+        // which comes 30 s later.
+        long deadline = System.nanoTime() + params.longNumber("timeout", 75) * 1_000_000_000L;
         for (long now = count.getAsLong(); now != wanted && !(orMore && now > wanted);
             now = count.getAsLong()) {
             if (System.nanoTime() > deadline) {
