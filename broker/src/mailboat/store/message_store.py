@@ -136,8 +136,7 @@ class MessageStore:
         self._mark: FlushedMark | None = None
         self._release_lock: opening.Release | None = None
         self._derived_refusal: str | None = None
-        self._checkpoint_offset = 0
-        self._checkpoint_s = 0.0
+        self._checkpoint_offset, self._checkpoint_s = 0, 0.0
         self._checkpoint_due = self._is_checkpointing = False
         self._checkpoints_begun = self._checkpoints_saved = 0
         # What a checkpoint will save, and whether all that it counts has been written.
@@ -466,8 +465,7 @@ class MessageStore:
         except OSError as exc:
             self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
             return
-        self._checkpoint_s = now_s
-        self._checkpoint_due = False
+        self._checkpoint_s, self._checkpoint_due = now_s, False
         self._is_checkpointing = True
         self._checkpoints_begun += 1
         is_written = self.queues.note_unwritten()
@@ -483,8 +481,7 @@ class MessageStore:
     def _forget_noted(self) -> None:
         """Give a checkpoint up whose queues are not written yet; another one begins later."""
         if self._noted is not None:
-            self._noted = None
-            self._is_checkpointing = False
+            self._noted, self._is_checkpointing = None, False
             self.index.save_again(self._index_saves)
             self._index_saves = []
 
@@ -520,9 +517,8 @@ class MessageStore:
         )
 
     def _derived_synced(self, progress: Any, error: BaseException | None) -> None:
-        if self._checkpoint_failed(error):
-            return
-        self._synced_progress = progress
+        if not self._checkpoint_failed(error):
+            self._synced_progress = progress
 
     def _save_progress(self, progress: Progress) -> Progress:
         write_checkpoint(self._disk, self.paths.checkpoint, self._checkpoint_times())
