@@ -26,6 +26,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start `mailboat` with arguments; what still runs at the end is killed."""
     processes = []
     environ = plain_environment()
+    # Under nohup these tests ignore that their terminal goes, and so would the commands.
+    at_hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def run(*arguments: str, **variables: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -44,6 +46,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         if process.poll() is None:
             process.kill()
         process.communicate()
+    signal.signal(signal.SIGHUP, at_hangup)
 
 
 def _ready(process: subprocess.Popen[str]) -> dict[str, str]:
