@@ -12,7 +12,7 @@ from e2e_resources import NAME_SERVER, broker_api, broker_spec, start_broker
 from e2e_spark import RELEASE, count_rows, install_job, uninstall_job
 from e2e_traffic import TrafficPod, namesrv_of
 
-MESSAGES = 200_000
+MESSAGES = 100_000
 TOPIC = "lines"
 GROUP = "to-parquet"
 JOB_SELECTOR = "app.kubernetes.io/component=spark-job"
@@ -55,7 +55,7 @@ def _progress(namespace: Namespace) -> tuple[int, int]:
 def test_every_message_is_in_the_table_once(
     mode: str, job_release: Namespace, traffic: TrafficPod, tmp_path: Path
 ) -> None:
-    """200,000 messages of a Java producer; driver and executor are killed meanwhile."""
+    """100,000 messages of a Java producer; driver and executor are killed meanwhile."""
     namespace = job_release
     start_broker(namespace, storage={**broker_spec()["storage"], "size": "1Gi"})
     client = traffic.client(namesrv_of(namespace.name, NAME_SERVER))

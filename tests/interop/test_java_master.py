@@ -25,7 +25,12 @@ from mailboat.protocol.topic_table import decode_topic_table
 if TYPE_CHECKING:
     from java_pair import JavaPair
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600), pytest.mark.parametrize("line", LINES)]
+pytestmark = [
+    pytest.mark.interop,
+    pytest.mark.one_line_a_day,
+    pytest.mark.timeout(600),
+    pytest.mark.parametrize("line", LINES),
+]
 
 _TOPICS, _DELAY, _GROUPS = 21, 45, 201
 FIRST = {"from": "CONSUME_FROM_FIRST_OFFSET"}

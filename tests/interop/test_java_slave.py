@@ -28,7 +28,7 @@ from promises import promised
 if TYPE_CHECKING:
     from conftest import JavaBrokerFactory, JavaClientFactory, MailboatFactory
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.one_line_a_day, pytest.mark.timeout(600)]
 
 SEGMENT_BYTES = 1 << 20
 TOPIC, QUEUES, GROUP = "followed", 3, "readers"

@@ -35,6 +35,7 @@ class Acknowledged:
     unknown_before: int
 
 
+@pytest.mark.one_line_a_day
 @pytest.mark.parametrize("line", ["4.9.8", "5.5.0"])
 def test_every_acknowledged_message_survives_five_kills(
     line: str,

@@ -30,7 +30,7 @@ from mailboat.cli import main
 if TYPE_CHECKING:
     from java_pair import JavaPair
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.interop, pytest.mark.one_line_a_day, pytest.mark.timeout(300)]
 
 _UPDATE_CONFIG, _EPOCHS = 25, 1007
 _GROUP = "readers"

@@ -15,7 +15,7 @@ import pytest
 from interop_client import JavaClient
 from interop_process import MailboatStandalone
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.interop, pytest.mark.one_line_a_day, pytest.mark.timeout(600)]
 
 SECRET = "planted-secret"
 TOPIC = "Quotas"

@@ -261,6 +261,7 @@ def _committed(address: str, topic: str) -> int:
     return sum(group_offsets(address, topic, GROUP).values())
 
 
+@pytest.mark.one_line_a_day
 @pytest.mark.parametrize("line", CLIENT_LINES)
 def test_consumers_while_the_master_is_away(
     line: str,

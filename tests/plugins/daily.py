@@ -7,6 +7,7 @@ sets it once for a run, so that midnight changes nothing within one; else it is 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from random import Random
@@ -23,6 +24,12 @@ def some_of(cases: Sequence[_Case], count: int) -> list[_Case]:
         return list(cases)
     chosen = Random(day).sample(range(len(cases)), count)
     return [cases[place] for place in sorted(chosen)]
+
+
+def place_of(name: str, count: int) -> int | None:
+    """Return which of so many cases of a test is the day's, by the test's name; None for all."""
+    day = _day()
+    return None if day is None else (zlib.crc32(name.encode()) + day) % count
 
 
 def first_seed() -> int:

@@ -32,3 +32,16 @@ def test_each_day_has_seeds_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert daily.first_seed() == 740_000_000_000
     monkeypatch.setenv(daily.VARIABLE, "all")
     assert daily.first_seed() == 0
+
+
+def test_two_cases_take_turns_day_by_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not all tests have their first one on the same day; the soak has both of each."""
+    names = [f"test_{number}" for number in range(20)]
+    places = []
+    for day in (740_000, 740_001):
+        monkeypatch.setenv(daily.VARIABLE, str(day))
+        places.append([daily.place_of(name, 2) for name in names])
+    assert all({first, second} == {0, 1} for first, second in zip(*places, strict=True))
+    assert set(places[0]) == {0, 1}
+    monkeypatch.setenv(daily.VARIABLE, "all")
+    assert daily.place_of("test_1", 2) is None
