@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use mailboat_wire::checking;
+use mailboat_wire::checking::{self, Queue};
 use mailboat_wire::places::{self, Limits};
 use mailboat_wire::property_text;
 use mailboat_wire::stored_record::StoredRecord;
@@ -38,10 +38,17 @@ pub fn choose_places<'py>(
     Ok(chosen.map(|chosen| (PyBytes::new(py, &chosen.places), chosen.after, chosen.runs)))
 }
 
-/// Returns the number of the first bad record, -1 when all are good.
+/// Returns the number of the first bad record of a queue, -1 when all are good.
 #[pyfunction]
-pub fn check_records(records: &[u8], places: &[u8], check_crc: bool) -> isize {
-    match checking::first_bad(records, places::unpack(places), check_crc) {
+pub fn check_records(
+    records: &[u8],
+    places: &[u8],
+    topic: &[u8],
+    queue_id: i32,
+    check_crc: bool,
+) -> isize {
+    let queue = Queue { topic, queue_id };
+    match checking::first_bad(records, places::unpack(places), queue, check_crc) {
         None => -1,
         Some(index) => isize::try_from(index).unwrap_or(isize::MAX),
     }

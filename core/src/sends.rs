@@ -4,7 +4,7 @@ use std::iter::zip;
 use std::sync::Arc;
 
 use mailboat_wire::answer::{Answer, put_hex};
-use mailboat_wire::checking;
+use mailboat_wire::checking::{self, Queue};
 use mailboat_wire::grants::Grants;
 use mailboat_wire::places;
 use mailboat_wire::plan::{AnswerRow, Plan};
@@ -129,7 +129,7 @@ impl SendRounds {
         delay_from_ms: i64,
         takes_halves: bool,
         message_limit: usize,
-    ) -> PyResult<Round> {
+    ) -> PyResult<RoundAndRecords> {
         let reads: Vec<(Bound<'_, PyAny>, Bound<'_, PyBytes>)> = reads.extract()?;
         let mut hosts = Vec::with_capacity(reads.len());
         for (asker, _) in &reads {
@@ -170,11 +170,21 @@ impl SendRounds {
         records: &[u8],
         places: &[u8],
         are_halves: bool,
+        queue_id: i32,
         physical_offset: i64,
         room_bytes: usize,
         store_timestamp_ms: i64,
-    ) -> PyResult<Round> {
-        let good = checking::first_bad(records, places::unpack(places), true);
+    ) -> PyResult<RoundAndRecords> {
+        let waited = if are_halves {
+            Waited::Half
+        } else {
+            Waited::Delayed
+        };
+        let queue = Queue {
+            topic: waited.topic(),
+            queue_id,
+        };
+        let good = checking::first_bad(records, places::unpack(places), queue, true);
         let mut reads = Vec::new();
         let mut rest = records;
         while reads.len() < good.unwrap_or(usize::MAX)
@@ -193,11 +203,6 @@ impl SendRounds {
             delay_from_ms: 0,
             takes_halves: false,
             message_limit: 0,
-        };
-        let waited = if are_halves {
-            Waited::Half
-        } else {
-            Waited::Delayed
         };
         let mut ends = Ends {
             py,
@@ -220,13 +225,13 @@ impl SendRounds {
         reads: &[Read<'_>],
         place: Place,
         askers: Vec<Bound<'_, PyAny>>,
-    ) -> PyResult<Round> {
+    ) -> PyResult<RoundAndRecords> {
         let plan = self.rounds.last();
         let records = PyBytes::new_with(py, plan.size_bytes, |out| {
             self.rounds.fill(reads, place, out).ok_or_else(misfit)
         })?;
-        Ok(Round {
-            records: records.unbind(),
+        let round = Round {
+            size_bytes: plan.size_bytes,
             message_count: plan.message_count(),
             taken: PyList::new(py, &plan.taken)?.unbind(),
             waiting: plan.waiting,
@@ -238,7 +243,8 @@ impl SendRounds {
             physical_offsets: plan.physical_offsets.as_slice().into(),
             transaction_ids: plan.transaction_ids.as_slice().into(),
             store_host: Arc::clone(&self.store_host),
-        })
+        };
+        Ok((round, records.unbind()))
     }
 
     fn touched_queues<'py>(&self, py: Python<'py>, plan: &Plan) -> PyResult<Bound<'py, PyList>> {
@@ -263,11 +269,14 @@ impl SendRounds {
     }
 }
 
+/// A round and its records, which are apart: a round waits as long as the disk hangs.
+type RoundAndRecords = (Round, Py<PyBytes>);
+
 /// What a round takes; nothing of it has happened yet.
 #[pyclass(frozen, module = "mailboat_core._native")]
 pub struct Round {
     #[pyo3(get)]
-    records: Py<PyBytes>,
+    size_bytes: usize,
     #[pyo3(get)]
     message_count: usize,
     #[pyo3(get)]

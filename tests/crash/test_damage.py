@@ -8,6 +8,7 @@ import errno
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -26,8 +27,8 @@ from mailboat.store.inspection import StoreInspector
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import PutStatus, run_inline
 from mailboat.store.message_store import MessageStore
-from mailboat.store.recovery import DamagedRange, quarantine
-from mailboat.store.segment import create_segment
+from mailboat.store.recovery import DamagedRange, Scanner, quarantine
+from mailboat.store.segment import Segment, create_segment
 from mailboat.testing.disk_wrapper import DiskWrapper
 from mailboat.testing.history import History, QueueKey
 from mailboat.testing.simulated_disk import SimulatedDisk
@@ -168,7 +169,10 @@ def _check_works(store: MessageStore) -> None:
 
 
 def _hit(original: _Original, path: str, position: int) -> set[int]:
-    """Return the physical offset of the message that a byte of a file belongs to."""
+    """Return the physical offset of the message that a byte of the log belongs to, if it is one.
+
+    The unit of a queue can be wrong and its message is found all the same.
+    """
     directory, _, name = path.rpartition("/")
     if directory.endswith("commitlog"):
         at = int(name) + position
@@ -177,11 +181,6 @@ def _hit(original: _Original, path: str, position: int) -> set[int]:
             for message in original.messages.values()
             if message.physical_offset <= at < message.physical_offset + message.size_bytes
         }
-    if "consumequeue" in path:
-        _, _, _, topic, queue_id, _ = path.split("/")
-        place = ((topic, int(queue_id)), (int(name) + position) // 20)
-        message = original.messages.get(place)
-        return {message.physical_offset} if message is not None else set()
     return set()
 
 
@@ -650,9 +649,32 @@ def test_damaged_bytes_are_copied_in_blocks() -> None:
     log = _damaged_log(disk, size_bytes)
     disk.most = 0
     quarantine(disk, "/store/q", log, [DamagedRange(0, size_bytes, "all of it")])
-    assert 0 < disk.most <= 1 << 20
+    assert 0 < disk.most <= (1 << 20) + 2
     copy = read_file(disk, f"/store/q/{0:020d}-{size_bytes}")
     assert copy == b"bad".ljust(size_bytes // 2 - 5, b"\0") + b"bad"
+
+
+def test_zeros_behind_damage_are_passed_over_fast(tmp_path: Path) -> None:
+    """A segment may have a gigabyte of them, really written: this one has an eighth of that."""
+    size_bytes = 128 << 20
+    directory = tmp_path / "commitlog"
+    directory.mkdir()
+    path = directory / f"{0:020d}"
+    path.write_bytes(b"bad" + bytes(size_bytes - 3))
+    disk = RealDisk()
+    pool = FilePool(disk, 4)
+    config = small_config("SYNC_FLUSH", mapped_file_size_commit_log=size_bytes)
+    log = CommitLog(config, disk, pool, str(directory), HOST, run_inline)
+    log.segments.append(Segment(disk, pool, str(path), 0, size_bytes))
+    begin_s = time.thread_time()
+    report = Scanner(log, 1, check_crc=True).scan(0, lambda _view, _parts: None)
+    quarantine(disk, str(tmp_path / "q"), log, report.damaged)
+    took_s = time.thread_time() - begin_s
+    pool.close()
+    [copy] = (tmp_path / "q").iterdir()
+    assert (copy.name, copy.read_bytes()) == (f"{0:020d}-{size_bytes}", b"bad")
+    # To look at them one by one took 0.7 s.
+    assert took_s < 0.35
 
 
 @pytest.mark.parametrize("call", ["create", "pwrite"])

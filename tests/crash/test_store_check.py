@@ -63,8 +63,7 @@ def life(random: Random, flushing: str) -> Life:
     history, ranges, unflushed = History(), [], []
     for number in range(random.randrange(1, 60)):
         if random.random() < 0.05:
-            for _ in store.delete_topic_steps(random.choice(KEYS)[0]):
-                pass
+            store.delete_topic(random.choice(KEYS)[0])
             flush(store)
             ranges, unflushed = ranges + unflushed, []
         sent = history.send(*random.choice(KEYS), random.randbytes(random.choice([20, 300, 900])))

@@ -368,6 +368,19 @@ async def test_a_batch_is_not_for_a_retry_topic(side: Side) -> None:
     assert side.broker.topics.select("%RETRY%new") is None
 
 
+async def test_the_first_send_to_a_retry_topic_has_a_queue(side: Side) -> None:
+    """Whichever the sender took from the route of another topic; later it has to be right."""
+    fields: dict[str, ExtValue] = {
+        "a": "PG", "b": "%RETRY%new", "c": "TBW102", "d": 4, "e": 3, "f": 0, "g": 1, "h": 0,
+        "i": "UNIQ_KEY\x01U\x02", "j": 0, "k": False,
+    }  # fmt: skip
+    answer = await side.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+    assert (answer.code, answer.ext_fields["queueId"]) == (ResponseCode.SUCCESS, "0")
+    assert [message.body for message in side.messages("%RETRY%new")] == [b"x"]
+    answer = await side.call(RequestCode.SEND_MESSAGE_V2, fields, b"x")
+    assert "queueId[3] is illegal" in (answer.remark or "")
+
+
 # -- sent back ------------------------------------------------------------------------------------
 
 

@@ -566,9 +566,9 @@ def _heavy() -> dict[str, tuple[int, bytes]]:
     queue = '{{"topic":"{:x}","brokerName":"broker-a","queueId":1}}'
     return {
         "subscriptions": (
-            Code.HEART_BEAT, _filled(subscribed, '{{"topic":"{:x}"}}'.format, "]}]}", 262_144),
+            Code.HEART_BEAT, _filled(subscribed, '{{"topic":"{:x}"}}'.format, "]}]}", 90_000),
         ),
-        "groups": (Code.HEART_BEAT, _filled(members, group.format, "]}", 262_144)),
+        "groups": (Code.HEART_BEAT, _filled(members, group.format, "]}", 110_000)),
         "locks": (Code.LOCK_BATCH_MQ, _filled(locked, queue.format, "]}", 1 << 20)),
         "topics": (
             Code.UPDATE_AND_CREATE_TOPIC_LIST,

@@ -275,11 +275,18 @@ async def test_ten_thousand_locks_and_a_thousand_groups_let_others_in(cluster: C
         {"brokerName": "broker-a", "queueId": number, "topic": "T"} for number in range(10_000)
     ]
     locks = json.dumps({"consumerGroup": "g0", "clientId": "c", "mqSet": queues}).encode()
+    subscriptions = [
+        {
+            "topic": f"{'t' * 40}{number}", "subString": "*", "tagsSet": [], "codeSet": [],
+            "subVersion": 1_700_000_000_000, "expressionType": "TAG", "classFilterMode": False,
+        }
+        for number in range(4)
+    ]  # fmt: skip
     groups = [
-        {"groupName": f"g{number}", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
-        for number in range(1_000)
+        {"groupName": f"g{number}", "subscriptionDataSet": subscriptions} for number in range(1_000)
     ]
     heartbeat = json.dumps({"clientID": "c", "consumerDataSet": groups}).encode()
+    assert 700_000 < len(heartbeat) < 1_048_576
     too_many = json.dumps(
         {"clientID": "c", "producerDataSet": [{"groupName": f"g{n}"} for n in range(1_001)]}
     ).encode()

@@ -184,7 +184,7 @@ async def test_a_reader_that_keeps_up_never_sees_a_refusal(broker_on: Any) -> No
             await until(broker.has_room)
         assert broker.read == broker.stored
         assert (await broker.retention())["writes_rejected"] == dict.fromkeys(
-            ["disk_full", "no_room", "derived_files", "store_failed", "closed"], 0
+            ["disk_full", "no_room", "derived_files", "unsettled", "store_failed", "closed"], 0
         )
 
 

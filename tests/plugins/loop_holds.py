@@ -67,9 +67,7 @@ ALLOWED_SYNCS: Final = {
     "mailboat/store/commit_log.py:_create": "the first segment; others are made ready on a thread",
     "mailboat/store/commit_log.py:_undo_write": "a failed write is wiped before anything is stored",
     "mailboat/store/index_service.py:_create": "the first index file makes its folder",
-    "mailboat/store/message_store.py:delete_topic_steps": "an administrator deletes a topic",
     "mailboat/store/replica_log.py:cut": "a follower has to end where its leader's log does",
-    "mailboat/namesrv/kv_config.py:_change": "an administrator sets a key",
 }
 
 _LOOK_S: Final = 0.02

@@ -174,6 +174,9 @@ class _InPython(NamedTuple):
 class _Queue(NamedTuple):
     min_offset: int
     max_offset: int
+    topic: str = "t"
+    topic_bytes: bytes = b"t"
+    queue_id: int = 0
 
 
 class _Log:
@@ -197,6 +200,8 @@ class _Log:
 
 
 _NO_LOG: Any = CommitLog.__new__(CommitLog)
+# Nothing is damaged here.
+_NO_REPAIR: Any = None
 _SIMPLE = st.sampled_from(
     [f"a\x01{value}\x02".encode() for value in ("1", "6", "7", "\u0667", "x")]
 )
@@ -216,7 +221,7 @@ def test_reads_by_a_condition_are_those_of_the_definition(
     wanted = compile_sql("a > 5")
 
     def reads(which: Any) -> Iterator[GetResult]:
-        lookup = Lookup(_NO_LOG, skip_corrupt=False, check_crc=False, clock=lambda: 0.0)
+        lookup = Lookup(_NO_LOG, _NO_REPAIR, skip_corrupt=False, check_crc=False, clock=lambda: 0.0)
         at = 0
         while at < len(texts):
             found = lookup.get_matching_message(

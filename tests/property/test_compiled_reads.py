@@ -59,15 +59,25 @@ class _Made(NamedTuple):
     queue_offset: int
 
 
+_TOPICS = st.sampled_from([b"orders", b"", "tópico".encode(), b"\xff\xfe", b"x" * 127])
+
+
 @st.composite
-def _records(draw: st.DrawFn, queue_offset: int | None = None, at: int | None = None) -> _Made:
+def _records(
+    draw: st.DrawFn,
+    queue_offset: int | None = None,
+    at: int | None = None,
+    queue: tuple[bytes, int] | None = None,
+) -> _Made:
     """A well-formed record: any version, hosts, fields, with and without a checksum over all."""
     magic = draw(st.sampled_from([MAGIC_V1, MAGIC_V1, MAGIC_V2]))
     born_v6, store_v6 = draw(st.booleans()), draw(st.booleans())
     flags = draw(st.integers(0, 0x7FF)) & ~0x30 | born_v6 << 4 | store_v6 << 5
-    topic = draw(st.sampled_from([b"orders", b"", "tópico".encode(), b"\xff\xfe", b"x" * 127]))
-    if magic == MAGIC_V2:
-        topic *= draw(st.sampled_from([1, 3]))
+    if queue is None:
+        queue = draw(_TOPICS), draw(_INT32)
+        if magic == MAGIC_V2:
+            queue = queue[0] * draw(st.sampled_from([1, 3])), queue[1]
+    topic, queue_id = queue
     body = draw(st.binary(max_size=60))
     properties = draw(_PROPERTIES)
     has_checksum = draw(st.booleans())
@@ -91,7 +101,7 @@ def _records(draw: st.DrawFn, queue_offset: int | None = None, at: int | None = 
     if body_crc >= 1 << 31:
         body_crc -= 1 << 32
     head = HEAD.pack(
-        size, magic, body_crc, draw(_INT32), draw(_INT32), place, physical_offset, flags,
+        size, magic, body_crc, queue_id, draw(_INT32), place, physical_offset, flags,
         draw(_INT64),
     )  # fmt: skip
     data = head + born_host + rest
@@ -151,7 +161,7 @@ def test_every_changed_byte_and_every_cut_is_what_the_definition_says(record: by
             assert _outcome(decode_messages, body) == _outcome(_defined, body)
             for end in (3, 4):
                 assert _rows(body, True, end=end) == _rows(body, False, end=end)
-            log = (data, bytes(60) + unit)
+            log = (data, bytes(60) + unit, _ORDERS_1)
             assert _reads(log, 3, True, check_crc=True) == _reads(log, 3, False, check_crc=True)
 
 
@@ -273,27 +283,48 @@ class _Log:
 
 
 class _Queue(NamedTuple):
+    """What a read asks of a queue."""
+
     min_offset: int
     max_offset: int
+    topic: str
+    topic_bytes: bytes
+    queue_id: int
+
+
+class _NoRepair:
+    """Units that lead nowhere stay what they are."""
+
+    def mend(self, queue: ConsumeQueue, queue_offset: int, read: tuple[int, int]) -> None:
+        return None
 
 
 _CODES = st.sampled_from([0, 7, -1, 1 << 40])
 
 
+_QUEUES = st.tuples(_TOPICS, st.integers(0, 1))
+_ORDERS_1 = (b"orders", 1)
+
+
 @st.composite
-def _logs(draw: st.DrawFn) -> tuple[bytes, bytes]:
-    """Draw a log and the units of its one queue, either mutated or not."""
+def _logs(draw: st.DrawFn) -> tuple[bytes, bytes, tuple[bytes, int]]:
+    """Draw a log, the units of a queue, either mutated or not, and whose queue that is.
+
+    Some of the records may be of other queues.
+    """
     data, units = b"", b""
+    queue, other = draw(_QUEUES), draw(_QUEUES)
     for number in range(draw(st.integers(1, 6))):
         data += draw(st.sampled_from([b"", b"", bytes(30)]))
-        made = draw(_records(queue_offset=number, at=len(data)))
+        whose = draw(st.sampled_from([queue] * 7 + [other]))
+        made = draw(_records(queue_offset=number, at=len(data), queue=whose))
         units += UNIT.pack(len(data), len(made.data), draw(_CODES))
         data += made.data
     units_after = bytearray(units)
     if draw(st.integers(0, 3)) == 0:
         at = draw(st.integers(0, len(units) - 1))
         units_after[at] = draw(st.sampled_from([0, 0x7F, 0x80, 0xFF, units[at] ^ 1]))
-    return draw(_mutated(data)), bytes(units_after)
+    return draw(_mutated(data)), bytes(units_after), queue
 
 
 @settings(max_examples=500)
@@ -308,7 +339,7 @@ def _logs(draw: st.DrawFn) -> tuple[bytes, bytes]:
     st.booleans(),
 )
 def test_reads_are_those_of_the_definition(
-    log: tuple[bytes, bytes],
+    log: tuple[bytes, bytes, tuple[bytes, int]],
     queue_offset: int,
     max_messages: int,
     room_for: int,
@@ -329,7 +360,7 @@ def test_reads_are_those_of_the_definition(
 
 
 def _reads(
-    log: tuple[bytes, bytes],
+    log: tuple[bytes, bytes, tuple[bytes, int]],
     queue_offset: int,
     is_compiled: bool,
     *,
@@ -345,9 +376,12 @@ def _reads(
             patch.setattr(compiled, "choose_places", None)
         # Time stands still: a slow machine ends a read at another place.
         options: Any = {"skip_corrupt": skip_corrupt, "check_crc": check_crc}
-        lookup = Lookup(_NO_LOG, **options, clock=lambda: 0.0)
-    queue: Any = _Queue(0, len(log[1]) // 20)
-    source = _Log(*log)
+        repair: Any = _NoRepair()
+        lookup = Lookup(_NO_LOG, repair, **options, clock=lambda: 0.0)
+    data, units, (topic, queue_id) = log
+    name = topic.decode(errors="replace")
+    queue: Any = _Queue(0, len(units) // 20, name, name.encode(), queue_id)
+    source = _Log(data, units)
     limits = (max_messages, max_bytes, codes)
     results = [lookup.get_message(queue, queue_offset, *limits, source) for _ in range(2)]
     joined = [result._replace(slices=[b"".join(result.slices)]) for result in results]

@@ -288,13 +288,13 @@ class WithCore(OneBroker):
         askers = [self.connections[number] for number, _ in reads]
         now_ms = max(self.disk.wall_ms(), log.last_store_timestamp_ms)
         room_bytes = segment.end - log.end
-        taken = self.core.take(
+        taken, records = self.core.take(
             list(zip(askers, offered, strict=True)), log.end, room_bytes, now_ms,
             self.schedule.delay_from_ms, True, self.message_limit,
         )  # fmt: skip
         self.is_full = taken.waiting > 0
         if taken.message_count:
-            self.commit(taken, now_ms)
+            self.commit(taken, records, now_ms)
             for asker, answer in [] if self.store.is_sync_flush else taken.answers(0, True):
                 asker.write(answer)
             self.held.append(taken)
@@ -307,15 +307,15 @@ class WithCore(OneBroker):
         cuts = zip(reads, taken.taken, strict=True)
         return [[(number, data[:cut]) for (number, data), cut in cuts], rests]
 
-    def restore(self, records: bytes, places: bytes, *, are_halves: bool) -> int:
+    def restore(self, records: bytes, places: bytes, *, are_halves: bool, queue_id: int) -> int:
         """Store messages where they belong."""
         log = self.store.commit_log
         now_ms = log.next_store_timestamp_ms
-        taken = self.core.restore(
-            records, places, are_halves, log.end, log.segments[-1].end - log.end, now_ms
+        taken, written = self.core.restore(
+            records, places, are_halves, queue_id, log.end, log.segments[-1].end - log.end, now_ms
         )
         if taken.message_count:
-            self.commit(taken, now_ms)
+            self.commit(taken, written, now_ms)
         self.restored += taken.message_count
         return taken.message_count
 
@@ -327,17 +327,17 @@ class WithCore(OneBroker):
         halves = self.halves()
         while halves:
             records, places = map(b"".join, zip(*halves, strict=True))
-            count = self.restore(records, places, are_halves=True)
+            count = self.restore(records, places, are_halves=True, queue_id=0)
             if not count:
                 self.commit_half(halves[0][0])
             halves = halves[count or 1 :]
 
-    def commit(self, taken: Any, now_ms: int) -> None:
+    def commit(self, taken: Any, records: bytes, now_ms: int) -> None:
         """Write a round and make it visible."""
         store, log = self.store, self.store.commit_log
-        assert log.write_records(taken.records, now_ms)
+        assert log.write_records(records, now_ms)
         assert taken.message_count == sum(count for _, count, _, _ in taken.queues)
-        assert len(taken.records) == sum(size for _, _, size in taken.topics)
+        assert len(records) == taken.size_bytes == sum(size for _, _, size in taken.topics)
         store.dispatch.dispatch_prepared(taken, log.end, now_ms)
         for topic, count, size_bytes in taken.topics:
             self.stats.record_put(topic, count, size_bytes)

@@ -203,6 +203,7 @@ def _directory(log: _Log) -> SimulatedDisk:
     deleted = DeletedTopics(disk, _PATHS.deleted_topics)
     for topic, end in log.deleted.items():
         deleted.note(topic, 0, end)
+        deleted.save_job()()
     return disk
 
 

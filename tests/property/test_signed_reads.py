@@ -49,7 +49,8 @@ def core(host: bytes = HERE) -> Any:
 def taken_bytes(rounds: Any, data: bytes, host: bytes = HERE) -> int:
     """Return how much of a read the core takes."""
     asker = SimpleNamespace(peer_host=host)
-    (size,) = rounds.take([(asker, data)], 0, 1 << 20, 1, 1, True, 4_096).taken
+    taken, _ = rounds.take([(asker, data)], 0, 1 << 20, 1, 1, True, 4_096)
+    (size,) = taken.taken
     assert isinstance(size, int)
     return size
 

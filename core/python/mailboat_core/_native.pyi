@@ -30,21 +30,22 @@ class SendRounds:
         delay_from_ms: int,
         takes_halves: bool,
         message_limit: int,
-    ) -> Round: ...
+    ) -> tuple[Round, bytes]: ...
     def restore(
         self,
         records: bytes,
         places: bytes,
         are_halves: bool,
+        queue_id: int,
         physical_offset: int,
         room_bytes: int,
         store_timestamp_ms: int,
-    ) -> Round: ...
+    ) -> tuple[Round, bytes]: ...
 
 @final
 class Round:
     @property
-    def records(self) -> bytes: ...
+    def size_bytes(self) -> int: ...
     @property
     def message_count(self) -> int: ...
     @property
@@ -80,7 +81,9 @@ def choose_places(
     max_bytes: int,
     tags_codes: frozenset[int] | None,
 ) -> tuple[bytes, int, list[tuple[int, int]]] | None: ...
-def check_records(records: bytes, places: bytes, check_crc: bool) -> int: ...
+def check_records(
+    records: bytes, places: bytes, topic: bytes, queue_id: int, check_crc: bool
+) -> int: ...
 def decode_records(body: bytes) -> tuple[list[tuple[Any, ...]], int]: ...
 def decode_rows(
     body: bytes, at: int, end: int, tags: frozenset[bytes]

@@ -1,14 +1,59 @@
 //! Are the records that were read those of the places that a queue's units named, and unchanged?
 
 use crate::places::Place;
-use crate::stored_record::{StoredRecord, whole_checksum_holds};
+use crate::record::{BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6};
+use crate::stored_record::{MAGIC_V2, StoredRecord, whole_checksum_holds};
 
 // Of a record, up to the end of the physical offset.
 const PLACE_BYTES: usize = 36;
+// Where the body's size stands with IPv4 hosts, and how much longer an IPv6 host is.
+const BODY_SIZE_AT: usize = 84;
+const IPV6_EXTRA_BYTES: usize = 12;
+
+/// The queue that is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Queue<'a> {
+    /// The topic, UTF-8.
+    pub topic: &'a [u8],
+    /// Queue of the topic.
+    pub queue_id: i32,
+}
+
+impl Queue<'_> {
+    /// Tells whether a record says that it is of this queue.
+    fn has(&self, record: &[u8]) -> Option<bool> {
+        let magic = u32::from_be_bytes(*record.get(4..)?.first_chunk()?);
+        let queue_id = i32::from_be_bytes(*record.get(12..)?.first_chunk()?);
+        let sys_flag = i32::from_be_bytes(*record.get(36..)?.first_chunk()?);
+        let mut at = BODY_SIZE_AT;
+        for host in [BORN_HOST_V6, STORE_HOST_V6] {
+            at += if sys_flag & host == 0 {
+                0
+            } else {
+                IPV6_EXTRA_BYTES
+            };
+        }
+        let (body_size, rest) = record.get(at..)?.split_first_chunk()?;
+        let body_size = usize::try_from(i32::from_be_bytes(*body_size)).ok()?;
+        let rest = rest.get(body_size..)?;
+        let (size, rest) = match magic {
+            MAGIC_V1 => {
+                let (size, rest) = rest.split_first_chunk()?;
+                (usize::from(u8::from_be_bytes(*size)), rest)
+            }
+            MAGIC_V2 => {
+                let (size, rest) = rest.split_first_chunk()?;
+                (usize::from(u16::from_be_bytes(*size)), rest)
+            }
+            _ => return None,
+        };
+        Some(queue_id == self.queue_id && rest.get(..size)? == self.topic)
+    }
+}
 
 impl Place {
     /// Returns what lies behind the record of this place, None when that is bad.
-    fn check<'a>(&self, buffer: &'a [u8], sums: bool) -> Option<&'a [u8]> {
+    fn check<'a>(&self, buffer: &'a [u8], queue: Queue<'_>, sums: bool) -> Option<&'a [u8]> {
         let (record, behind) = buffer.split_at_checked(usize::try_from(self.size).ok()?)?;
         let (head, _) = record.split_at_checked(PLACE_BYTES)?;
         let size = i32::from_be_bytes(*head.first_chunk()?);
@@ -16,7 +61,8 @@ impl Place {
         let physical_offset = i64::from_be_bytes(*head.get(28..)?.first_chunk()?);
         let is_here = size == self.size
             && queue_offset == self.queue_offset
-            && physical_offset == self.physical_offset;
+            && physical_offset == self.physical_offset
+            && queue.has(record) == Some(true);
         let holds = || match whole_checksum_holds(record) {
             Some(true) => true,
             _ => StoredRecord::read(record).is_some_and(|found| found.checksum_holds()),
@@ -25,20 +71,21 @@ impl Place {
     }
 }
 
-/// Checks records that lie back to back: size, queue offset and physical offset, and with `sums`
-/// the checksum, the whole record's where it has one, else the body's.
+/// Checks records that lie back to back: topic, queue id, size, queue offset and physical offset,
+/// and with `sums` the checksum, the whole record's where it has one, else the body's.
 ///
 /// Returns the number of the first bad one, None when all are good. Bytes behind the last one count
 /// as one bad record more.
 pub fn first_bad(
     records: &[u8],
     places: impl IntoIterator<Item = Place>,
+    queue: Queue<'_>,
     sums: bool,
 ) -> Option<usize> {
     let mut rest = records;
     let mut good = 0;
     for place in places {
-        let Some(behind) = place.check(rest, sums) else {
+        let Some(behind) = place.check(rest, queue, sums) else {
             return Some(good);
         };
         rest = behind;
@@ -49,9 +96,14 @@ pub fn first_bad(
 
 #[cfg(test)]
 mod tests {
-    use super::first_bad;
+    use super::{Queue, first_bad};
     use crate::places::Place;
     use crate::stored_record::tests::{JAVA_RECORD, with_checksum};
+
+    const QUEUE: Queue<'_> = Queue {
+        topic: b"T1",
+        queue_id: 1,
+    };
 
     fn place(physical_offset: i64, size: usize, queue_offset: i64) -> Place {
         Place {
@@ -65,9 +117,9 @@ mod tests {
     fn a_record_at_its_place_is_good_with_either_checksum() {
         for record in [JAVA_RECORD.to_vec(), with_checksum()] {
             let here = place(1000, record.len(), 2);
-            assert_eq!(first_bad(&record, [here], true), None);
+            assert_eq!(first_bad(&record, [here], QUEUE, true), None);
             let twice = [&record[..], &record[..]].concat();
-            assert_eq!(first_bad(&twice, [here, here], true), None);
+            assert_eq!(first_bad(&twice, [here, here], QUEUE, true), None);
         }
     }
 
@@ -83,13 +135,44 @@ mod tests {
             place(1000, 35, 2),
             Place { size: -1, ..here },
         ] {
-            assert_eq!(first_bad(&record, [wrong], false), Some(0));
+            assert_eq!(first_bad(&record, [wrong], QUEUE, false), Some(0));
         }
         let longer = [&record[..], b"x"].concat();
-        assert_eq!(first_bad(&longer, [here], true), Some(1));
-        assert_eq!(first_bad(&record, [here, here], true), Some(1));
-        assert_eq!(first_bad(&[], [here], true), Some(0));
-        assert_eq!(first_bad(&[], [], true), None);
+        assert_eq!(first_bad(&longer, [here], QUEUE, true), Some(1));
+        assert_eq!(first_bad(&record, [here, here], QUEUE, true), Some(1));
+        assert_eq!(first_bad(&[], [here], QUEUE, true), Some(0));
+        assert_eq!(first_bad(&[], [], QUEUE, true), None);
+    }
+
+    /// The same record with both hosts IPv6 and the topic's size in two bytes.
+    fn in_the_longest_form() -> Vec<u8> {
+        let mut record = JAVA_RECORD.to_vec();
+        record[39] |= 0x30;
+        record[7] = 0xAB;
+        record.insert(93, 0);
+        for host_end in [72, 56] {
+            record.splice(host_end..host_end, [0; 12]);
+        }
+        record[3] += 25;
+        record
+    }
+
+    #[test]
+    fn a_record_of_another_queue_is_bad_in_every_form() {
+        for record in [JAVA_RECORD.to_vec(), with_checksum(), in_the_longest_form()] {
+            let here = place(1000, record.len(), 2);
+            for sums in [true, false] {
+                assert_eq!(first_bad(&record, [here], QUEUE, sums), None);
+                for topic in [&b"T2"[..], b"T", b"T11", b"", b"T1\0\x0d"] {
+                    let other = Queue { topic, ..QUEUE };
+                    assert_eq!(first_bad(&record, [here], other, sums), Some(0));
+                }
+                for queue_id in [0, 2, -1] {
+                    let other = Queue { queue_id, ..QUEUE };
+                    assert_eq!(first_bad(&record, [here], other, sums), Some(0));
+                }
+            }
+        }
     }
 
     #[test]
@@ -97,8 +180,8 @@ mod tests {
         let mut record = with_checksum();
         record[90] ^= 1;
         let here = place(1000, record.len(), 2);
-        assert_eq!(first_bad(&record, [here], false), None);
-        assert_eq!(first_bad(&record, [here], true), Some(0));
+        assert_eq!(first_bad(&record, [here], QUEUE, false), None);
+        assert_eq!(first_bad(&record, [here], QUEUE, true), Some(0));
     }
 
     #[test]
@@ -124,7 +207,7 @@ mod tests {
                     *byte = [0, 1, 0x7F, 0x80, 0xFF, 20][next(6)];
                 }
             }
-            let is_good = first_bad(&changed, [here], true).is_none();
+            let is_good = first_bad(&changed, [here], QUEUE, true).is_none();
             if changed == record {
                 assert!(is_good);
             } else if is_good {

@@ -11,7 +11,7 @@
 //! All integers are big-endian.
 
 const FRAME_MAX_BYTES: usize = 16_777_216;
-const HEADER_MAX_BYTES: usize = 65_536;
+const HEADER_MAX_BYTES: usize = 262_144;
 const LENGTH_BYTES: usize = 4;
 const PREFIX_BYTES: usize = 8;
 const BINARY: u8 = 1;
@@ -85,8 +85,8 @@ mod tests {
         ] {
             assert_eq!(cut(damaged, 0), None);
         }
-        let mut long = vec![0, 2, 0, 0, 0, 1, 0, 1];
-        long.resize(0x2_0004, b'x');
+        let mut long = vec![0, 8, 0, 0, 0, 4, 0, 1];
+        long.resize(0x8_0004, b'x');
         assert_eq!(cut(&long, 0), None);
         long[7] = 0;
         assert!(cut(&long, 0).is_some());

@@ -14,6 +14,8 @@ const UNIT_BYTES: usize = 20;
 const FEW_BYTES: usize = 32 * UNIT_BYTES;
 /// The fixed fields of a record with hosts of IPv4 and its checksum.
 const MIN_RECORD_BYTES: i32 = 91 + 20;
+/// The fixed fields alone: what has fewer bytes is no record.
+const FIXED_BYTES: i32 = 91;
 
 /// Where a record lies, and of which message of its queue it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +76,8 @@ pub struct Chosen {
 
 /// Chooses from the units from a queue offset on.
 ///
-/// Returns none where the chosen places are not in order, or a size is none of a record.
+/// Returns none where the chosen places are not in order, or a size is none of a record, chosen or
+/// not.
 #[must_use]
 pub fn choose(units: &[u8], queue_offset: i64, limits: &Limits<'_>) -> Option<Chosen> {
     let mut chosen = Chosen {
@@ -83,6 +86,10 @@ pub fn choose(units: &[u8], queue_offset: i64, limits: &Limits<'_>) -> Option<Ch
     };
     let (mut count, mut total, mut at) = (0_i64, 0_i64, queue_offset);
     for (physical_offset, size, code) in units.chunks_exact(UNIT_BYTES).filter_map(split) {
+        // What is no unit says nothing of tags.
+        if size < FIXED_BYTES {
+            return None;
+        }
         if limits
             .tags_codes
             .is_none_or(|codes| codes.binary_search(&code).is_ok())

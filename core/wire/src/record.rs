@@ -3,7 +3,7 @@
 use crate::checksum::{CRC_PROPERTY_BYTES, body_crc, crc_property};
 
 /// Bytes of a record beside hosts, body, topic and properties.
-pub const FIXED_BYTES: usize = 91 - 16;
+pub const BARE_BYTES: usize = 91 - 16;
 /// Bytes of an address with IPv4.
 pub const HOST_BYTES: usize = 8;
 /// Bytes of an address with IPv6.
@@ -139,7 +139,7 @@ impl Filler<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{FIXED_BYTES, Record, unit};
+    use super::{BARE_BYTES, Record, unit};
 
     fn record() -> Record<'static> {
         Record {
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_fields_stand_in_order() {
-        let mut out = [0; FIXED_BYTES + 16 + 9 + 1 + 8];
+        let mut out = [0; BARE_BYTES + 16 + 9 + 1 + 8];
         record().write(&mut out).expect("fits");
         let expected = [
             &b"\0\0\0\x6d\xda\xa3\x20\xa7\x4b\xf4\x39\x26\0\0\0\x03\xff\xff\xff\xfe"[..],
@@ -180,7 +180,7 @@ mod tests {
             append_crc: true,
             ..record()
         };
-        let mut out = [0; FIXED_BYTES + 28 + 9 + 1 + 8 + 20];
+        let mut out = [0; BARE_BYTES + 28 + 9 + 1 + 8 + 20];
         v6.write(&mut out).expect("fits");
         assert_eq!(out[36..40], [0, 0, 7, 0x11]);
         assert_eq!(&out[out.len() - 20..out.len() - 11], b"__CRC32#\x01");

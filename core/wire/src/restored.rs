@@ -17,7 +17,7 @@ use crate::parked::{
 use crate::plan::Plan;
 use crate::properties;
 use crate::property_text::distinct_entries;
-use crate::record::{CLIENT_BITS, FILLER_BYTES, FIXED_BYTES};
+use crate::record::{BARE_BYTES, CLIENT_BITS, FILLER_BYTES};
 use crate::round::{Place, QueueEnds, Read, Rounds, Target};
 use crate::stored_record::StoredRecord;
 
@@ -38,7 +38,9 @@ pub enum Waited {
 }
 
 impl Waited {
-    fn topic(self) -> &'static [u8] {
+    /// Returns the topic in which they waited.
+    #[must_use]
+    pub fn topic(self) -> &'static [u8] {
         match self {
             Waited::Delayed => DELAYED_TOPIC,
             Waited::Half => HALF_TOPIC,
@@ -126,7 +128,7 @@ impl Rounds {
             numbers,
             queue_id,
             key_seed: known.key_seed,
-            fixed_bytes: FIXED_BYTES + hosts + topic.len() + crc_bytes,
+            fixed_bytes: BARE_BYTES + hosts + topic.len() + crc_bytes,
             sys_flag: record.sys_flag & CLIENT_BITS | if is_half { COMMITTED } else { 0 },
             prepared_transaction_offset: if is_half { record.physical_offset } else { 0 },
             has_suffix: false,

@@ -16,7 +16,7 @@ use crate::parked::{DELAYED_TOPIC, HALF_TOPIC, Parking};
 use crate::plan::{AnswerRow, MessageRow, Plan, SendRow, TouchedQueue, TouchedTopic};
 use crate::properties::{self, Properties};
 use crate::record::{
-    CLIENT_BITS, FILLER_BYTES, FIXED_BYTES, HOST_BYTES, HOST_V6_BYTES, PORT_BYTES, Record,
+    BARE_BYTES, CLIENT_BITS, FILLER_BYTES, HOST_BYTES, HOST_V6_BYTES, PORT_BYTES, Record,
 };
 use crate::topics::{Numbers, Topics};
 
@@ -251,7 +251,7 @@ impl Rounds {
             },
             queue_id: header.queue_id,
             key_seed: topic.key_seed,
-            fixed_bytes: FIXED_BYTES
+            fixed_bytes: BARE_BYTES
                 + hosts[0]
                 + hosts[1]
                 + topic.name.len()

@@ -32,7 +32,7 @@
 use crate::checksum::{CRC_PROPERTY_BYTES, body_crc};
 use crate::record::{BORN_HOST_V6, MAGIC_V1, STORE_HOST_V6};
 
-const MAGIC_V2: u32 = 0xDAA3_20AB;
+pub(crate) const MAGIC_V2: u32 = 0xDAA3_20AB;
 const FIXED_BYTES: usize = 91;
 const COMPRESSED: i32 = 0x1;
 const CRC_MASK: u32 = 0x7FFF_FFFF;

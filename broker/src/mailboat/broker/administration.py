@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Final, TypeVar
 
+from mailboat.broker.blocking_calls import on_thread
 from mailboat.broker.context import BrokerContext
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.names import RETRY_PREFIX, check_group, check_topic
@@ -182,7 +183,9 @@ async def forget_topics(broker: BrokerContext, names: Sequence[str]) -> None:
             await in_turns(broker.offsets.remove_topic_steps(name))
             broker.stats.forget_topic(name)
             await in_turns(broker.store.delete_topic_steps(name))
+            # Replicas hear of it before they get anything that is stored from now on.
             broker.topic_deleted(name)
+            await on_thread(broker.store.runners.files, broker.store.deletion_job())
     except OSError as error:
         raise BrokerError(
             ResponseCode.SYSTEM_ERROR,

@@ -11,11 +11,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from mailboat.store.message_inner import Runners
+from mailboat.store.message_inner import BlockingRunner, Runners
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _FILE_THREADS: Final = 2
 _READ_THREADS: Final = 4
@@ -85,6 +87,22 @@ class BlockingCalls:
         self.waiting -= 1
         if not self.waiting:
             self._idle.set()
+
+
+async def on_thread(run: BlockingRunner, job: Callable[[], _T]) -> _T:
+    """Have a runner run a call, and return what it returns or raise what it raises."""
+    result: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
+
+    def done(value: Any, error: BaseException | None) -> None:
+        if result.done():
+            return
+        if error is None:
+            result.set_result(value)
+        else:
+            result.set_exception(error)
+
+    run(job, done)
+    return await result
 
 
 class StoreThreads:

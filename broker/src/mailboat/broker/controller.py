@@ -246,7 +246,7 @@ class BrokerController:
             timeout_s=config.sync_flush_timeout / 1000,
             replicas_timeout_s=config.slave_timeout / 1000,
         )
-        self.store.on_flush_wanted = self.flush.begin_soon
+        self.store.checkpoints.on_flush_wanted = self.flush.begin_soon
         self.offsets.save_behind(self.flush.flushed)
 
     def _make_guard(self, users: UserDirectory | None) -> Guard | None:

@@ -9,6 +9,7 @@ Source: apache/rocketmq store/CommitLog.java (GroupCommitService, FlushRealTimeS
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,6 +23,8 @@ from mailboat.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 _CHECK_S: Final = 0.25
+# What one turn shows and answers of all that has waited for a disk that hung.
+_SLICE_S: Final = 0.005
 
 Flushed = Callable[[bool], None]
 """Called with True once the bytes are durable, with False when that is not known in time."""
@@ -62,7 +65,7 @@ class FlushService:
         self._waiters: deque[_Waiter] = deque()
         self._settled_waiters: deque[_SettledWaiter] = deque()
         self._replicas_timeout_s = replicas_timeout_s
-        self._is_begin_due = False
+        self._is_begin_due = self._is_release_due = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_changed = False
@@ -96,15 +99,32 @@ class FlushService:
             self.begin_soon()
 
     def settle(self) -> None:
-        """Answer what has become settled: the flush is done, other replicas have it."""
-        waiters = self._settled_waiters
+        """Show and answer what has become settled: it is flushed, other replicas have it.
+
+        That of some milliseconds now, the rest in the next rounds of the loop.
+        """
+        is_all_shown = self._store.settle(_SLICE_S)
+        ends_at_s = time.perf_counter() + _SLICE_S
+        waiters, is_holding_below = self._settled_waiters, self._store.dispatch.is_holding_below
         settled_offset = self._store.settled_offset
-        while waiters and waiters[0].end <= settled_offset:
-            waiters.popleft().done(ResponseCode.SUCCESS)
-        if waiters and self._store.commit_log.failure is not None:
-            self._settled_waiters = deque()
-            for waiter in waiters:
-                waiter.done(ResponseCode.FLUSH_DISK_TIMEOUT)
+        has_failed = self._store.commit_log.failure is not None
+        while waiters and time.perf_counter() < ends_at_s:
+            end = waiters[0].end
+            if end <= settled_offset and not is_holding_below(end):
+                waiters.popleft().done(ResponseCode.SUCCESS)
+            elif has_failed and end > self._store.certain_offset:
+                waiters.popleft().done(ResponseCode.FLUSH_DISK_TIMEOUT)
+            else:
+                break
+        has_more = waiters and (waiters[0].end <= settled_offset or has_failed)
+        if (has_more or not is_all_shown) and not self._is_release_due:
+            self._is_release_due = True
+            self._loop.call_soon(self._settle_on)
+
+    def _settle_on(self) -> None:
+        self._is_release_due = False
+        if self._store.is_open:
+            self.settle()
 
     async def flushed(self) -> None:
         """Return once everything that is written now is durable.
@@ -126,7 +146,11 @@ class FlushService:
 
     async def drain(self) -> None:
         """Flush until nobody waits any more."""
-        while self._waiters or (self._settled_waiters and self._store.is_sync_flush):
+        while (
+            self._waiters
+            or self._is_release_due
+            or (self._settled_waiters and self._store.is_sync_flush)
+        ):
             self._begin()
             await self._idle.wait()
             await asyncio.sleep(0)
@@ -151,7 +175,7 @@ class FlushService:
 
     def _finish(self, job: FlushJob, error: BaseException | None) -> None:
         self._idle.set()
-        self._store.finish_flush(job, error)
+        self._store.flusher.finish(job, error)
         self.on_flushed()
         self._release()
         if self._waiters or (self._store.is_sync_flush and self._store.flusher.unflushed_bytes):
@@ -182,14 +206,20 @@ class FlushService:
                 self.begin_soon()
             while self._waiters and self._waiters[0].deadline <= now:
                 self._waiters.popleft().done(False)
-            self._give_up(now)
-            await asyncio.sleep(min(_CHECK_S, max(next_flush - now, 0.001)))
+            is_all = self._give_up(now)
+            await asyncio.sleep(min(_CHECK_S, max(next_flush - now, 0.001)) if is_all else 0)
 
-    def _give_up(self, now_s: float) -> None:
-        waiters = self._settled_waiters
-        while waiters and waiters[0].deadline <= now_s:
+    def _give_up(self, now_s: float) -> bool:
+        """Answer some of those whose time is up; tell whether it was all of them."""
+        ends_at_s = time.perf_counter() + _SLICE_S
+        waiters, certain_offset = self._settled_waiters, self._store.certain_offset
+        # Those of what is certain have their answers soon, whatever the time is.
+        while waiters and waiters[0].deadline <= now_s and waiters[0].end > certain_offset:
+            if time.perf_counter() > ends_at_s:
+                return False
             waiter = waiters.popleft()
             is_flushed = not self._store.is_sync_flush or self._store.flushed_offset >= waiter.end
             waiter.done(
                 ResponseCode.FLUSH_SLAVE_TIMEOUT if is_flushed else ResponseCode.FLUSH_DISK_TIMEOUT
             )
+        return True

@@ -43,7 +43,7 @@ from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from mailboat.model.properties import PropertyName
 from mailboat.model.record import to_message
-from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES
+from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
 from mailboat.store.places import choose_places
@@ -322,7 +322,7 @@ class ScheduleMessageService:
             return False  # Whoever looks at each tells about it.
         if records is None:
             return False
-        count = restorer.restore(records, places, are_halves=False)
+        count = restorer.restore(records, places, are_halves=False, queue_id=queue.queue_id)
         if count:
             self.delivered += count
             self.progress.advance(source, at + count)
@@ -349,9 +349,19 @@ class ScheduleMessageService:
                 source.wake_ms = deliver_ms
                 if deliver_ms > now_ms:
                     return
-                copy = self._copy(physical_offset, at) if size != BLANK_SIZE else None
+                copy = self._copy(queue, at, physical_offset) if size != BLANK_SIZE else None
+                is_lost = copy is None
+                if is_lost:
+                    unit = self._store.unit_repair.mend(queue, at, (physical_offset, size))
+                    if unit is not None:
+                        physical_offset, _, source.wake_ms = unit
+                        if source.wake_ms > now_ms:
+                            return
+                        copy = self._copy(queue, at, physical_offset)
                 batch.add(_Due(source, at, copy))
                 at += 1
+                # To look for a message takes as long as everything else that one slice does.
+                batch.is_full |= is_lost
                 if batch.is_full:
                     return
         except OSError as error:
@@ -403,7 +413,9 @@ class ScheduleMessageService:
             return None
         return to_message(view, 0, parts)
 
-    def _copy(self, physical_offset: int, queue_offset: int) -> MessageInner | None:
+    def _copy(
+        self, queue: ConsumeQueue, queue_offset: int, physical_offset: int
+    ) -> MessageInner | None:
         """Make the message to store of a parked record, None where it cannot be delivered."""
         message = self._message_at(physical_offset)
         if message is None:
@@ -411,7 +423,8 @@ class ScheduleMessageService:
         properties = message.properties
         topic = properties.get(PropertyName.REAL_TOPIC, "")
         queue_id = properties.get(PropertyName.REAL_QUEUE_ID, "")
-        if message.topic != SCHEDULE_TOPIC or message.queue_offset != queue_offset:
+        place = (message.topic, message.queue_id, message.queue_offset)
+        if place != (queue.topic, queue.queue_id, queue_offset):
             return None
         if not topic or topic == HALF_TOPIC or not queue_id.isdecimal():
             return None

@@ -21,7 +21,7 @@ from mailboat.store.message_inner import MessageInner
 class Restorer(Protocol):
     """Stores many messages of a broker's topic where they belong, with the compiled core."""
 
-    def restore(self, records: bytes, places: bytes, *, are_halves: bool) -> int:
+    def restore(self, records: bytes, places: bytes, *, are_halves: bool, queue_id: int) -> int:
         """Make messages of records as `inner_of` does, and store them with one write.
 
         Args:
@@ -29,6 +29,7 @@ class Restorer(Protocol):
                 committed, back to back.
             places: their ConsumeQueue units, with queue offsets in place of tagsCodes.
             are_halves: which of the two they are.
+            queue_id: the queue in which all of them waited.
 
         Returns:
             How many of the first are stored. The next one is odd, or has no room.

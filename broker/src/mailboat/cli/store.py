@@ -9,6 +9,7 @@ import click
 from mailboat.cli.main import debug_option
 from mailboat.cli.output import payload_of
 from mailboat.config import MessageStoreConfig
+from mailboat.config.store import check_delay_levels
 from mailboat.disk.real import RealDisk
 from mailboat.errors import DamagedStoreError
 from mailboat.model.message import MessageExt
@@ -17,7 +18,14 @@ from mailboat.store.inspection import StoreInspector, StoreReport, queue_file_by
 from mailboat.store.message_store import MessageStore
 
 _BODY_PREVIEW_BYTES: Final = 60
-_DEFAULT_SEGMENT_BYTES: Final = MessageStoreConfig().mapped_file_size_commit_log
+_DEFAULTS: Final = MessageStoreConfig()
+
+
+def _delay_levels(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if problem := check_delay_levels(text):
+        raise click.BadParameter(f"{text!r} {problem}")
+    return text
+
 
 path_argument = click.argument(
     "path", type=click.Path(exists=True, file_okay=False, resolve_path=True)
@@ -93,12 +101,20 @@ def dump(
 @click.option(
     "--rebuild", is_flag=True, help="Rebuild ConsumeQueues and IndexFiles from the CommitLog."
 )
+@click.option(
+    "--delay-levels",
+    default=_DEFAULTS.message_delay_level,
+    callback=_delay_levels,
+    help="messageDelayLevel of the RocketMQ broker that parked delayed messages; without it "
+    "RocketMQ's own table.",
+)
 @debug_option
-def repair(path: str, *, rebuild: bool) -> None:
+def repair(path: str, *, rebuild: bool, delay_levels: str) -> None:
     """Recover PATH as a starting broker would, and close it clean.
 
     The torn tail of a crash is cut; damaged bytes are copied to PATH/mailboat/quarantine and
-    stepped over.
+    stepped over. When delayed messages are due stands in the log where mailboat has parked them;
+    for those of RocketMQ it follows from its table.
 
     Example: mailboat store repair ~/store --rebuild
     """
@@ -109,7 +125,8 @@ def repair(path: str, *, rebuild: bool) -> None:
     config = MessageStoreConfig(
         store_path_root_dir=path,
         mapped_file_size_consume_queue=queue_file_bytes(disk, paths),
-        mapped_file_size_commit_log=segment_bytes or _DEFAULT_SEGMENT_BYTES,
+        mapped_file_size_commit_log=segment_bytes or _DEFAULTS.mapped_file_size_commit_log,
+        message_delay_level=delay_levels,
     )
     store = MessageStore(config, disk, store_host=bytes(8))
     store.open(rebuild=rebuild)

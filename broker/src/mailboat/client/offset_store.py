@@ -58,8 +58,12 @@ class GroupOffsetStore:
         return await self._offsets.position(self._group, queue)
 
     async def move(self, queue: MessageQueue, queue_offset: int) -> None:
-        """Store an offset; raises as `stored`."""
-        await self._offsets.commit(self._group, queue, queue_offset)
+        """Store an offset; raises as `stored`.
+
+        One that is being saved must not come after it.
+        """
+        async with self._saving:
+            await self._offsets.commit(self._group, queue, queue_offset)
 
     async def save(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Store offsets; what cannot be stored is logged and left to the next time.

@@ -13,13 +13,17 @@ from typing import Final
 from mailboat.errors import IllegalMessageError
 from mailboat.model.subscription import build_subscription
 
-MAX_EXPRESSION_BYTES: Final = 65_536
-"""What the header of a pull has room for. A heartbeat has room for fifty thousand tags, which would
-take a tenth of a second to read, with each pull."""
+MAX_EXPRESSION_BYTES: Final = 131_072
+"""Half of what the header of a pull has room for."""
+
+MAX_TAGS: Final = 10_000
+"""A heartbeat has room for a hundred thousand, which would take a fifth of a second to read, with
+each pull."""
 
 _CACHED_EXPRESSIONS: Final = 4096
-# A header has room for 60 KB, which take half a megabyte as codes.
 _CACHED_CHARACTERS: Final = 256
+# A long one takes up to a megabyte as codes, those of three thousand tags a quarter.
+_CACHED_LONG_EXPRESSIONS: Final = 32
 
 
 def tags_codes(expression: str) -> frozenset[int] | None:
@@ -36,7 +40,12 @@ def tags_codes(expression: str) -> frozenset[int] | None:
             f"the subscription has {size} bytes where {MAX_EXPRESSION_BYTES} are allowed; "
             "subscribe to fewer tags"
         )
-    return _read(expression)
+    tags = expression.count("||") + 1
+    if tags > MAX_TAGS:
+        raise IllegalMessageError(
+            f"the subscription has {tags} tags where {MAX_TAGS} are allowed; subscribe to fewer"
+        )
+    return _recall_long(expression)
 
 
 def _read(expression: str) -> frozenset[int] | None:
@@ -45,3 +54,4 @@ def _read(expression: str) -> frozenset[int] | None:
 
 
 _recall: Final = lru_cache(_CACHED_EXPRESSIONS)(_read)
+_recall_long: Final = lru_cache(_CACHED_LONG_EXPRESSIONS)(_read)

@@ -26,8 +26,8 @@ from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName, encode
 MAX_BATCH_MESSAGES: Final = 1_900
 """Most messages of a batch.
 
-The answer has 33 bytes about each in its header (`HEADER_MAX_BYTES`), and nobody else is served in
-the ten microseconds that each takes.
+The answer has 33 bytes about each in its header, which older clients of ours read up to 64 KiB, and
+nobody else is served in the ten microseconds that each takes.
 """
 
 TOO_MANY: Final = f"a batch has at most {MAX_BATCH_MESSAGES} messages; send smaller batches"

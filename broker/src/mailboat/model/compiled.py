@@ -20,9 +20,10 @@ are wanted (None: all). Returns the places of the records that these limits allo
 units with the queue offset for the tagsCode; the queue offset where to go on; and physical offset
 and size of what lies back to back. None where places are not in order, or are none of records."""
 
-check_records: Callable[[bytes, bytes, bool], int] | None
-"""Takes records back to back, their packed places, and whether to check their checksums. Returns
-the number of the first bad record, -1 when all are good."""
+check_records: Callable[[bytes, bytes, bytes, int, bool], int] | None
+"""Takes records back to back, their packed places, the topic (UTF-8) and queue id of all, and
+whether to check their checksums. Returns the number of the first bad record, -1 when all are
+good."""
 
 decode_records: Callable[[bytes], tuple[list[tuple[Any, ...]], int]] | None
 """Takes records back to back. Returns the fields of `MessageExt` for each, and where it stopped: at

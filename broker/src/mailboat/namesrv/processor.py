@@ -195,6 +195,9 @@ class NamesrvProcessor:
             )
         except PlaceTakenError as error:
             return _place_taken(request, error)
+        if connection.is_closed:
+            # It ended before the broker was in the table, and will not end again.
+            self._routes.connection_closed(connection)
         return self._answer(request, masters[-1] if masters else MasterOfGroup())
 
     def _in_turn(

@@ -23,7 +23,8 @@ _encoder: Final = msgspec.json.Encoder()
 
 
 REQUEST_MAX_BYTES: Final = 1024 * 1024
-"""Longest JSON body of a request: ten thousand queues to lock have about 0.7 MB."""
+"""Longest JSON body of a request: ten thousand queues to lock have about 0.7 MB, and so does the
+heartbeat of a client with a thousand groups of four topics each."""
 
 LENIENT_REQUEST_MAX_BYTES: Final = 65_536
 """Longest body of a request that is read with leniency, which takes ten times as long.

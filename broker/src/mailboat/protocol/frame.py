@@ -14,6 +14,7 @@ the bytes of it that really arrived.
 Source: apache/rocketmq remoting/netty/NettyDecoder.java, remoting/protocol/RemotingCommand.java
 """
 
+import re
 import struct
 from typing import Final
 
@@ -26,13 +27,26 @@ SERIALIZE_JSON: Final = 0
 SERIALIZE_BINARY: Final = 1
 
 FRAME_MAX_BYTES: Final = 16_777_216  # NettyDecoder.FRAME_MAX_LENGTH, its own length field included
-HEADER_MAX_BYTES: Final = 65_536  # twice the longest properties string that a record can carry
+HEADER_MAX_BYTES: Final = 262_144
+"""Room for a pull that names its tags: 3,000 of 24 characters are 84 KB."""
 
 _PREFIX: Final = struct.Struct(">II")
 _PREFIX_BYTES: Final = 8
 _LENGTH_BYTES: Final = 4
 _SMALL_PIECE_BYTES: Final = 4096
 _TLS_HANDSHAKE: Final = 0x16
+# Where a header in JSON says its number: behind the fields, which may say it too, or before them.
+_OPAQUE: Final = re.compile(rb'"opaque"\s*:\s*(-?[0-9]{1,10})\b')
+_FLAG: Final = re.compile(rb'"flag"\s*:\s*(-?[0-9]{1,10})\b')
+_NUMBERS_WITHIN_BYTES: Final = 256
+# In the binary form they stand behind code, language and version.
+_BINARY_OPAQUE_AND_FLAG: Final = struct.Struct(">5xii")
+
+LONG_HEADER: Final = -1
+"""The code of a request whose header was too long: its remark says so, and is the answer."""
+
+RESPONSE_BIT: Final = 1
+SYSTEM_ERROR: Final = 1
 
 
 class TlsHelloError(RemoteProtocolError):
@@ -127,7 +141,6 @@ class FrameDecoder:
             if (
                 length > FRAME_MAX_BYTES - _LENGTH_BYTES
                 or header_length + _LENGTH_BYTES > length
-                or header_length > HEADER_MAX_BYTES
                 or header_word >> 24 > SERIALIZE_BINARY
             ):
                 self._failure = _damage(length, header_word)
@@ -137,13 +150,15 @@ class FrameDecoder:
                 self._needed = end - position
                 break
             body_start = position + _PREFIX_BYTES + header_length
-            frames.append(
-                (
-                    header_word >> 24,
-                    data[position + _PREFIX_BYTES : body_start],
-                    data[body_start:end],
-                )
-            )
+            header = data[position + _PREFIX_BYTES : body_start]
+            if header_length > HEADER_MAX_BYTES:
+                short = _instead_of(header, header_word >> 24)
+                if short is None:
+                    self._failure = RemoteProtocolError(_too_long(header_length))
+                    break
+                frames.append((SERIALIZE_JSON, short, b""))
+            else:
+                frames.append((header_word >> 24, header, data[body_start:end]))
             position = end
         else:
             self._check_short_prefix(data, position)
@@ -220,13 +235,39 @@ def _damage(length: int, header_word: int) -> RemoteProtocolError:
         return RemoteProtocolError(
             f"frame length {length + _LENGTH_BYTES} is above the limit of {FRAME_MAX_BYTES} bytes"
         )
-    header_length = header_word & 0xFFFFFF
     if header_word >> 24 > SERIALIZE_BINARY:
         return RemoteProtocolError(f"unknown header serialization {header_word >> 24}")
-    if header_length + _LENGTH_BYTES > length:
-        return RemoteProtocolError(
-            f"header length {header_length} does not fit into a frame of length {length}"
-        )
     return RemoteProtocolError(
-        f"header length {header_length} is above the limit of {HEADER_MAX_BYTES} bytes"
+        f"header length {header_word & 0xFFFFFF} does not fit into a frame of length {length}"
     )
+
+
+def _too_long(header_length: int) -> str:
+    return (
+        f"a header of {header_length} bytes is above the limit of {HEADER_MAX_BYTES} bytes; name "
+        "fewer tags, or send shorter properties"
+    )
+
+
+def _instead_of(header: bytes, serialize_type: int) -> bytes | None:
+    """Return a header for a frame whose own is too long, None where it does not tell its number.
+
+    Whoever waits for an answer gets one in words, and the connection goes on: the frame is one in
+    all other ways. To a request of our own it is an answer that the peer failed.
+    """
+    if serialize_type == SERIALIZE_BINARY:
+        opaque, flag = _BINARY_OPAQUE_AND_FLAG.unpack_from(header)
+    else:
+        opaque, flag = _number(_OPAQUE, header), _number(_FLAG, header) or 0
+    if opaque is None:
+        return None
+    code = SYSTEM_ERROR if flag & RESPONSE_BIT else LONG_HEADER
+    return b'{"code":%d,"flag":%d,"language":"OTHER","opaque":%d,"remark":"%b","version":0}' % (
+        code, flag, opaque, _too_long(len(header)).encode(),
+    )  # fmt: skip
+
+
+def _number(pattern: re.Pattern[bytes], header: bytes) -> int | None:
+    found = pattern.findall(header[-_NUMBERS_WITHIN_BYTES:])[-1:]
+    found = found or pattern.findall(header[:_NUMBERS_WITHIN_BYTES])[:1]
+    return int(found[0]) if found and -(1 << 31) <= int(found[0]) < 1 << 31 else None

@@ -29,7 +29,7 @@ from mailboat.errors import (
 )
 from mailboat.protocol.codes import ResponseCode, request_code_name
 from mailboat.protocol.command import RemotingCommand, decode_command
-from mailboat.protocol.frame import Frame
+from mailboat.protocol.frame import LONG_HEADER, Frame
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.turns import Asker, asker
 
@@ -169,9 +169,11 @@ class Dispatcher:
     def process(self, connection: Connection, command: RemotingCommand) -> bytes | None:
         """Run one request's processor; return the encoded answer if there is one already."""
         processor = self._processors.get(command.code)
-        if processor is None:
+        if command.code == LONG_HEADER:
+            answer: Answer = command.response(ResponseCode.SYSTEM_ERROR, command.remark)
+        elif processor is None:
             remark = f" request type {command.code} not supported"
-            answer: Answer = command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+            answer = command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         else:
             try:
                 result = processor(connection, command)

@@ -18,6 +18,7 @@ Source: apache/rocketmq store/ConsumeQueue.java @ rocketmq-all-5.3.3.
 
 import contextlib
 import logging
+import os
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -208,6 +209,7 @@ class ConsumeQueue:
         "next_offset",
         "queue_id",
         "topic",
+        "topic_bytes",
     )
 
     def __init__(
@@ -228,6 +230,7 @@ class ConsumeQueue:
         self._named = (-1, "")
         self.directory = directory
         self.topic = topic
+        self.topic_bytes = os.fsencode(topic)
         self.queue_id = queue_id
         self.min_offset = 0
         self.max_offset = 0
@@ -274,15 +277,25 @@ class ConsumeQueue:
             return False
         if queue_offset < first:
             self._first_physical_offset = -1
+        self.replace_unit(queue_offset, unit)
+        return True
+
+    def replace_unit(self, queue_offset: int, unit: bytes) -> None:
+        """Put another packed unit in the place of one that the queue has.
+
+        Raises:
+            OSError: it may still be the old one; the call may be repeated.
+        """
+        if queue_offset == self.min_offset:
+            self._first_physical_offset = -1
         position = queue_offset * UNIT_BYTES
         if position >= self._written:
             begin = position - self._written
             self._pending[begin : begin + UNIT_BYTES] = unit
-            return True
+            return
         file_start = position // self._file_bytes * self._file_bytes
         fd = self._pool.get(self._path(file_start))
         write_fully(self._disk, fd, unit, position - file_start)
-        return True
 
     def begin_at(self, queue_offset: int) -> None:
         """Start an empty queue at a queue offset other than 0: what comes before is gone."""

@@ -11,6 +11,8 @@ and forgotten once the log begins behind it.
 """
 
 import logging
+import threading
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -31,7 +33,9 @@ class DeletedTopics:
         self._disk = disk
         self._path = path
         self._ends: dict[str, int] = {}
-        self._is_saved = True
+        # Of what is known here, and of the file; it may be written on any thread.
+        self._version = self._saved_version = 0
+        self._saving = threading.Lock()
 
     def load(self) -> None:
         """Read the file where there is one; a damaged one says nothing.
@@ -67,24 +71,32 @@ class DeletedTopics:
         return is_news
 
     def note(self, topic: str, log_start: int, log_end: int) -> None:
-        """Remember durably that all of a topic's records in the log are gone.
-
-        Raises:
-            OSError: it is not known to be remembered; see `save_again`.
-        """
+        """Take note that a topic's records in the log are gone; `save_job` makes it durable."""
         ends = {name: end for name, end in self._ends.items() if end > log_start}
         if log_end > log_start:
             ends[topic] = log_end
-        self._save(ends)
+        self._ends = ends
+        self._version += 1
 
-    def save_again(self) -> None:
-        """Save what could not be saved before, if there is anything.
+    @property
+    def is_saved(self) -> bool:
+        """Whether all that is noted is durable."""
+        return self._saved_version == self._version
 
-        Raises:
-            OSError: as before.
+    def save_job(self) -> Callable[[], None]:
+        """Return a call that makes all that is noted durable, where it is not; on any thread.
+
+        It raises OSError where that is not known to be so; then a further job does it.
         """
-        if not self._is_saved:
-            self._save(self._ends)
+        version, text = self._version, msgspec.json.encode(self._ends)
+
+        def save() -> None:
+            with self._saving:
+                if self._saved_version < version:
+                    write_checked(self._disk, self._path, text)
+                    self._saved_version = version
+
+        return save
 
     def cut(self, log_end: int) -> None:
         """Follow a log that lost its end: what is stored there from now on is not gone.
@@ -93,9 +105,6 @@ class DeletedTopics:
             OSError: the log must take no messages.
         """
         if any(end > log_end for end in self._ends.values()):
-            self._save({topic: min(end, log_end) for topic, end in self._ends.items()})
-
-    def _save(self, ends: dict[str, int]) -> None:
-        self._ends, self._is_saved = ends, False
-        write_checked(self._disk, self._path, msgspec.json.encode(ends))
-        self._is_saved = True
+            self._ends = {topic: min(end, log_end) for topic, end in self._ends.items()}
+            self._version += 1
+            self.save_job()()

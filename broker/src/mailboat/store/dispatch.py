@@ -9,9 +9,7 @@ Source: apache/rocketmq store/DefaultMessageStore.java (ReputMessageService, Com
 
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -21,14 +19,14 @@ from mailboat.model import compiled
 from mailboat.model.delay_level import DelayLevels
 from mailboat.model.names import SCHEDULE_TOPIC, is_file_name
 from mailboat.model.properties import PropertyName, decode_properties
-from mailboat.model.record import FIXED_BYTES, RecordHeader, RecordParts, locate
+from mailboat.model.record import FIXED_BYTES, RecordHeader, RecordParts
 from mailboat.model.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from mailboat.model.tags import tags_code
 from mailboat.store import index_backlog
 from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
-from mailboat.store.index_backlog import IndexedRecord
-from mailboat.store.index_rows import ROW
+from mailboat.store.derived import Derived, Keys, UnitsOfQueue, keys_alone, units_of_messages
+from mailboat.store.index_backlog import Indexed, IndexedRecord
 from mailboat.store.index_service import IndexService
 from mailboat.store.message_inner import MessageInner, PreparedRecords
 from mailboat.store.queue_table import QueueSync, QueueTable
@@ -39,9 +37,8 @@ log = logging.getLogger(__name__)
 
 # Of transactions, what no consumer sees.
 _HIDDEN: Final = (TRANSACTION_PREPARED, TRANSACTION_ROLLBACK)
-_IS_REMOVED: Final = attrgetter("is_removed")
-_UNIT_FIELDS: Final = attrgetter("physical_offset", "size_bytes", "tags_code")
 
+_IS_REMOVED: Final = attrgetter("queue.is_removed")
 _MOST_QUEUE_OFFSET: Final = 1 << 58
 # More messages than this are missing from a queue only where the log had room for them.
 _MISSING_AT_LEAST: Final = 1_000_000
@@ -52,36 +49,12 @@ ArrivalListener = Callable[[Iterable[ConsumeQueue]], None]
 
 
 class Waiting(NamedTuple):
-    """Records that are to become visible once the log is released up to `end`."""
+    """Records that are to become visible once the log is released up to their end."""
 
-    end: int
-    publish: Callable[[], object]
-    newest_ms: int = 0
-    followed: Collection[tuple[ConsumeQueue, int]] = ()
-    """Of records that another broker wrote: how far each of their queues goes."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """What the core found in records that lie back to back."""
-
-    queues: list[ConsumeQueue]
-    units: list[compiled.QueueUnits]
-    keys: list[compiled.KeyRows]
-    end: int
-    newest_ms: int
-
-    def without_removed(self) -> "_Block":
-        """Return it without the messages of topics that are deleted."""
-        pairs = list(zip(self.queues, self.units, strict=True))
-        gone = b"".join([found[4] for queue, found in pairs if queue.is_removed])
-        kept = [pair for pair in pairs if not pair[0].is_removed]
-        return replace(
-            self,
-            queues=[queue for queue, _ in kept],
-            units=[found for _, found in kept],
-            keys=[(_without(rows, gone), at, stored_ms) for rows, at, stored_ms in self.keys],
-        )
+    derived: Derived
+    size_bytes: int
+    is_followed: bool
+    """Another broker wrote them: their queues count on behind them."""
 
 
 class Dispatch:
@@ -105,6 +78,9 @@ class Dispatch:
         self._index_enabled = index_enabled
         self._holds_back = holds_back
         self._waiting: deque[Waiting] = deque()
+        self.held_bytes = 0
+        """About how much memory takes what is held back, and the answers to who sent it."""
+
         self.shown_end = _EVERYTHING
         """What is taken from the log at or above it is held back until `release`."""
 
@@ -120,54 +96,57 @@ class Dispatch:
         store_timestamp_ms: int,
     ) -> None:
         """Take over freshly written messages; `end` is the physical offset after the last."""
-        if self._holds_back:
-            publish = partial(self._publish, messages, queues, end, store_timestamp_ms)
-            self._waiting.append(Waiting(end, publish))
-        else:
-            self._publish(messages, queues, end, store_timestamp_ms)
+        index_enabled = self._index_enabled
+        indexed: Sequence[Indexed] = messages if index_enabled else ()
+        if index_enabled and self._holds_back:
+            # Bodies would stay in memory for as long as the disk hangs.
+            indexed = keys_alone(messages)
+        keys = [Keys(indexed, messages[0].physical_offset, store_timestamp_ms)] if indexed else []
+        units = units_of_messages(messages, queues, end)
+        self._take_over(Derived(units, keys, end, store_timestamp_ms, is_read_back=False))
 
     def dispatch_prepared(
-        self,
-        prepared: PreparedRecords,
-        end: int,
-        store_timestamp_ms: int,
-        *,
-        is_released: bool = False,
+        self, prepared: PreparedRecords, end: int, store_timestamp_ms: int
     ) -> None:
-        """Give out the queue offsets of freshly written records, and take them over as messages.
+        """Give out the queue offsets of freshly written records, and take them over as messages."""
+        units: list[UnitsOfQueue] = []
+        for queue, count, of_queue, physical_end in prepared.queues:
+            units.append(UnitsOfQueue(queue, queue.next_offset, of_queue, physical_end))
+            queue.next_offset += count
+        keys: list[Keys] = []
+        if prepared.keys and self._index_enabled:
+            keys.append(Keys(prepared.keys, end - prepared.size_bytes, store_timestamp_ms))
+        self._take_over(Derived(units, keys, end, store_timestamp_ms, is_read_back=False))
 
-        `is_released` are those that were held back before.
+    def _take_over(self, derived: Derived) -> None:
+        if self._holds_back:
+            self._hold(Waiting(derived, derived.size_bytes(), is_followed=False))
+        else:
+            self._publish(derived)
+
+    def _hold(self, entry: Waiting) -> None:
+        self._waiting.append(entry)
+        self.held_bytes += entry.size_bytes
+        _count_followed(entry)
+
+    def release(self, physical_offset: int, is_time_up: Callable[[], bool] = lambda: False) -> bool:
+        """Make visible what was held back and lies below a physical offset, or some of it.
+
+        Returns:
+            Whether that was all of it, before `is_time_up` said that the time was up.
         """
-        if not is_released:
-            for queue, count, _, _ in prepared.queues:
-                queue.next_offset += count
-            if self._holds_back:
-                publish = partial(
-                    self.dispatch_prepared, prepared, end, store_timestamp_ms, is_released=True
-                )
-                self._waiting.append(Waiting(end, publish))
-                return
-        touched: list[ConsumeQueue] = []
-        keys = prepared.keys
-        for queue, _, units, physical_end in prepared.queues:
-            if queue.is_removed:
-                keys = _without(keys, units)
-            else:
-                queue.append_units(units, physical_end)
-                touched.append(queue)
-        if keys and self._index_enabled:
-            self._index.put_rows(keys, end - len(prepared.records), store_timestamp_ms)
-        self._published(touched, end, store_timestamp_ms)
-
-    def release(self, physical_offset: int) -> None:
-        """Make visible what was held back and lies below a physical offset."""
         waiting = self._waiting
-        while waiting and waiting[0].end <= physical_offset:
-            waiting.popleft().publish()
+        while waiting and waiting[0].derived.end <= physical_offset:
+            entry = waiting.popleft()
+            self.held_bytes -= entry.size_bytes
+            self._publish(entry.derived)
+            if is_time_up():
+                break
+        return not self.is_holding_below(physical_offset)
 
     def has_shown(self, physical_offset: int) -> bool:
         """Tell whether nothing below a physical offset is held back."""
-        return not self._waiting or self._waiting[0].end > physical_offset
+        return not self.is_holding_below(physical_offset)
 
     @property
     def is_holding(self) -> bool:
@@ -176,7 +155,7 @@ class Dispatch:
 
     def is_holding_below(self, physical_offset: int) -> bool:
         """Tell whether something is held back that ends at or below a physical offset."""
-        return bool(self._waiting) and self._waiting[0].end <= physical_offset
+        return bool(self._waiting) and self._waiting[0].derived.end <= physical_offset
 
     def forget_above(self, physical_offset: int) -> int:
         """Drop what is held back of a log that ends there now, and what queues counted of it.
@@ -188,52 +167,65 @@ class Dispatch:
         waiting = self._waiting
         # A damaged end that was closed with a filler counts as shown.
         self.dispatched_offset = min(self.dispatched_offset, physical_offset)
-        queues = {queue for entry in waiting for queue, _ in entry.followed}
-        while waiting and waiting[-1].end > physical_offset:
-            waiting.pop()
+        followed = [entry.derived for entry in waiting if entry.is_followed]
+        queues = {each.queue for derived in followed for each in derived.queues}
+        while waiting and waiting[-1].derived.end > physical_offset:
+            self.held_bytes -= waiting.pop().size_bytes
         for queue in queues:
             queue.next_offset = queue.max_offset
         self.count_held()
-        return waiting[-1].end if waiting else self.dispatched_offset
+        return waiting[-1].derived.end if waiting else self.dispatched_offset
 
     def count_held(self) -> None:
         """Have the queues of what is held back go on behind it: this broker writes from now on."""
         for entry in self._waiting:
             _count_followed(entry)
 
-    def _publish(
-        self,
-        messages: list[MessageInner],
-        queues: list[ConsumeQueue],
-        end: int,
-        store_timestamp_ms: int,
-    ) -> None:
-        # In order of arrival, so that the same sends always make the same files.
-        touched = dict.fromkeys(queues)
-        if any(map(_IS_REMOVED, touched)):
-            pairs = [pair for pair in zip(messages, queues, strict=True) if not pair[1].is_removed]
-            messages, queues = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-            touched = dict.fromkeys(queues)
-        units = starmap(UNIT.pack, map(_UNIT_FIELDS, messages))
-        if len(touched) == 1:
-            queues[0].append_units(b"".join(units), end)
-        else:
-            for queue, unit in zip(queues, units, strict=True):
-                queue.append_units(unit, end)
-        if messages and self._index_enabled:
-            self._index.put_messages(messages, store_timestamp_ms)
-        self._published(touched, end, store_timestamp_ms)
+    def _publish(self, derived: Derived) -> None:
+        """Make messages visible, but those of topics that were deleted meanwhile.
 
-    def _published(
-        self, touched: Collection[ConsumeQueue], end: int, store_timestamp_ms: int
-    ) -> None:
-        for queue in touched:
-            if not queue.is_dirty:
-                self._queues.mark_dirty(queue)
-        self.dispatched_offset = end
-        self.last_store_timestamp_ms = store_timestamp_ms
-        if self.on_arrival is not None:
-            self.on_arrival(touched)
+        Raises:
+            OSError: a file could not be written, of records that were read from the log.
+        """
+        if any(map(_IS_REMOVED, derived.queues)):
+            derived = derived.without_removed()
+        if derived.is_read_back:
+            for each in derived.queues:
+                self._append_fitting(each)
+            self._index_read_back(derived.keys)
+        else:
+            for queue, _, units, physical_end in derived.queues:
+                queue.append_units(units, physical_end)
+                if not queue.is_dirty:
+                    self._queues.mark_dirty(queue)
+            for indexed, physical_offset, store_timestamp_ms in derived.keys:
+                if isinstance(indexed, bytes):
+                    self._index.put_rows(indexed, physical_offset, store_timestamp_ms)
+                elif indexed:
+                    self._index.put_messages(indexed, store_timestamp_ms)
+        self.dispatched_offset = derived.end
+        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, derived.newest_ms)
+        self._arrived([each.queue for each in derived.queues])
+
+    def _index_read_back(self, keys: Sequence[Keys]) -> None:
+        """Index keys of records that were read, however long it takes: all of them may wait."""
+        if self._index.gap is not None:
+            return
+        try:
+            if any(isinstance(each.indexed, bytes) for each in keys):
+                self._index.build()
+            self._put_records(keys)
+        except OSError as exc:
+            if exc.errno not in NO_ROOM:
+                raise
+
+    def _put_records(self, keys: Sequence[Keys]) -> None:
+        for indexed, physical_offset, store_timestamp_ms in keys:
+            if isinstance(indexed, bytes):
+                self._index.put_rows(indexed, physical_offset, store_timestamp_ms)
+                continue
+            for record in indexed:
+                self._index.put_record(record, store_timestamp_ms)
 
     # -- from the CommitLog ---------------------------------------------------------------------
 
@@ -245,24 +237,36 @@ class Dispatch:
         Raises:
             OSError: a file could not be written.
         """
+        derived = self._derive(buffer, parts)
+        if derived.end > self.shown_end:
+            self._hold(Waiting(derived, derived.size_bytes(), is_followed=True))
+        else:
+            self._publish(derived)
+
+    def _derive(self, buffer: memoryview, parts: RecordParts) -> Derived:
+        """Return what one record adds, nothing where it was stored before its topic was deleted."""
         header = parts.header
         end = header.physical_offset + header.size_bytes
-        if end > self.shown_end:
-            self._hold(self._held_record(buffer, parts))
-        else:
-            self._dispatch_record(buffer, parts)
-
-    def _dispatch_record(self, buffer: memoryview, parts: RecordParts) -> ConsumeQueue | None:
-        header = parts.header
-        queue = None
         topic = _topic_of(buffer, parts)
+        stored_ms = parts.store_timestamp_ms
         if not _can_be_queued(topic, header):
             log.warning("skipped what no broker stores physical_offset=%d", header.physical_offset)
-        elif not self._deleted.is_gone(topic, header.physical_offset):
-            queue = self._derive(buffer, parts, topic)
-        self.dispatched_offset = header.physical_offset + header.size_bytes
-        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, parts.store_timestamp_ms)
-        return queue
+            return Derived([], [], end, stored_ms, is_read_back=True)
+        if self._deleted.is_gone(topic, header.physical_offset):
+            return Derived([], [], end, stored_ms, is_read_back=True)
+        queues: list[UnitsOfQueue] = []
+        keys: list[Keys] = []
+        transaction = header.sys_flag & TRANSACTION_MASK
+        properties = _properties_of(buffer, parts)
+        if transaction not in _HIDDEN:
+            queue = self._queues.get_or_add(topic, header.queue_id)
+            code = self._tags_code(topic, properties, parts)
+            unit = UNIT.pack(header.physical_offset, header.size_bytes, code)
+            queues.append(UnitsOfQueue(queue, header.queue_offset, unit, end))
+        if self._index_enabled and transaction != TRANSACTION_ROLLBACK:
+            record = _keys_of(topic, properties, parts)
+            keys.append(Keys((record,), header.physical_offset, stored_ms))
+        return Derived(queues, keys, end, stored_ms, is_read_back=True)
 
     def mend_record(
         self, buffer: memoryview, parts: RecordParts, *, is_noted: bool
@@ -275,59 +279,29 @@ class Dispatch:
         Raises:
             OSError: a file could not be written; the call may be repeated.
         """
-        header = parts.header
-        topic = _topic_of(buffer, parts)
-        if not _can_be_queued(topic, header) or self._deleted.is_gone(
-            topic, header.physical_offset
-        ):
-            return None
-        text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
-        properties = decode_properties(text)
+        derived = self._derive(buffer, parts)
         is_missing = is_noted
         changed = None
-        if header.sys_flag & TRANSACTION_MASK not in _HIDDEN:
-            queue = self._queues.get_or_add(topic, header.queue_id)
-            code = self._tags_code(topic, properties, parts)
-            if header.queue_offset >= queue.max_offset:
-                self._restore_unit(queue, parts, code)
+        for each in derived.queues:
+            queue, queue_offset, unit, _ = each
+            if queue_offset >= queue.max_offset:
+                self._append_fitting(each)
                 is_missing = True
             else:
-                unit = UNIT.pack(header.physical_offset, header.size_bytes, code)
-                is_missing |= queue.fill_blank(header.queue_offset, unit)
-                changed = QueueSync(queue, header.queue_offset * UNIT_BYTES)
+                is_missing |= queue.fill_blank(queue_offset, unit)
+                changed = QueueSync(queue, queue_offset * UNIT_BYTES)
             self._arrived([queue])
         gap = self._index.gap
-        if is_missing and self._index_enabled and (gap is None or header.physical_offset < gap):
-            if header.sys_flag & TRANSACTION_MASK != TRANSACTION_ROLLBACK:
-                self._index_keys(topic, properties, parts)
+        if is_missing and (gap is None or parts.header.physical_offset < gap):
+            self._put_records(derived.keys)
         return changed
 
-    def _held_record(self, buffer: memoryview, parts: RecordParts) -> Waiting:
-        header = parts.header
-        topic = _topic_of(buffer, parts)
-        followed: Collection[tuple[ConsumeQueue, int]] = ()
-        is_shown = header.sys_flag & TRANSACTION_MASK not in _HIDDEN
-        if is_shown and _can_be_queued(topic, header):
-            if not self._deleted.is_gone(topic, header.physical_offset):
-                queue = self._queues.get_or_add(topic, header.queue_id)
-                followed = ((queue, header.queue_offset + 1),)
-        start = parts.properties_end - header.size_bytes
-        # Bytes of its own: those of the buffer are many more, and others soon.
-        kept = memoryview(bytes(buffer[start : parts.properties_end]))
-        moved = locate(kept, 0, len(kept))
+    def unit_of(self, buffer: memoryview, parts: RecordParts) -> tuple[int, int, int] | None:
+        """Return the unit by which a record is found in its queue, None where none finds it."""
+        queues = self._derive(buffer, parts).queues
+        return UNIT.unpack(queues[0].units) if queues else None
 
-        def publish() -> None:
-            queue = self._dispatch_record(kept, moved)
-            self._arrived([] if queue is None else [queue])
-
-        end = header.physical_offset + header.size_bytes
-        return Waiting(end, publish, parts.store_timestamp_ms, followed)
-
-    def _hold(self, entry: Waiting) -> None:
-        self._waiting.append(entry)
-        _count_followed(entry)
-
-    def _arrived(self, queues: Collection[ConsumeQueue]) -> None:
+    def _arrived(self, queues: Sequence[ConsumeQueue]) -> None:
         if self.on_arrival is not None:
             self.on_arrival(queues)
 
@@ -341,14 +315,14 @@ class Dispatch:
         if block is None:
             return taken
         if physical_offset >= self.shown_end:
-            self._hold(self._held_block(block))
+            self._hold(Waiting(block, block.size_bytes(), is_followed=True))
         else:
-            self._publish_block(block)
+            self._publish(block)
         return taken
 
     def _scan_block(
         self, data: bytes, at: int, physical_offset: int, check_crc: bool
-    ) -> "tuple[Taken, _Block | None]":
+    ) -> tuple[Taken, Derived | None]:
         assert compiled.scan_records is not None
         with_keys = self._index_enabled and self._index.gap is None
         most_rows = index_backlog.BACKLOG_MESSAGES if with_keys else 0
@@ -361,21 +335,17 @@ class Dispatch:
         )
         if not records:
             return NOTHING_TAKEN, None
-        queues: list[ConsumeQueue] = []
+        queues: list[UnitsOfQueue] = []
         for found in by_queue:
             queue = self._queue_of(found, is_held=is_held)
             if queue is None:
                 return Taken(size_bytes, 0, 0, 0), None
-            queues.append(queue)
+            _, _, queue_offset, _, units, physical_end = found
+            queues.append(UnitsOfQueue(queue, queue_offset, units, physical_end))
         taken = Taken(size_bytes, records, last_ms, newest_ms)
-        return taken, _Block(queues, by_queue, keys, physical_offset + size_bytes, newest_ms)
-
-    def _held_block(self, block: "_Block") -> Waiting:
-        followed = [
-            (queue, found[2] + len(found[4]) // UNIT_BYTES)
-            for queue, found in zip(block.queues, block.units, strict=True)
-        ]
-        return Waiting(block.end, partial(self._show_block, block), block.newest_ms, followed)
+        end = physical_offset + size_bytes
+        of_keys = list(starmap(Keys, keys))
+        return taken, Derived(queues, of_keys, end, newest_ms, is_read_back=True)
 
     def check_followed(self, data: bytes, physical_offset: int) -> list[Waiting]:
         """Look at whole records that another broker has at a physical offset.
@@ -394,11 +364,12 @@ class Dispatch:
                 taken, block = self._scan_block(data, at, physical_offset + at, True)
                 blocks_from = at + taken.size_bytes
                 if block is not None:
-                    entries.append(self._held_block(block))
+                    entries.append(Waiting(block, block.size_bytes(), is_followed=True))
                     at = blocks_from
                     continue
             parts = read_record(view, at, physical_offset + at, check_crc=True)
-            entries.append(self._held_record(view, parts))
+            derived = self._derive(view, parts)
+            entries.append(Waiting(derived, derived.size_bytes(), is_followed=True))
             at += parts.header.size_bytes
         return entries
 
@@ -406,21 +377,6 @@ class Dispatch:
         """Take over records that another broker wrote; `release` makes them visible."""
         for entry in entries:
             self._hold(entry)
-
-    def _publish_block(self, block: "_Block") -> None:
-        for queue, found in zip(block.queues, block.units, strict=True):
-            self._append_fitting(queue, found)
-        self._index_rows(block.keys)
-        self.dispatched_offset = block.end
-        self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, block.newest_ms)
-
-    def _show_block(self, block: "_Block") -> None:
-        """Publish what was held back, but of topics that were deleted meanwhile."""
-        alive = [not queue.is_removed for queue in block.queues]
-        if not all(alive):
-            block = block.without_removed()
-        self._publish_block(block)
-        self._arrived(block.queues)
 
     def _queue_of(self, found: compiled.QueueUnits, *, is_held: bool) -> ConsumeQueue | None:
         """Return the queue to which units are added as they are, None where they need a look."""
@@ -431,38 +387,6 @@ class Dispatch:
         end = queue.next_offset if is_held else queue.max_offset
         is_next = queue_offset == end or end == queue.min_offset == 0
         return queue if is_next else None
-
-    def _index_rows(self, keys: list[compiled.KeyRows]) -> None:
-        """Index what waits, and leave keys of a block to wait, all of which may."""
-        try:
-            self._index.build()
-        except OSError as exc:
-            if exc.errno not in NO_ROOM:
-                raise
-        for rows, physical_offset, store_timestamp_ms in keys:
-            self._index.put_rows(rows, physical_offset, store_timestamp_ms)
-
-    def _derive(self, buffer: memoryview, parts: RecordParts, topic: str) -> ConsumeQueue | None:
-        header = parts.header
-        queue = None
-        transaction = header.sys_flag & TRANSACTION_MASK
-        text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
-        properties = decode_properties(text)
-        if transaction not in _HIDDEN:
-            queue = self._queues.get_or_add(topic, header.queue_id)
-            self._restore_unit(queue, parts, self._tags_code(topic, properties, parts))
-        if (
-            not self._index_enabled
-            or transaction == TRANSACTION_ROLLBACK
-            or self._index.gap is not None
-        ):
-            return queue
-        try:
-            self._index_keys(topic, properties, parts)
-        except OSError as exc:
-            if exc.errno not in NO_ROOM:
-                raise
-        return queue
 
     def _tags_code(self, topic: str, properties: dict[str, str], parts: RecordParts) -> int:
         if topic == SCHEDULE_TOPIC:
@@ -480,42 +404,24 @@ class Dispatch:
         topic = _topic_of(buffer, parts)
         if self._deleted.is_gone(topic, parts.header.physical_offset):
             return
-        text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
-        self._index_keys(topic, decode_properties(text), parts)
-
-    def _index_keys(self, topic: str, properties: dict[str, str], parts: RecordParts) -> None:
-        record = IndexedRecord(
-            topic,
-            properties.get(PropertyName.UNIQ_KEY),
-            properties.get(PropertyName.KEYS),
-            parts.header.physical_offset,
-        )
+        record = _keys_of(topic, _properties_of(buffer, parts), parts)
         self._index.put_record(record, parts.store_timestamp_ms)
 
-    def _append_fitting(self, queue: ConsumeQueue, found: compiled.QueueUnits) -> None:
+    def _append_fitting(self, of_queue: UnitsOfQueue) -> None:
         """Add units that follow each other, but those in front that the queue does not take.
 
-        A block that was held back followed records which counted as those of its queue. Where the
-        log gives queue offsets again, or leaps, the queue has not taken these.
+        What was held back followed records which counted as those of its queue. Where the log
+        gives queue offsets again, or leaps, the queue has not taken these. A unit takes the place
+        of a blank: the end of the log may have been damaged, and comes once more.
         """
-        _, _, queue_offset, _, units, physical_end = found
-        at = 0
-        while at < len(units):
-            physical_offset, _, _ = UNIT.unpack_from(units, at)
-            if self._makes_place(queue, queue_offset + at // UNIT_BYTES, physical_offset):
+        queue, queue_offset, units, physical_end = of_queue
+        for at in range(0, len(units), UNIT_BYTES):
+            unit, number = units[at : at + UNIT_BYTES], queue_offset + at // UNIT_BYTES
+            if 0 < number < queue.max_offset and queue.fill_blank(number, unit):
+                continue
+            if self._makes_place(queue, number, UNIT.unpack(unit)[0]):
                 self._append(queue, units[at:], physical_end)
                 return
-            at += UNIT_BYTES
-
-    def _restore_unit(self, queue: ConsumeQueue, parts: RecordParts, code: int) -> None:
-        header = parts.header
-        unit = UNIT.pack(header.physical_offset, header.size_bytes, code)
-        if 0 < header.queue_offset < queue.max_offset:
-            # The end of the log may have been damaged, and comes once more.
-            if queue.fill_blank(header.queue_offset, unit):
-                return
-        if self._makes_place(queue, header.queue_offset, header.physical_offset):
-            self._append(queue, unit, header.physical_offset + header.size_bytes)
 
     def _makes_place(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
         """Have a queue end at a queue offset; tell whether it takes what the log has there."""
@@ -579,18 +485,23 @@ class Dispatch:
 
 def _count_followed(entry: Waiting) -> None:
     """Have the queues of records that another broker wrote go on behind them."""
-    for queue, next_offset in entry.followed:
-        queue.next_offset = next_offset
+    if entry.is_followed:
+        for each in entry.derived.queues:
+            each.queue.next_offset = each.end
 
 
 def _topic_of(buffer: memoryview, parts: RecordParts) -> str:
     return str(buffer[parts.topic_at : parts.topic_end], "utf-8", "replace")
 
 
-def _without(keys: bytes, units: bytes) -> bytes:
-    """Return rows of keys without those of the messages that some units stand for."""
-    gone = {physical_offset for physical_offset, _, _ in UNIT.iter_unpack(units)}
-    return b"".join([ROW.pack(*row) for row in ROW.iter_unpack(keys) if row[1] not in gone])
+def _properties_of(buffer: memoryview, parts: RecordParts) -> dict[str, str]:
+    text = str(buffer[parts.properties_at : parts.properties_end], "utf-8", "replace")
+    return decode_properties(text)
+
+
+def _keys_of(topic: str, properties: dict[str, str], parts: RecordParts) -> IndexedRecord:
+    unique_key, keys = properties.get(PropertyName.UNIQ_KEY), properties.get(PropertyName.KEYS)
+    return IndexedRecord(topic, unique_key, keys, parts.header.physical_offset)
 
 
 def _can_be_queued(topic: str, header: RecordHeader) -> bool:

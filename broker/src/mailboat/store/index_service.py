@@ -22,7 +22,6 @@ from mailboat.store.index_backlog import (
     STEP_BYTES,
     IndexBacklog,
     Indexed,
-    IndexedRecord,
     IndexRows,
 )
 from mailboat.store.index_file import IndexFile, index_file_bytes
@@ -82,7 +81,7 @@ class IndexService:
             self._backlog.add_rows(rows, physical_offset, store_timestamp_ms)
             self._build_if_full()
 
-    def put_record(self, record: IndexedRecord, store_timestamp_ms: int) -> None:
+    def put_record(self, record: Indexed, store_timestamp_ms: int) -> None:
         """Take over a record that was read back from the CommitLog, even behind a gap.
 
         Raises:

@@ -38,12 +38,10 @@ from mailboat.store.consume_queue import (
     blanks_before_message,
 )
 from mailboat.store.places import choose_places
-from mailboat.store.record_check import (
-    PLACE,
-    RecordCheck,
-)
+from mailboat.store.record_check import RecordCheck, is_of
 from mailboat.store.record_source import LogSource, RecordSource
 from mailboat.store.segment_reader import read_record, read_record_at
+from mailboat.store.unit_repair import UnitRepair
 
 log = logging.getLogger(__name__)
 
@@ -157,6 +155,7 @@ class Lookup:
     def __init__(
         self,
         commit_log: CommitLog,
+        repair: UnitRepair,
         *,
         skip_corrupt: bool,
         check_crc: bool,
@@ -165,6 +164,7 @@ class Lookup:
         """Read from `commit_log`; `skip_corrupt` steps over damaged messages."""
         self._clock = clock
         self._commit_log = commit_log
+        self._repair = repair
         self._skip_corrupt = skip_corrupt
         self._check_crc = check_crc
         self._log_source = LogSource(commit_log)
@@ -213,9 +213,9 @@ class Lookup:
         if not units:
             return GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high, [], 0, 0)
         wanted = (max_messages, max_bytes, tags_codes)
-        read = self._read_together(source, units, queue_offset, *wanted)
+        read = self._read_together(source, queue, units, queue_offset, *wanted)
         if read is None:
-            read = self._read_singly(source, units, queue_offset, *wanted)
+            read = self._read_singly(source, queue, units, queue_offset, *wanted)
         at, slices, count, total = read
         if count:
             return GetResult(GetStatus.FOUND, at, low, high, slices, count, total)
@@ -254,7 +254,7 @@ class Lookup:
             units = source.units(queue, at, matched.units_to_look_at(at - queue_offset))
             if not units:
                 break
-            read = self._read_chunk(source, units, at)
+            read = self._read_chunk(source, queue, units, at)
             data = b"".join(read.slices)
             if not data and read.next_offset == at:
                 break
@@ -270,11 +270,13 @@ class Lookup:
         status = GetStatus.DAMAGED if is_damaged else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, at, low, high, [], 0, 0)
 
-    def _read_chunk(self, source: RecordSource, units: bytes, queue_offset: int) -> "_Read":
+    def _read_chunk(
+        self, source: RecordSource, queue: ConsumeQueue, units: bytes, queue_offset: int
+    ) -> "_Read":
         wanted = (_CHUNK_UNITS, _CHUNK_BYTES, None)
-        read = self._read_together(source, units, queue_offset, *wanted)
+        read = self._read_together(source, queue, units, queue_offset, *wanted)
         if read is None:
-            read = self._read_singly(source, units, queue_offset, *wanted)
+            read = self._read_singly(source, queue, units, queue_offset, *wanted)
         return read
 
     def _match(self, data: bytes, matched: "_Matched", after: int, ends_at_s: float) -> int:
@@ -304,6 +306,7 @@ class Lookup:
     def _read_together(
         self,
         source: RecordSource,
+        queue: ConsumeQueue,
         units: bytes,
         queue_offset: int,
         max_messages: int,
@@ -323,17 +326,20 @@ class Lookup:
         if not places:
             return _Read(after, [], 0, 0)
         body = source.copy(places, runs)
-        if body is None or not self._are_whole(body, places):
+        if body is None or not self._are_whole(body, places, queue.topic_bytes, queue.queue_id):
             return None
         return _Read(after, [body], len(places) // UNIT_BYTES, len(body))
 
-    def _are_whole_compiled(self, records: bytes, places: bytes) -> bool:
+    def _are_whole_compiled(
+        self, records: bytes, places: bytes, topic: bytes, queue_id: int
+    ) -> bool:
         assert compiled.check_records is not None
-        return compiled.check_records(records, places, self._check_crc) < 0
+        return compiled.check_records(records, places, topic, queue_id, self._check_crc) < 0
 
     def _read_singly(
         self,
         source: RecordSource,
+        queue: ConsumeQueue,
         units: bytes,
         queue_offset: int,
         max_messages: int,
@@ -342,8 +348,8 @@ class Lookup:
     ) -> "_Read":
         """Check record after record, up to the first damaged one or stepping over those.
 
-        Damaged ones count for no limit, and each may be as large as a message gets: after some of
-        them the read ends early.
+        Damaged ones count for no limit, each may be as large as a message gets, and a unit that
+        leads nowhere has the log searched: after some of them the read ends early.
         """
         records: list[bytes] = []
         at = queue_offset
@@ -351,44 +357,64 @@ class Lookup:
         ends_at_s = self._clock() + _SLICE_S
         for physical_offset, size, code in UNIT.iter_unpack(units):
             if tags_codes is not None and code not in tags_codes:
-                at += 1
-                continue
+                # What is no unit says nothing of tags.
+                unit = None
+                if size < FIXED_BYTES:
+                    unit = self._repair.mend(queue, at, (physical_offset, size))
+                if unit is None or unit[2] not in tags_codes:
+                    at += 1
+                    continue
             if records and (len(records) >= max_messages or total + size > max_bytes):
                 break
-            record = self._readable_record(source, physical_offset, size, at)
+            corrupt_records = self.corrupt_records
+            record = self._readable_record(source, queue, physical_offset, size, at)
             if record is not None:
                 records.append(record)
-                total += size
+                total += len(record)
             elif not self._skip_corrupt:
                 break
             at += 1
-            if record is None and self._clock() > ends_at_s:
+            is_damaged = record is None or self.corrupt_records != corrupt_records
+            if is_damaged and self._clock() > ends_at_s:
                 break
         return _Read(at, records, len(records), total)
 
     def _readable_record(
-        self, source: RecordSource, physical_offset: int, size: int, queue_offset: int
+        self,
+        source: RecordSource,
+        queue: ConsumeQueue,
+        physical_offset: int,
+        size: int,
+        queue_offset: int,
     ) -> bytes | None:
         """Return a whole record; count what is damaged and say what is lost."""
+        place, error = (physical_offset, size), None
         try:
-            record = self._whole_record(source, physical_offset, size, queue_offset)
+            record = self._whole_record(source, queue, *place, queue_offset)
+            if record is None:
+                self.corrupt_records += 1
+                unit = self._repair.mend(queue, queue_offset, place)
+                if unit is not None:
+                    place = unit[:2]
+                    record = self._whole_record(self._log_source, queue, *place, queue_offset)
         except UnreadableError as exc:
+            record, error = None, exc
+        if error is not None:
             self.unreadable_records += 1
-            if physical_offset != self._reported_offset:
-                self._reported_offset = physical_offset
-                log.error(
-                    "unreadable physical_offset=%d size_bytes=%d: %s", physical_offset, size, exc
-                )
-            self.on_damage(physical_offset, size)
-            return None
-        if record is None:
-            self.corrupt_records += 1
-            if size != BLANK_SIZE:
-                self.on_damage(physical_offset, size)
+            if place[0] != self._reported_offset:
+                self._reported_offset = place[0]
+                log.error("unreadable physical_offset=%d size_bytes=%d: %s", *place, error)
+        if record is None and place[1] != BLANK_SIZE:
+            self.on_damage(*place)
         return record
 
     def _whole_record(
-        self, source: RecordSource, physical_offset: int, size: int, queue_offset: int
+        self,
+        source: RecordSource,
+        queue: ConsumeQueue,
+        physical_offset: int,
+        size: int,
+        queue_offset: int,
     ) -> bytes | None:
         """Return the record asked for if it lies whole and unchanged at its place.
 
@@ -396,18 +422,17 @@ class Lookup:
             UnreadableError: its bytes are lost.
             OSError: they cannot be read now.
         """
-        if size == BLANK_SIZE or size < PLACE.size:
+        if size == BLANK_SIZE or size < FIXED_BYTES:
             return None
         record = source.record(physical_offset, size)
-        if record is None or PLACE.unpack_from(record) != (size, queue_offset, physical_offset):
+        if record is None:
             return None
-        if not self._check_crc:
-            return record
         try:
-            read_record(memoryview(record), 0, physical_offset, check_crc=True)
+            parts = read_record(memoryview(record), 0, physical_offset, check_crc=self._check_crc)
         except ValueError:
             return None
-        return record
+        place = (parts.header.size_bytes, parts.header.queue_offset)
+        return record if place == (size, queue_offset) and is_of(record, parts, queue) else None
 
     def _record(self, physical_offset: int) -> tuple[memoryview, RecordParts] | None:
         """Return bytes that begin with the record at a physical offset, and its parts in them."""
@@ -437,11 +462,15 @@ class Lookup:
         unit = queue.unit(queue_offset)
         if unit is None or unit[1] == BLANK_SIZE:
             return -1
-        return self._timestamp_at(unit[0])
+        return self._timestamp_at(queue, queue_offset, unit[0])
 
-    def _timestamp_at(self, physical_offset: int) -> int:
+    def _timestamp_at(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> int:
         found = self._record(physical_offset)
-        return -1 if found is None else found[1].store_timestamp_ms
+        if found is None:
+            return -1
+        view, parts = found
+        is_this = parts.header.queue_offset == queue_offset and is_of(view, parts, queue)
+        return parts.store_timestamp_ms if is_this else -1
 
     def offset_by_time_steps(
         self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool
@@ -489,7 +518,7 @@ class Lookup:
                 count = 1
                 if units:
                     physical_offset, _, _ = UNIT.unpack_from(units, blanks * UNIT_BYTES)
-                    time_ms = self._timestamp_at(physical_offset)
+                    time_ms = self._timestamp_at(queue, queue_offset, physical_offset)
                     if time_ms >= 0:
                         return queue_offset, time_ms
                 damaged += 1

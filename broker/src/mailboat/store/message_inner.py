@@ -61,8 +61,8 @@ class PreparedRecords(Protocol):
     """
 
     @property
-    def records(self) -> bytes:
-        """The records, back to back."""
+    def size_bytes(self) -> int:
+        """Of their records."""
         ...
 
     @property

@@ -8,26 +8,21 @@ with `begin_flush` and `finish_flush`.
 Source: apache/rocketmq store/DefaultMessageStore.java @ rocketmq-all-5.3.3.
 """
 
-import errno
 import logging
+import math
 import os
 from collections.abc import Callable, Generator
-from typing import Any, Final
+from typing import Final
 
 from mailboat.config import MessageStoreConfig
-from mailboat.disk import NO_ROOM, Disk, SyncFailedError
+from mailboat.disk import Disk
 from mailboat.disk.memory_limit import share_of_memory
 from mailboat.errors import StoreBusyError, StoreClosedError
 from mailboat.filtering.property_filter import PropertyFilter
 from mailboat.model.delay_level import DelayLevels
 from mailboat.store import opening
-from mailboat.store.checkpoint import (
-    CheckpointTimes,
-    FlushedMark,
-    Progress,
-    write_checkpoint,
-    write_progress,
-)
+from mailboat.store.checkpoint import FlushedMark
+from mailboat.store.checkpointing import Checkpointing
 from mailboat.store.cleaner import TRIM_SLICE_S, Cleaner
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import ConsumeQueue
@@ -48,29 +43,31 @@ from mailboat.store.message_inner import (
     refuse,
     run_inline,
 )
-from mailboat.store.queue_table import QueueSync, QueueTable, sync_queues
+from mailboat.store.queue_table import QueueTable
 from mailboat.store.record_source import Fetched, Limits, RecordSource, fetch_job
 from mailboat.store.recovery import RecoveryReport
 from mailboat.store.replica_log import ReplicaLog
 from mailboat.store.retention import Retention
 from mailboat.store.store_state import SegmentState, StoreState
+from mailboat.store.unit_repair import UnitRepair
 
 log = logging.getLogger(__name__)
 
-# A restart reads at most about this much of the log again.
-CHECKPOINT_BYTES: Final = 128 * 1024 * 1024
-CHECKPOINT_INTERVAL_S: Final = 10.0
 _ANY_BYTES: Final = 1 << 62
 _WRITE_QUEUES_A_SLICE: Final = 256
 _WRITE_SLICE_S: Final = 0.01
 _INDEX_SLICE_S: Final = 0.003
-_CHECKPOINT_INDEX_SLICE_S: Final = 0.01
 _BEHIND: Final = "the index is behind the CommitLog, its keys are being read from there"
-# Errors after which the same call may succeed, and that do not say that written bytes were lost.
-_PASSING_ERRORS: Final = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOENT}
-REJECT_REASONS: Final = ("disk_full", "no_room", "derived_files", "store_failed", "closed")
+REJECT_REASONS: Final = (
+    "disk_full", "no_room", "derived_files", "unsettled", "store_failed", "closed"
+)  # fmt: skip
 """What refuses messages: retention, a segment that cannot be made, ConsumeQueues that cannot be
-written, a failure that only a restart mends, the end of the process."""
+written, too much that waits for a flush or for other replicas, a failure that only a restart mends,
+the end of the process."""
+
+HELD_BYTES_MOST: Final = 48 << 20
+"""What messages may take in memory that wait to be shown, those of a disk that hangs: more are
+refused."""
 
 _NO_QUEUE: Final = GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0, [], 0, 0)
 
@@ -94,13 +91,13 @@ class MessageStore:
         """
         self._config = config
         self._disk = disk
-        self._runners = runners or Runners(*[run_blocking] * len(Runners._fields))
+        self.runners: Runners = runners or Runners(*[run_blocking] * len(Runners._fields))
         self.paths: StorePaths = store_paths(
             os.path.expanduser(config.store_path_root_dir), config.store_path_commit_log or None
         )
         self._pool = pool = FilePool(disk, open_files_limit())
         self.commit_log = CommitLog(
-            config, disk, pool, self.paths.commit_log, store_host, self._runners.reservations
+            config, disk, pool, self.paths.commit_log, store_host, self.runners.reservations
         )
         self.commit_log.on_write = self._note_write
         self.queues = QueueTable(
@@ -116,15 +113,19 @@ class MessageStore:
         self.holds_back = self.is_sync_flush or self.is_replicated  # what is written, for a while
         self.dispatch = self._make_dispatch()
         self.replica = ReplicaLog(disk, self.commit_log, self.dispatch, self._deleted)
+        self.unit_repair = UnitRepair(
+            self.commit_log, self.queues, self.dispatch.unit_of, disk.monotonic
+        )
         self.lookup = Lookup(
-            self.commit_log, skip_corrupt=config.skip_corrupt, check_crc=config.check_crc_on_recover
+            self.commit_log,
+            self.unit_repair,
+            skip_corrupt=config.skip_corrupt,
+            check_crc=config.check_crc_on_recover,
         )
         self.retention = Retention(config, disk, [self.paths.commit_log, self.paths.root])
         self.cleaner = self._make_cleaner()
-        self._removal = DerivedRemoval(disk, self.queues, self.index, self._runners.files)
-        self.on_flush_wanted: Callable[[], None] | None = None
-        """Called when segments can only go after a flush."""
-
+        self._removal = DerivedRemoval(disk, self.queues, self.index, self.runners.files)
+        self.checkpoints = self._make_checkpoints()
         self.on_write: Callable[[], None] | None = None
         """Called after each write of one or more messages: soon `background` has work to do."""
 
@@ -136,14 +137,6 @@ class MessageStore:
         self._mark: FlushedMark | None = None
         self._release_lock: opening.Release | None = None
         self._derived_refusal: str | None = None
-        self._checkpoint_offset, self._checkpoint_s = 0, 0.0
-        self._checkpoint_due = self._is_checkpointing = False
-        self._checkpoints_begun = self._checkpoints_saved = 0
-        # What a checkpoint will save, and whether all that it counts has been written.
-        self._noted: tuple[Progress, Callable[[], bool]] | None = None
-        self._queue_syncs: list[QueueSync] = []
-        self._index_saves: list[Callable[[], None]] = []
-        self._synced_progress: Progress | None = None
         self._is_open = False
         self._half_deleted: set[str] = set()
         self._hot_bytes = share_of_memory(config.access_message_in_memory_max_ratio)
@@ -168,7 +161,23 @@ class MessageStore:
             self.queues,
             self.index,
             self.dispatch,
-            self._runners,
+            self.runners,
+        )
+
+    def _make_checkpoints(self) -> Checkpointing:
+        return Checkpointing(
+            self._config,
+            self._disk,
+            self.paths,
+            self.commit_log,
+            self.queues,
+            self.index,
+            self.dispatch,
+            self.retention,
+            self._removal,
+            self.runners,
+            lambda: self.flushed_offset,
+            self.deletion_job,
         )
 
     @property
@@ -215,9 +224,7 @@ class MessageStore:
         self.recovery = opened.report
         self._flusher = self.replica.flusher = Flusher(disk, self.commit_log, opened.mark)
         opening.write_abort(disk, paths)
-        self._checkpoint_offset = opened.saved_offset
-        self._checkpoint_s = disk.monotonic()
-        self._checkpoint_due = opened.report.records > 0
+        self.checkpoints.begin_from(opened.saved_offset, is_due=opened.report.records > 0)
         self._is_open = True
         self.cleaner.start()
 
@@ -255,20 +262,11 @@ class MessageStore:
                 self.finish_flush(job, exc)
                 raise
             self.finish_flush(job, None)
+        self.settle()
         opening.complete_index(self._disk, self.commit_log, self.dispatch, self.index)
         while not self.cleaner.trim(TRIM_SLICE_S):
             continue
-        self._forget_noted()
-        self._queue_syncs = self.queues.write()
-        progress = self._note_derived()
-        sync_queues(self._disk, self.paths.consume_queue, self._queue_syncs)
-        for save in self._index_saves:
-            save()
-        if self._disk.exists(self.paths.index):
-            self._disk.fsync_dir(self.paths.index)
-        write_checkpoint(self._disk, self.paths.checkpoint, self._checkpoint_times())
-        progress.clean = True
-        write_progress(self._disk, self.paths.progress, progress)
+        self.checkpoints.save_at_the_end()
         self._removal.finish()
         opening.remove_abort(self._disk, self.paths)
 
@@ -276,12 +274,19 @@ class MessageStore:
 
     def refusal(self) -> str | None:
         """Say why messages are refused, None while they are taken."""
-        return self.own_refusal() or self.refuses() or None
+        return self.own_refusal() or self._unsettled_refusal() or self.refuses() or None
 
     def own_refusal(self) -> str | None:
         """Say why this store has no room for any, whoever leads; None where it has."""
         failure = self.commit_log.failure if self._is_open else "the store is closed"
         return failure or self.retention.refusal or self._derived_refusal
+
+    def _unsettled_refusal(self) -> str | None:
+        """Say that too many messages wait to be shown: the disk hangs, or other replicas do."""
+        if self.dispatch.held_bytes <= HELD_BYTES_MOST:
+            return None
+        waits_for = "a flush of the disk" if self.is_sync_flush else "other replicas"
+        return f"too many messages wait for {waits_for}"
 
     def why_refused(self) -> str:
         """Say why a message that was refused just now was, as far as that is known."""
@@ -296,8 +301,13 @@ class MessageStore:
         elif self.retention.refusal is not None:
             reason = "disk_full"
         else:
-            reason = "derived_files" if self._derived_refusal is not None else "no_room"
+            reason = self._minor_reason()
         self.writes_rejected[reason] += count
+
+    def _minor_reason(self) -> str:
+        if self._derived_refusal is not None:
+            return "derived_files"
+        return "no_room" if self._unsettled_refusal() is None else "unsettled"
 
     def put_messages(self, batch: list[MessageInner]) -> None:
         """Store messages, each on its own, and fill in what became of each.
@@ -369,7 +379,10 @@ class MessageStore:
         return self.flusher.begin()
 
     def finish_flush(self, job: FlushJob, error: BaseException | None) -> None:
-        """Take a flush job back: what it made durable becomes visible with SYNC_FLUSH."""
+        """Take a flush job back: what it made durable becomes visible with SYNC_FLUSH.
+
+        Who has no time for all of that calls `flusher.finish` and `settle`.
+        """
         self.flusher.finish(job, error)
         if error is None:
             self.settle()
@@ -382,9 +395,24 @@ class MessageStore:
         flushed = self.flushed_offset if self.is_sync_flush else self.commit_log.end
         return min(flushed, self.replica.confirmed_offset) if self.is_replicated else flushed
 
-    def settle(self) -> None:
-        """Show what has been flushed, or has been confirmed by other replicas."""
-        self.dispatch.release(self.settled_offset)
+    @property
+    def certain_offset(self) -> int:
+        """The physical offset below which messages will be shown and answered, now or soon."""
+        if not self.is_replicated:
+            return self.settled_offset
+        confirmed = max(self.replica.confirmed_end, self.replica.confirmed_offset)
+        return min(self.flushed_offset, confirmed) if self.is_sync_flush else confirmed
+
+    def settle(self, slice_s: float = math.inf) -> bool:
+        """Show what has been flushed, or has been confirmed by other replicas.
+
+        Returns:
+            Whether that was all of it; after so many seconds some may be left.
+        """
+        ends_at_s = self._disk.monotonic() + slice_s
+        return self.dispatch.release(
+            self.settled_offset, lambda: self._disk.monotonic() >= ends_at_s
+        )
 
     # -- background -----------------------------------------------------------------------------
 
@@ -402,7 +430,10 @@ class MessageStore:
         self._removal.go_on()
         # A checkpoint counts on queues that begin where the log does.
         if self.cleaner.trim(TRIM_SLICE_S) and is_derived_written:
-            self._checkpoint_slice(self._disk.monotonic())
+            try:
+                self.checkpoints.go_on()
+            except OSError as exc:
+                self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
 
     @property
     def has_unwritten(self) -> bool:
@@ -428,155 +459,21 @@ class MessageStore:
         self._derived_refusal = _BEHIND if self.index.gap is not None else None
         return self._derived_refusal is None
 
-    def _checkpoint_slice(self, now_s: float) -> None:
-        progress = self._synced_progress
-        if progress is not None:
-            if self.flushed_offset >= progress.commit_log_offset:
-                self._synced_progress = None
-                self._runners.files(lambda: self._save_progress(progress), self._progress_saved)
-            elif self.retention.is_pressing and self.on_flush_wanted is not None:
-                self.on_flush_wanted()
-            return
-        if self._noted is not None:
-            noted, is_written = self._noted
-            if is_written():
-                self._sync_derived(noted)
-            return
-        behind = self.dispatch.dispatched_offset - self._checkpoint_offset
-        is_worth_it = behind > 0 or self._removal.has_files
-        is_time = now_s - self._checkpoint_s >= CHECKPOINT_INTERVAL_S and is_worth_it
-        # Where room is wanted, what may go must not wait for what makes its going safe.
-        is_large = behind >= CHECKPOINT_BYTES or (
-            self.retention.is_pressing and behind >= self._config.mapped_file_size_commit_log
-        )
-        if not self._is_checkpointing and (is_time or is_large or self._checkpoint_due):
-            self._begin_checkpoint(now_s)
-
-    def _begin_checkpoint(self, now_s: float) -> None:
-        """Note what is to be saved; it is synced once all that it counts has been written.
-
-        That takes some slices: a client may send to thousands of new queues at once.
-        """
-        try:
-            self.index.build(_CHECKPOINT_INDEX_SLICE_S)
-            if self.index.has_backlog:
-                return  # What a checkpoint's offset covers is in the index: the next slice goes on.
-            progress = self._note_derived()
-        except OSError as exc:
-            self._derived_refusal = f"no room for the ConsumeQueues: {exc}"
-            return
-        self._checkpoint_s, self._checkpoint_due = now_s, False
-        self._is_checkpointing = True
-        self._checkpoints_begun += 1
-        is_written = self.queues.note_unwritten()
-        self._noted = (progress, is_written)
-        if is_written():
-            self._sync_derived(progress)
-
     def checkpoint_soon(self) -> Callable[[], bool]:
         """Have a checkpoint of all that is derived now; the call returned tells whether it is."""
-        begun, self._checkpoint_due = self._checkpoints_begun, True
-        return lambda: self._checkpoints_saved > begun
-
-    def _forget_noted(self) -> None:
-        """Give a checkpoint up whose queues are not written yet; another one begins later."""
-        if self._noted is not None:
-            self._noted, self._is_checkpointing = None, False
-            self.index.save_again(self._index_saves)
-            self._index_saves = []
-
-    def _sync_derived(self, progress: Progress) -> None:
-        self._noted = None
-        self._queue_syncs = self.queues.take_syncs()
-        queue_syncs, index_saves = self._queue_syncs, self._index_saves
-        index_directory, queue_directory = self.paths.index, self.paths.consume_queue
-
-        def sync_all() -> Progress:
-            sync_queues(self._disk, queue_directory, queue_syncs)
-            for save in index_saves:
-                save()
-            if index_saves:
-                self._disk.fsync_dir(index_directory)
-            return progress
-
-        self._runners.files(sync_all, self._derived_synced)
-
-    def _note_derived(self) -> Progress:
-        """Return what the derived files add up to once all that is in memory has been written."""
-        self._index_saves = self.index.snapshot()
-        self._removal.note()
-        return Progress(
-            commit_log_start=self.commit_log.start,
-            commit_log_offset=self.dispatch.dispatched_offset,
-            index_file=self.index.newest_name,
-            index_entry_counts=self.index.entry_counts,
-            queue_units=self.queues.total_units(),
-            queue_first_bytes=self.queues.first_bytes(),
-            empty_queues=self.queues.empty_queues(),
-            last_store_timestamp_ms=self.commit_log.last_store_timestamp_ms,
-        )
-
-    def _derived_synced(self, progress: Any, error: BaseException | None) -> None:
-        if not self._checkpoint_failed(error):
-            self._synced_progress = progress
-
-    def _save_progress(self, progress: Progress) -> Progress:
-        write_checkpoint(self._disk, self.paths.checkpoint, self._checkpoint_times())
-        write_progress(self._disk, self.paths.progress, progress)
-        return progress
-
-    def _progress_saved(self, progress: Any, error: BaseException | None) -> None:
-        if self._checkpoint_failed(error):
-            return
-        self._is_checkpointing = False
-        self._checkpoints_saved = self._checkpoints_begun
-        self._checkpoint_offset = progress.commit_log_offset
-        self._removal.begin()
-
-    def _checkpoint_failed(self, error: BaseException | None) -> bool:
-        if error is None:
-            return False
-        self._is_checkpointing = False
-        if not isinstance(error, OSError):
-            raise error
-        if isinstance(error, SyncFailedError) or error.errno not in _PASSING_ERRORS:
-            self.commit_log.poison(f"derived files could not be made durable: {error}")
-            return True
-        # A deleted topic's queues need no sync any more; a full disk gets room again. Until then a
-        # restart reads more of the log.
-        log.warning("no checkpoint for now: %s", error)
-        self._take_syncs_back()
-        self.index.save_again(self._index_saves)
-        self._index_saves = []
-        return True
-
-    def _take_syncs_back(self) -> None:
-        """Have the next checkpoint sync what this one will not."""
-        for queue, since_bytes in self._queue_syncs:
-            if self.queues.get(queue.topic, queue.queue_id) is queue:
-                self.queues.mark_unsynced(queue, since_bytes)
-        self._queue_syncs = []
-
-    def _checkpoint_times(self) -> CheckpointTimes:
-        return CheckpointTimes(
-            physic_ms=self.commit_log.last_store_timestamp_ms,
-            logics_ms=self.dispatch.last_store_timestamp_ms,
-            index_ms=self.index.end_timestamp_ms,
-            master_flushed_offset=self.flushed_offset,
-            confirm_physical_offset=self.dispatch.dispatched_offset,
-        )
+        return self.checkpoints.soon()
 
     def clean(self) -> int:
         """Look at the disk and delete the segments that may go; return how many went."""
         needed_from = self.replica.needed_from()
-        safe_offset = min(self.flushed_offset, self._checkpoint_offset, needed_from)
+        safe_offset = min(self.flushed_offset, self.checkpoints.saved_offset, needed_from)
         end = self.commit_log.end
         deleted, is_blocked = self.cleaner.round(safe_offset, self._derived_refusal)
         if deleted or is_blocked:
-            self._checkpoint_due = True
+            self.checkpoints.make_due()
         if self.commit_log.end != end:
             self.flusher.note_write()
-            self._checkpoint_due = True
+            self.checkpoints.make_due()
         return deleted
 
     def configure(self, config: MessageStoreConfig) -> None:
@@ -696,7 +593,7 @@ class MessageStore:
             done(None, None)
             return
         job = fetch_job(self._disk, self.commit_log, queue, queue_offset, limits)
-        self._runners.reads(job, done)
+        self.runners.reads(job, done)
 
     def offset_by_time_steps(
         self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
@@ -742,7 +639,7 @@ class MessageStore:
         It gets the result, or an OSError: files cannot be read now. What the broker itself looks
         for (`is_own`) waits for no search that a client wants.
         """
-        run = self._runners.reads if is_own else self._runners.searches
+        run = self.runners.reads if is_own else self.runners.searches
         self._searches.search(run, query, self.dispatch.dispatched_offset, done)
 
     def delete_topic(self, topic: str) -> None:
@@ -753,22 +650,41 @@ class MessageStore:
         """
         for _ in self.delete_topic_steps(topic):
             pass
+        self.deletion_job()()
 
     def delete_topic_steps(self, topic: str, log_end: int = 0) -> Generator[None, None, None]:
-        """Do what `delete_topic` does, below `log_end` (0: all), a queue a step; nobody may send
-        to it meanwhile."""
+        """Delete a topic's queues, below `log_end` (0: all), a queue a step; nobody may send to it
+        until a `deletion_job` has been run.
+
+        Raises:
+            OSError: some files are still there; the call may be repeated.
+        """
         if log_end or self.queues.of_topic(topic):
             self._half_deleted.add(topic)
-            self._forget_noted()  # It counts the queues that go now.
+            self.checkpoints.forget_noted()  # It counts the queues that go now.
         yield from self.queues.delete_topic_steps(topic)
-        self._checkpoint_due = True
-        # Last: whoever finds the note finds no file of the queues. A process that dies before it
-        # leaves a topic that is not deleted: its queues are built anew from the log.
+        self.checkpoints.make_due()
         if topic in self._half_deleted:
-            self._deleted.note(topic, self.commit_log.start, log_end or self.commit_log.end)
             self._half_deleted.discard(topic)
-        else:
-            self._deleted.save_again()
+            self._deleted.note(topic, self.commit_log.start, log_end or self.commit_log.end)
+
+    def deletion_job(self) -> Callable[[], None]:
+        """Return a call that makes deletions durable whose steps are done; on any thread.
+
+        It raises OSError where that is not known; then a further one does it.
+        """
+        if self._deleted.is_saved:
+            return lambda: None
+        save = self._deleted.save_job()
+
+        def sync_and_save() -> None:
+            # The note comes last: whoever finds it finds no file of the queues. A process that dies
+            # before leaves topics that are not deleted: their queues are built anew from the log.
+            if self._disk.exists(self.paths.consume_queue):
+                self._disk.fsync_dir(self.paths.consume_queue)
+            save()
+
+        return sync_and_save
 
     def state(self) -> StoreState:
         """Return the store's condition."""

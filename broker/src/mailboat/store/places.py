@@ -48,12 +48,14 @@ def choose_places(
         tags_codes: only units with one of these tagsCodes; None takes all.
 
     Returns:
-        None where places are not in order, or a size is none of a record.
+        None where places are not in order, or a size is none of a record, chosen or not.
     """
     columns = unit_columns(len(units) // UNIT_BYTES).unpack(units)
     offsets, sizes = columns[::3], columns[1::3]
     after = queue_offset + len(sizes)
     numbers: Sequence[int] = range(queue_offset, after)
+    if min(sizes) < FIXED_BYTES:
+        return None  # What is no unit says nothing of tags.
     if tags_codes is not None:
         chosen = [code in tags_codes for code in columns[2::3]]
         numbers = tuple(compress(numbers, chosen))

@@ -283,7 +283,7 @@ class QueueTable:
         """Delete the queues of a topic, one with each step.
 
         They are out of the table from the first step on. Where files are left, new queues begin at
-        0 all the same.
+        0 all the same. That they are gone is not durable yet.
 
         Raises:
             IllegalMessageError: no folder of this table can have that name; nothing was touched.
@@ -308,8 +308,8 @@ class QueueTable:
         if first_error is not None:
             raise first_error
         directory = f"{self._directory}/{topic}"
-        if self._disk.exists(directory) and remove_if_empty(self._disk, directory):
-            self._disk.fsync_dir(self._directory)
+        if self._disk.exists(directory):
+            remove_if_empty(self._disk, directory)
 
     def _take_out(self, queue: ConsumeQueue) -> None:
         queue.is_removed = True

@@ -65,10 +65,10 @@ BlockListener = Callable[[bytes, int, int, bool], Taken]
 check checksums. It takes records that are good beyond doubt, as a `RecordListener` would."""
 
 _SEARCH_BYTES: Final = 1 << 20
-_COPY_BYTES: Final = 1 << 20
 # What both magics begin with, and how far from a record's start.
 _MAGIC_PREFIX: Final = MAGIC_V1.to_bytes(4, "big")[:3]
 _MAGIC_AT: Final = 4
+_ZEROS: Final = bytes(_SEARCH_BYTES + len(_MAGIC_PREFIX) - 1)
 # Size and magic of a record and its own physical offset, before its other fields.
 _CANDIDATE: Final = struct.Struct(">iI20xq")
 # What a search may check of candidates beyond this many times the bytes it has passed is left out:
@@ -303,16 +303,24 @@ class Scanner:
         return None
 
 
-def _chunks_behind(segment: Segment, position: int) -> Iterator[tuple[int, bytes]]:
+def _chunks_behind(
+    segment: Segment, position: int, stop: int | None = None
+) -> Iterator[tuple[int, bytes]]:
     """Yield what may have been written from a position on, each chunk with its own.
 
-    A magic that lies across the end of one chunk is whole in it all the same.
+    A magic that lies across the end of one chunk is whole in it all the same. Chunks of zeros are
+    left out: a segment may have a gigabyte of them.
     """
     overlap = len(_MAGIC_PREFIX) - 1
     for begin, end in segment.data_ranges(position):
+        if stop is not None:
+            end = min(end, stop)
         for start in range(begin, end, _SEARCH_BYTES):
             size = min(_SEARCH_BYTES + overlap, end - start)
-            yield start, segment.read_around_damage(start, size)
+            chunk = segment.read_around_damage(start, size)
+            # Compared with as many zeros that takes a tenth of what looking for others does.
+            if chunk != (_ZEROS if size == len(_ZEROS) else bytes(size)):
+                yield start, chunk
 
 
 def _note(report: RecoveryReport, segment: Segment, position: int, taken: Taken) -> None:
@@ -493,6 +501,5 @@ def _pieces(segment: Segment, item: DamagedRange) -> Iterator[tuple[int, bytes]]
     """Yield what is not zero of damaged bytes, with its place among them: a range may be as long as
     its segment, and the memory for that is not there."""
     position = item.physical_offset - segment.start
-    for start in range(0, item.size_bytes, _COPY_BYTES):
-        size = min(_COPY_BYTES, item.size_bytes - start)
-        yield start, segment.read_around_damage(position + start, size).rstrip(b"\0")
+    for start, chunk in _chunks_behind(segment, position, position + item.size_bytes):
+        yield start - position, chunk[:_SEARCH_BYTES].rstrip(b"\0")

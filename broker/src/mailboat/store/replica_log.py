@@ -61,7 +61,11 @@ class ReplicaLog:
         """Says from which physical offset on other replicas may lack the log: it is not deleted."""
 
         self.confirmed_offset = 0
-        """The physical offset below which every replica that counts has the log."""
+        """The physical offset below which every replica that counts has the log, and what it holds
+        may be shown; much of it is shown in steps."""
+
+        self.confirmed_end = 0
+        """How far the former will come."""
 
     def show_below(self, confirmed_offset: int) -> None:
         """Hold back what the log has at or above a physical offset; before the store is opened."""
@@ -101,7 +105,7 @@ class ReplicaLog:
                 f"records from {physical_offset} to {end} in a segment that ends at {segment_end}"
             )
         entries = self._dispatch.check_followed(data, physical_offset)
-        log.write_followed(data, end, max(entry.newest_ms for entry in entries))
+        log.write_followed(data, end, max(entry.derived.newest_ms for entry in entries))
         self._dispatch.hold_followed(entries)
 
     def deletions(self) -> dict[str, int]:

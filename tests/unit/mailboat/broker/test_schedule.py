@@ -17,6 +17,7 @@ from mailboat.model.names import SCHEDULE_TOPIC
 from mailboat.model.properties import decode_properties
 from mailboat.model.record import decode_record
 from mailboat.model.tags import tags_code
+from mailboat.store.consume_queue import UNIT
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
@@ -462,6 +463,27 @@ def test_a_damaged_record_is_skipped_and_counted(caplog: pytest.LogCaptureFixtur
     assert life.bodies() == [b"one", b"three"]
     assert life.schedule.skipped == 1
     assert len([line for line in caplog.messages if "skipped 1 parked" in line]) == 1
+
+
+def test_a_wrong_unit_loses_no_delayed_message() -> None:
+    """It leads to nothing, or to a message of another level: each comes once, and in time."""
+    life = Life()
+    for level in (1, 2, 1, 2, 1):
+        life.park(level)
+    life.store.queues.write()
+    first, second = (life.store.queues.get(SCHEDULE_TOPIC, queue_id) for queue_id in (0, 1))
+    assert first is not None
+    assert second is not None
+    foreign, own = second.unit(0), first.unit(2)
+    assert foreign is not None
+    assert own is not None
+    first.replace_unit(0, UNIT.pack(*foreign[:2], life.disk.wall_ms()))
+    first.replace_unit(2, UNIT.pack(own[0] ^ 1, *own[1:]))
+    life.pass_time(1_100)
+    assert life.bodies() == [b"1", b"3", b"5"]
+    life.pass_time(4_000)
+    assert life.bodies() == [b"1", b"3", b"5", b"2", b"4"]
+    assert life.schedule.skipped == 0
 
 
 def test_a_message_that_breaks_a_limit_holds_nobody_up() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import zlib
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -12,12 +13,14 @@ from mailboat.model.data_version import DataVersion
 from mailboat.model.topic import TopicConfig
 from mailboat.namesrv.kv_config import KvConfigManager
 from mailboat.namesrv.processor import NamesrvProcessor
+from mailboat.namesrv.registrations import MasterOfGroup, Registration
 from mailboat.namesrv.route_info import RouteInfoManager
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand, decode_command
 from mailboat.protocol.frame import FrameDecoder
 from mailboat.protocol.register_broker import encode_register_broker
 from mailboat.protocol.topic_table import TopicConfigTable
+from mailboat.remoting import turns
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.testing.virtual_time import VirtualTime
@@ -189,6 +192,30 @@ def test_both_forms_of_a_registration_are_read(compressed: bool) -> None:
     fields = {**IDENTITY, "compressed": compressed, "bodyCrc32": crc}
     assert server.ask(RequestCode.REGISTER_BROKER, fields, body).code == 0
     assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": ["T", "S"]}
+
+
+def test_a_broker_that_ends_while_it_is_registered_is_not_taken_for_alive(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A large table is registered in turns. Between two of them its connection may end, which the
+    routes are told before the broker is in them."""
+    server = NameServer()
+    monkeypatch.setattr(turns, "FIRST_TURN_S", 0.0)
+    steps = server.routes.register_in_steps
+
+    def ends_first(registration: Registration, connection: Writer) -> Iterator[MasterOfGroup]:
+        connection.is_closed = True
+        server.routes.connection_closed(connection)
+        yield from steps(registration, connection)
+
+    monkeypatch.setattr(server.routes, "register_in_steps", ends_first)
+    body = encode_register_broker(TABLE)
+    asyncio.run(
+        server._answer(RemotingCommand.request(RequestCode.REGISTER_BROKER, IDENTITY, body))
+    )
+    server.connection = Writer()
+    answer = server.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})
+    assert answer.code == ResponseCode.TOPIC_NOT_EXIST
 
 
 def test_a_compressed_body_is_seen_whatever_its_header_says() -> None:

@@ -6,9 +6,11 @@ import tracemalloc
 import pytest
 
 from mailboat.errors import LocalProtocolError, RemoteProtocolError
+from mailboat.protocol.command import decode_command
 from mailboat.protocol.frame import (
     FRAME_MAX_BYTES,
     HEADER_MAX_BYTES,
+    LONG_HEADER,
     FrameDecoder,
     TlsHelloError,
     encode_frame,
@@ -48,7 +50,6 @@ def test_frames_of_one_read_come_in_order() -> None:
         (prefix(20, 17), "does not fit"),
         (prefix(20, 0x02000004), "unknown header serialization 2"),
         (prefix(20, 0xFF000004), "unknown header serialization 255"),
-        (prefix(100_000, HEADER_MAX_BYTES + 1), "above the limit of 65536"),
         (b"GET / HTTP/1.1\r\n", "above the limit"),
         (b"\xff\xff\xff\xff", "above the limit"),
         (b"\0\0\0\3", "does not fit"),
@@ -64,7 +65,7 @@ def test_impossible_prefix_is_refused_at_once(data: bytes, reason: str) -> None:
     ("length", "header_word", "reason"),
     [
         (FRAME_MAX_BYTES - 3, 10, "above the limit of 16777216"),
-        (100_000, HEADER_MAX_BYTES + 1, "above the limit of 65536"),
+        (300_000, HEADER_MAX_BYTES + 1, "header of 262145 bytes is above the limit of 262144"),
         (20, 17, "does not fit"),
         (20, 0x02000004, "unknown header serialization 2"),
     ],
@@ -78,6 +79,43 @@ def test_a_whole_frame_in_one_read_keeps_the_same_limits(
         FrameDecoder().feed(data)
 
 
+@pytest.mark.parametrize(
+    ("serialize_type", "begin", "end", "opaque", "flag"),
+    [
+        (0, b'{"code":11,"extFields":{"a":"', b'"},"flag":2,"opaque":-17}', -17, 2),
+        (0, b'{"opaque" : 5,"extFields":{"a":"', b'"}}', 5, 0),
+        (0, b'{"opaque":5,"extFields":{"a":"\\"opaque\\":6 ', b'"}}', 5, 0),
+        (0, b'{"code":0,"flag":1,"opaque":5,"extFields":{"a":"', b'"}}', 5, 1),
+        (1, bytes.fromhex("000b0001df0000000700000002"), b"", 7, 2),
+    ],
+)
+def test_a_frame_with_too_long_a_header_has_another_one(
+    serialize_type: int, begin: bytes, end: bytes, opaque: int, flag: int
+) -> None:
+    """Whose number is that of the request; what follows is read as ever."""
+    header = begin + b"x" * (300_000 - len(begin + end)) + end
+    data = prefix(310_004, serialize_type << 24 | len(header)) + header + bytes(10_000)
+    decoder = FrameDecoder()
+    assert decoder.feed(data[:-1]) == []
+    frames = decoder.feed(data[-1:] + encode_frame(0, b"{}"))
+    assert frames[1:] == [(0, b"{}", b"")]
+    command = decode_command(frames[0])
+    assert (command.opaque, command.flag) == (opaque, flag)
+    assert command.code == (1 if flag & 1 else LONG_HEADER)
+    assert command.remark is not None
+    assert command.remark.startswith("a header of 300000 bytes is above the limit of 262144 bytes")
+
+
+@pytest.mark.parametrize(
+    "begin", [b"", b'{"opaque":99999999999,', b'{"opaque":9999999999,', b'{"opaque":"5",']
+)
+def test_too_long_a_header_without_a_number_is_damage(begin: bytes) -> None:
+    """Nobody could be told."""
+    data = prefix(300_004, 300_000) + begin.ljust(300_000, b"x")
+    with pytest.raises(RemoteProtocolError, match="header of 300000 bytes is above the limit"):
+        FrameDecoder().feed(data)
+
+
 def test_tls_hello_has_its_own_error() -> None:
     """A TLS handshake is told apart from garbage."""
     with pytest.raises(TlsHelloError):
@@ -85,7 +123,7 @@ def test_tls_hello_has_its_own_error() -> None:
 
 
 def test_largest_frame_and_header_pass() -> None:
-    """Exactly 16 MiB with a header of exactly 64 KiB is a frame, on both sides."""
+    """Exactly 16 MiB with a header of exactly 256 KiB is a frame, on both sides."""
     header = bytes(HEADER_MAX_BYTES)
     body = bytes(FRAME_MAX_BYTES - 8 - HEADER_MAX_BYTES)
     data = encode_frame(0, header, body)
@@ -97,7 +135,7 @@ def test_too_large_frame_is_not_written() -> None:
     """What a peer would refuse is refused here first."""
     with pytest.raises(LocalProtocolError, match="frame of 16777217 bytes"):
         encode_frame(0, b"", bytes(FRAME_MAX_BYTES - 7))
-    with pytest.raises(LocalProtocolError, match="header of 65537 bytes"):
+    with pytest.raises(LocalProtocolError, match="header of 262145 bytes"):
         encode_frame(0, bytes(HEADER_MAX_BYTES + 1))
 
 

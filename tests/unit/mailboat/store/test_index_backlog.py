@@ -294,7 +294,7 @@ def test_a_kill_before_keys_are_built_loses_none_and_doubles_none() -> None:
     life.send(10, 7)
     life.store.background()
     assert 20 < life.entries < 34
-    saved = life.store._checkpoint_offset
+    saved = life.store.checkpoints.saved_offset
     assert saved > 0
     again = Life(life.disk.kill())
     assert again.store.recovery.records == 7
@@ -454,11 +454,11 @@ def test_a_gap_is_filled_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> N
         assert life.entries == 2 * (1 + built)
         assert "behind" in (life.store.refusal() or "")
         assert life.store.has_unwritten
-    assert life.store._checkpoint_offset == 0
+    assert life.store.checkpoints.saved_offset == 0
     for _ in range(3):
         life.store.background()
     assert life.store.refusal() is None
-    assert life.store._checkpoint_offset == life.store.commit_log.end
+    assert life.store.checkpoints.saved_offset == life.store.commit_log.end
     assert life.entries == 12
     assert life.missing(6) == []
 

@@ -108,6 +108,12 @@ def _flip(path: str, position: int) -> None:
         os.close(fd)
 
 
+def _write(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
 @pytest.mark.parametrize("interleaved", [True, False], ids=["scattered", "adjacent"])
 @pytest.mark.parametrize("reads_before", [0, 1, 2])
 # The record's size, queue offset, physical offset, body, checksum digits, very last byte.
@@ -149,16 +155,24 @@ def test_damage_is_stepped_over_when_the_settings_say_so(tmp_path: Path) -> None
 
 
 def test_a_unit_that_names_another_message_is_never_followed(tmp_path: Path) -> None:
-    """A queue file whose unit points to a whole record of another queue offset is damage."""
+    """A unit that points to a whole record of another queue offset: its message is looked for.
+
+    Where that is damaged as well, nothing else is served in its place.
+    """
     store = _open(tmp_path)
     messages = _fill(store, interleaved=False)
+    bodies = [message.body for message in messages]
     assert _get(store).message_count == _COUNT
+    path = tmp_path / "consumequeue/orders/0/00000000000000000000"
+    whole = path.read_bytes()
     wrong = UNIT.pack(messages[7].physical_offset, messages[7].size_bytes, tags_code("A"))
-    with (tmp_path / "consumequeue/orders/0/00000000000000000000").open("r+b") as file:
-        file.seek(4 * UNIT.size)
-        file.write(wrong)
+    _write(path, 4 * UNIT.size, wrong)
+    assert _bodies(_get(store)) == bodies
+    assert (path.read_bytes(), store.lookup.corrupt_records) == (whole, 1)
+    _write(path, 4 * UNIT.size, wrong)
+    _flip(store.commit_log.segments[0].path, messages[4].physical_offset + 90)
     result = _get(store)
-    assert (result.message_count, result.next_offset) == (4, 4)
+    assert (_bodies(result), result.next_offset) == (bodies[:4], 4)
     assert _get(store, 4).status == GetStatus.DAMAGED
     store.close()
 

@@ -91,6 +91,7 @@ def _reader(store: MessageStore, clock: Callable[[], float] = lambda: 0.0) -> Lo
     """Return what reads the store by a clock of its own; by default time stands still."""
     return Lookup(
         store.commit_log,
+        store.unit_repair,
         skip_corrupt=store.lookup._skip_corrupt,
         check_crc=True,
         clock=clock,

@@ -36,6 +36,9 @@ _log = logging.getLogger(__name__)
 MAX_GROUPS: Final = 1_000
 """Most consumer and producer groups of one client."""
 
+MAX_SUBSCRIPTIONS: Final = 2_000
+"""Most topics that one member of a group subscribes to: all are taken over in one turn."""
+
 _TOPIC_SYS_FLAG_UNIT_SUB = 0x2
 
 
@@ -147,10 +150,16 @@ class ClientManageProcessor:
         """Register a client with a consumer group; return whether topics were made.
 
         Raises:
-            BrokerError: members take up as much as they may, or the user who asks has made as many
-                groups as it may; nothing was made.
+            BrokerError: it subscribes to too many topics, members take up as much as they may, or
+                the user who asks has made as many groups as it may; nothing was made.
         """
         groups, group = self._broker.groups, consumer.group_name
+        if len(consumer.subscription_data_set) > MAX_SUBSCRIPTIONS:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"group {group} subscribes to {len(consumer.subscription_data_set)} topics, at "
+                f"most {MAX_SUBSCRIPTIONS} are allowed; divide them among several groups",
+            )
         known = groups.select(group)
         maker = client.connection.peer_address
         if known is None and groups.why_not_made(group, maker) is not None:

@@ -71,11 +71,20 @@ Answers = defaultdict[Asker, list[bytes]]
 """What is to be written to whom."""
 
 
+class _Asked(NamedTuple):
+    """What an answer needs of its request: the rest is not to wait for a flush in memory."""
+
+    code: int
+    opaque: int
+    flag: int
+    serialize_type: int
+
+
 class _Stored(NamedTuple):
     """What the answer to one stored request says."""
 
     connection: Asker
-    request: SendRequest
+    request: _Asked
     message_id: bytes
     queue_id: int
     queue_offset: int
@@ -456,7 +465,8 @@ class SendMessageProcessor:
         config = self._topics.get(topic)
         if config is None and topic.startswith(RETRY_PREFIX):
             retry = self._broker.retry
-            retry.retry_queue(retry.group(topic.removeprefix(RETRY_PREFIX)))
+            # The sender has its queue from the route of another topic, as there was none of this.
+            _, fields.queue_id = retry.retry_queue(retry.group(topic.removeprefix(RETRY_PREFIX)))
             config = self._topics.get(topic)
         if config is None:
             # Whatever else is missing waits to be made, or was refused before.
@@ -496,7 +506,7 @@ class SendMessageProcessor:
         self._stats.record_put(fields.topic, count, size_bytes)
         host = self._store.commit_log.store_host.hex().upper().encode()
         ids = b",".join([b"%b%016X" % (host, message.physical_offset) for message in messages])
-        stored = _Stored(connection, request, ids, queue_id, messages[0].queue_offset)
+        stored = _Stored(connection, _asked(request), ids, queue_id, messages[0].queue_offset)
         if self._holds_back:
             if all(message.wait_store_ok for message in messages):
                 self._answer_settled([stored])
@@ -578,7 +588,7 @@ class SendMessageProcessor:
                 continue
             stored = _Stored(
                 connection,
-                request,
+                _asked(request),
                 message_id,
                 request.fields.queue_id,
                 message.queue_offset,
@@ -612,14 +622,15 @@ class SendMessageProcessor:
         self._flush.wait_settled(self._store.commit_log.end, settled)
 
     def _timed_out(self, request: SendRequest, queue_id: int) -> bytes:
-        return self._full_answer(request, b"", queue_id, 0, ResponseCode.FLUSH_DISK_TIMEOUT)
+        code = ResponseCode.FLUSH_DISK_TIMEOUT
+        return self._full_answer(_asked(request), b"", queue_id, 0, code)
 
     def _encode(self, stored: _Stored, code: int) -> bytes:
         return self._full_answer(*stored[1:5], code, stored.transaction_id)
 
     def _full_answer(
         self,
-        request: SendRequest,
+        request: _Asked,
         message_id: bytes,
         queue_id: int,
         queue_offset: int,
@@ -674,11 +685,15 @@ class SendMessageProcessor:
         return response.encode()
 
 
-def _wants_answer(request: SendRequest) -> bool:
+def _asked(request: SendRequest) -> _Asked:
+    return _Asked(request.code, request.opaque, request.flag, request.serialize_type)
+
+
+def _wants_answer(request: SendRequest | _Asked) -> bool:
     return not request.flag & _ONEWAY_BIT
 
 
-def _command(request: SendRequest) -> RemotingCommand:
+def _command(request: SendRequest | _Asked) -> RemotingCommand:
     command = RemotingCommand.request(request.code)
     command.opaque = request.opaque
     command.serialize_type = request.serialize_type

@@ -88,6 +88,7 @@ class SendBackProcessor:
         if self._broker.topics.select(topic) is None:  # Any producer can say that.
             topic = message.topic
         self._broker.stats.record_sent_back(topic, name)
+        del message, inner  # Bodies are not to be kept for as long as a disk hangs.
         await self._flushed()
         return command.response(ResponseCode.SUCCESS)
 

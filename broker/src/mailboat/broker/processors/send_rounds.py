@@ -160,13 +160,19 @@ class SendRounds:
             self._forget()
         now_ms, delay_from_ms = log.next_store_timestamp_ms, self._schedule.delay_from_ms
         takes_halves = not config.reject_transaction_message
-        round_ = self._core.take(
-            reads, log.end, log.room_bytes, now_ms, delay_from_ms, takes_halves, _MESSAGES_A_CALL
-        )
+        try:
+            round_, records = self._core.take(
+                reads, log.end, log.room_bytes, now_ms, delay_from_ms, takes_halves,
+                _MESSAGES_A_CALL,
+            )  # fmt: skip
+        except BaseException:
+            # Nothing of it has happened. Each send takes the other way, and this is told.
+            self._leave(reads, 0, end_s)
+            raise
         count = round_.message_count
         if not count:
             pass
-        elif log.write_records(round_.records, now_ms):
+        elif log.write_records(records, now_ms):
             # Pulls that wait for these messages are answered here, not a round of the loop later.
             with self._arrivals():
                 self._publish(round_, now_ms)
@@ -193,7 +199,7 @@ class SendRounds:
             # A first one that there is no room for is not the core's: somebody has to make some.
             self._leave(left, round_.waiting if count else max(round_.waiting - 1, 0), end_s)
 
-    def restore(self, records: bytes, places: bytes, *, are_halves: bool) -> int:
+    def restore(self, records: bytes, places: bytes, *, are_halves: bool, queue_id: int) -> int:
         """Store messages where they belong: `mailboat.broker.stored_message.Restorer`."""
         if self._store.refusal() is not None:
             return 0
@@ -201,8 +207,10 @@ class SendRounds:
             self._forget()
         log = self._store.commit_log
         now_ms = log.next_store_timestamp_ms
-        round_ = self._core.restore(records, places, are_halves, log.end, log.room_bytes, now_ms)
-        if not round_.message_count or not log.write_records(round_.records, now_ms):
+        round_, written = self._core.restore(
+            records, places, are_halves, queue_id, log.end, log.room_bytes, now_ms
+        )
+        if not round_.message_count or not log.write_records(written, now_ms):
             return 0
         self._publish(round_, now_ms)
         return round_.message_count

@@ -565,7 +565,7 @@ class ReplicaGroup:
             case actions.Lead(epoch, start, may_have_lost):
                 self._lead(epoch, start, may_have_lost=may_have_lost)
             case actions.Confirm(end):
-                self._confirmed_end = end
+                self._confirmed_end = self._store.replica.confirmed_end = end
                 if not self._is_showing:
                     self._show_some()
             case actions.Stop(reason):

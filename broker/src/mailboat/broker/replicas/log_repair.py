@@ -10,8 +10,9 @@ no further for it.
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
+from mailboat.broker.blocking_calls import on_thread
 from mailboat.broker.replicas.link import Link
 from mailboat.broker.supervisor import TaskProgress
 from mailboat.disk import Disk
@@ -25,8 +26,6 @@ from mailboat.store.message_store import MessageStore
 from mailboat.store.replica_log import LogPiece
 
 _log: Final = logging.getLogger(__name__)
-
-_T = TypeVar("_T")
 
 MOST_BYTES: Final = 1 << 20
 """Of one answer, unless a single record is larger."""
@@ -128,7 +127,7 @@ class LogRepair:
     async def _load(self) -> None:
         """Take up what starts have found."""
         try:
-            found = await self._on_thread(self._run_reading, self._mending.noted)
+            found = await on_thread(self._run_reading, self._mending.noted)
         except OSError as error:
             _log.warning("the notes of damaged ranges cannot be read: %s", error)
             found = []
@@ -242,7 +241,7 @@ class LogRepair:
         data = fetched.records
         assert isinstance(data, bytes)
         job = self._mending.put_back_job(data, damage.at, damage.end)
-        done: PutBack = await self._on_thread(self._run_writing, job)
+        done: PutBack = await on_thread(self._run_writing, job)
         await self._restore(done, is_noted=damage.note is not None)
         self.repaired_bytes += done.written_bytes
         damage.repaired_bytes += done.written_bytes
@@ -269,7 +268,7 @@ class LogRepair:
                     queue.sync(since_bytes)
 
         if is_noted and changed:
-            await self._on_thread(self._run_writing, sync_all)
+            await on_thread(self._run_writing, sync_all)
 
     async def _forget(self, note: NotedRange, progress: TaskProgress) -> None:
         """Remove the note, once what was derived is durable."""
@@ -281,21 +280,7 @@ class LogRepair:
                 return
             progress.beat(_AGAIN_MOST_S)
             await asyncio.sleep(_LOOK_EVERY_S)
-        await self._on_thread(self._run_writing, lambda: self._mending.forget(note))
-
-    async def _on_thread(self, run: BlockingRunner, job: Callable[[], _T]) -> _T:
-        result: asyncio.Future[_T] = self._loop.create_future()
-
-        def done(value: Any, error: BaseException | None) -> None:
-            if result.done():
-                return
-            if error is None:
-                result.set_result(value)
-            else:
-                result.set_exception(error)
-
-        run(job, done)
-        return await result
+        await on_thread(self._run_writing, lambda: self._mending.forget(note))
 
     # -- frames ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from mailboat.broker.blocking_calls import on_thread
 from mailboat.broker.groups import SubscriptionGroupManager
 from mailboat.broker.journal import Journal
 from mailboat.broker.offsets import ConsumerOffsetManager
@@ -350,8 +351,10 @@ class SharedTables:
                 task.add_done_callback(self._tasks.discard)
 
     async def _delete_queues(self, topic: str, log_end: int) -> None:
+        store = self._managers.store
         try:
-            await in_turns(self._managers.store.delete_topic_steps(topic, log_end))
+            await in_turns(store.delete_topic_steps(topic, log_end))
+            await on_thread(store.runners.files, store.deletion_job())
         except OSError as error:
             _log.error("the queues of the deleted topic %s are still there: %s", topic, error)
         finally:

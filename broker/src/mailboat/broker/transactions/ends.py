@@ -304,7 +304,7 @@ class TransactionEnds:
         if records and restorer is not None and store.refusal() is None:
             data = b"".join([record.record for record in records])
             places = b"".join([record.place for record in records])
-            count = restorer.restore(data, places, are_halves=True)
+            count = restorer.restore(data, places, are_halves=True, queue_id=0)
             is_unknown = store.commit_log.failure is not None
         messages: list[MessageInner] = []
         for end in commits[count:]:
@@ -359,9 +359,12 @@ class TransactionEnds:
                 self._answer_all(end)
             return
 
+        # Not the ends, which hold bodies: a disk may hang for long.
+        requests = [request for end in ends for request in end.requests]
+
         def settled(code: int) -> None:
-            for end in ends:
-                self._answer_all(end, _unknown() if code else None)
+            for request in requests:
+                self._answer(request, _unknown() if code else None)
 
         self._flush.wait_settled(self._broker.store.commit_log.end, settled)
 

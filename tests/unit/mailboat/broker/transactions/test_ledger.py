@@ -332,7 +332,7 @@ def test_what_another_thread_looks_for_is_known_later(broker: Broker, disk: Simu
     assert half is not None
     _put(broker, committed_message(half, 1, 0))
     jobs: list[tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]] = []
-    broker.store._runners = broker.store._runners._replace(
+    broker.store.runners = broker.store.runners._replace(
         reads=lambda job, done: jobs.append((job, done))
     )
     told: list[int] = []
