@@ -20,7 +20,7 @@ from mailboat.protocol.command import (
     required_str,
     wide_code,
 )
-from mailboat.protocol.frame import FrameDecoder
+from mailboat.protocol.frame import HEADER_MAX_BYTES, FrameDecoder
 
 
 def from_json(text: str | bytes) -> RemotingCommand:
@@ -241,7 +241,7 @@ def test_what_a_header_cannot_carry_is_a_local_error() -> None:
     with pytest.raises(LocalProtocolError):
         RemotingCommand(1, ext_fields={"k" * 40_000: "v"}, serialize_type=1).encode()
     with pytest.raises(LocalProtocolError):
-        RemotingCommand(1, ext_fields={"k": "v" * 70_000}).encode()
+        RemotingCommand(1, ext_fields={"k": "v" * HEADER_MAX_BYTES}).encode()
     with pytest.raises(LocalProtocolError):
         RemotingCommand(1, remark="\ud800").encode()
 
