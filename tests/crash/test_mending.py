@@ -54,7 +54,7 @@ def _flush(store: MessageStore) -> None:
 
 
 def _checkpoint(store: MessageStore) -> None:
-    is_saved = store.checkpoint_soon()
+    is_saved = store.checkpoints.soon()
     while not is_saved():
         store.background()
 

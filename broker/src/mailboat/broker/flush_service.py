@@ -138,6 +138,14 @@ class FlushService:
         if not await done:
             raise OSError("the log is not flushed in time")
 
+    async def settled(self) -> int:
+        """Return SUCCESS once all that is written now may be answered, or the code that says that
+        the outcome is unknown."""
+        done: asyncio.Future[int] = self._loop.create_future()
+        end = self._store.commit_log.end
+        self.wait_settled(end, lambda code: None if done.done() else done.set_result(code))
+        return await done
+
     def begin_soon(self) -> None:
         """Flush as soon as the reads of this round of the loop have been stored."""
         if not self._is_begin_due and self._idle.is_set():

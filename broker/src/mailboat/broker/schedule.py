@@ -35,7 +35,7 @@ from mailboat.broker.stats import BrokerStats
 from mailboat.broker.stored_message import Restorer, inner_of, park
 from mailboat.broker.supervisor import STALL_AFTER_S, TaskProgress
 from mailboat.config import MessageStoreConfig
-from mailboat.disk import Disk, UnreadableError
+from mailboat.disk import Disk
 from mailboat.disk.steady_clock import SteadyClock
 from mailboat.model import compiled
 from mailboat.model.delay_level import DelayLevels, level_of, queue_id_of
@@ -48,7 +48,6 @@ from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
 from mailboat.store.places import choose_places
 from mailboat.store.record_source import LogSource
-from mailboat.store.segment_reader import read_record_at
 
 _log = logging.getLogger(__name__)
 
@@ -403,15 +402,8 @@ class ScheduleMessageService:
 
     def _message_at(self, physical_offset: int) -> MessageExt | None:
         """Return a stored message, None where there is none or its checksum fails."""
-        log = self._store.commit_log
-        segment = log.find(physical_offset)
-        if segment is None or physical_offset >= log.end:
-            return None
-        try:
-            view, parts = read_record_at(segment, physical_offset)
-        except (ValueError, UnreadableError):
-            return None
-        return to_message(view, 0, parts)
+        found = self._store.lookup.find(physical_offset)
+        return None if found is None else to_message(found[0], 0, found[1])
 
     def _copy(
         self, queue: ConsumeQueue, queue_offset: int, physical_offset: int

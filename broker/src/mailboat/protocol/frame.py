@@ -19,6 +19,7 @@ import struct
 from typing import Final
 
 from mailboat.errors import LocalProtocolError, RemoteProtocolError
+from mailboat.protocol.codes import ResponseCode
 
 Frame = tuple[int, bytes, bytes]
 """(serialize type, header, body)."""
@@ -35,7 +36,7 @@ _PREFIX_BYTES: Final = 8
 _LENGTH_BYTES: Final = 4
 _SMALL_PIECE_BYTES: Final = 4096
 _TLS_HANDSHAKE: Final = 0x16
-# Where a header in JSON says its number: behind the fields, which may say it too, or before them.
+# A header in JSON has its number behind its fields or before them. A field may look like it.
 _OPAQUE: Final = re.compile(rb'"opaque"\s*:\s*(-?[0-9]{1,10})\b')
 _FLAG: Final = re.compile(rb'"flag"\s*:\s*(-?[0-9]{1,10})\b')
 _NUMBERS_WITHIN_BYTES: Final = 256
@@ -45,8 +46,7 @@ _BINARY_OPAQUE_AND_FLAG: Final = struct.Struct(">5xii")
 LONG_HEADER: Final = -1
 """The code of a request whose header was too long: its remark says so, and is the answer."""
 
-RESPONSE_BIT: Final = 1
-SYSTEM_ERROR: Final = 1
+_RESPONSE_BIT: Final = 1
 
 
 class TlsHelloError(RemoteProtocolError):
@@ -252,8 +252,8 @@ def _too_long(header_length: int) -> str:
 def _instead_of(header: bytes, serialize_type: int) -> bytes | None:
     """Return a header for a frame whose own is too long, None where it does not tell its number.
 
-    Whoever waits for an answer gets one in words, and the connection goes on: the frame is one in
-    all other ways. To a request of our own it is an answer that the peer failed.
+    A request becomes one that is answered with the reason, and the connection goes on. An answer
+    becomes one that says the same to whoever asked.
     """
     if serialize_type == SERIALIZE_BINARY:
         opaque, flag = _BINARY_OPAQUE_AND_FLAG.unpack_from(header)
@@ -261,7 +261,7 @@ def _instead_of(header: bytes, serialize_type: int) -> bytes | None:
         opaque, flag = _number(_OPAQUE, header), _number(_FLAG, header) or 0
     if opaque is None:
         return None
-    code = SYSTEM_ERROR if flag & RESPONSE_BIT else LONG_HEADER
+    code = ResponseCode.SYSTEM_ERROR if flag & _RESPONSE_BIT else LONG_HEADER
     return b'{"code":%d,"flag":%d,"language":"OTHER","opaque":%d,"remark":"%b","version":0}' % (
         code, flag, opaque, _too_long(len(header)).encode(),
     )  # fmt: skip

@@ -169,11 +169,8 @@ class Dispatcher:
     def process(self, connection: Connection, command: RemotingCommand) -> bytes | None:
         """Run one request's processor; return the encoded answer if there is one already."""
         processor = self._processors.get(command.code)
-        if command.code == LONG_HEADER:
-            answer: Answer = command.response(ResponseCode.SYSTEM_ERROR, command.remark)
-        elif processor is None:
-            remark = f" request type {command.code} not supported"
-            answer = command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        if processor is None:
+            answer: Answer = _answer_unknown(command)
         else:
             try:
                 result = processor(connection, command)
@@ -270,6 +267,13 @@ def _size_bytes(command: RemotingCommand) -> int:
     """Return about how much memory a request takes."""
     fields = command.ext_fields.items()
     return len(command.body) + sum(len(name) + len(value) for name, value in fields)
+
+
+def _answer_unknown(command: RemotingCommand) -> RemotingCommand:
+    if command.code == LONG_HEADER:
+        return command.response(ResponseCode.SYSTEM_ERROR, command.remark)
+    remark = f" request type {command.code} not supported"
+    return command.response(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
 def encode_answer(command: RemotingCommand, answer: Answer) -> bytes | None:

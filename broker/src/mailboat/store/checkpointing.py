@@ -84,8 +84,6 @@ class Checkpointing:
         self._runners = runners
         self._flushed_offset = flushed_offset
         self._deletion_job = deletion_job
-        # What a start must know if it does not find the queues of a topic.
-        self._save_deletions: Callable[[], None] = lambda: None
         self.saved_offset = 0
         """The physical offset up to which the last one goes."""
 
@@ -127,7 +125,10 @@ class Checkpointing:
         if progress is not None:
             if self._flushed_offset() >= progress.commit_log_offset:
                 self._synced_progress = None
-                self._runners.files(lambda: self._save(progress), self._progress_saved)
+                save_deletions = self._deletion_job()
+                self._runners.files(
+                    lambda: self._save(progress, save_deletions), self._progress_saved
+                )
             elif self._retention.is_pressing and self.on_flush_wanted is not None:
                 self.on_flush_wanted()
             return
@@ -192,7 +193,6 @@ class Checkpointing:
         """Return what the derived files add up to once all that is in memory has been written."""
         self._index_saves = self._index.snapshot()
         self._removal.note()
-        self._save_deletions = self._deletion_job()
         return Progress(
             commit_log_start=self._commit_log.start,
             commit_log_offset=self._dispatch.dispatched_offset,
@@ -209,8 +209,9 @@ class Checkpointing:
             return
         self._synced_progress = progress
 
-    def _save(self, progress: Progress) -> Progress:
-        self._save_deletions()
+    def _save(self, progress: Progress, save_deletions: Callable[[], None]) -> Progress:
+        # A start that does not find the queues of a topic must know that it was deleted.
+        save_deletions()
         write_checkpoint(self._disk, self._paths.checkpoint, self._times())
         write_progress(self._disk, self._paths.progress, progress)
         return progress
@@ -271,4 +272,4 @@ class Checkpointing:
         if self._disk.exists(self._paths.index):
             self._disk.fsync_dir(self._paths.index)
         progress.clean = True
-        self._save(progress)
+        self._save(progress, self._deletion_job())

@@ -33,7 +33,7 @@ from mailboat.disk import (
     write_fully,
 )
 from mailboat.store.file_pool import FilePool
-from mailboat.store.layout import segment_name
+from mailboat.store.layout import numbered_files, segment_name
 
 log = logging.getLogger(__name__)
 
@@ -121,20 +121,6 @@ def _is_queue_id(name: str) -> bool:
     )
 
 
-def queue_files(disk: Disk, directory: str) -> list[str]:
-    """Return the names of a queue's files, in order.
-
-    Raises:
-        OSError: the folder cannot be read.
-    """
-    return [
-        name
-        for name in disk.listdir(directory)
-        if len(name) == 20 and name.isascii() and name.isdigit()
-        if not disk.is_dir(f"{directory}/{name}")
-    ]
-
-
 def end_of_files(disk: Disk, directory: str, physical_offset: int) -> int:
     """Return the queue offset after the last unit of a record below a physical offset.
 
@@ -152,7 +138,7 @@ def last_of_files(disk: Disk, directory: str, physical_offset: int) -> tuple[int
     Raises:
         OSError: a file cannot be read.
     """
-    names = queue_files(disk, directory)
+    names = numbered_files(disk, directory)
     for name in reversed(names):
         path = f"{directory}/{name}"
         fd = disk.open(path)
@@ -455,7 +441,7 @@ class ConsumeQueue:
             Whether the files fit together; if not, the queue must be rebuilt from the CommitLog.
         """
         intact = True
-        for name in queue_files(self._disk, self.directory):
+        for name in numbered_files(self._disk, self.directory):
             path = f"{self.directory}/{name}"
             size_bytes = self._disk.size(path)
             if size_bytes > self._file_bytes:
@@ -659,7 +645,7 @@ class ConsumeQueue:
         self._written = 0
 
     def _remove_files(self) -> None:
-        for name in queue_files(self._disk, self.directory) if self._has_directory else ():
+        for name in numbered_files(self._disk, self.directory) if self._has_directory else ():
             self._remove_file(int(name))
 
     @property

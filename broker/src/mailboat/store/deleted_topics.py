@@ -33,7 +33,7 @@ class DeletedTopics:
         self._disk = disk
         self._path = path
         self._ends: dict[str, int] = {}
-        # Of what is known here, and of the file; it may be written on any thread.
+        # The version that is known here, and that of the file, which any thread may write.
         self._version = self._saved_version = 0
         self._saving = threading.Lock()
 
@@ -54,10 +54,6 @@ class DeletedTopics:
     def is_gone(self, topic: str, physical_offset: int) -> bool:
         """Tell whether a record was stored before its topic was deleted."""
         return physical_offset < self._ends.get(topic, 0)
-
-    def end_of(self, topic: str) -> int:
-        """Return where the log ended when a topic was deleted, 0 where it was not."""
-        return self._ends.get(topic, 0)
 
     def ends(self) -> dict[str, int]:
         """Return the physical offset at which the log ended, by topic."""

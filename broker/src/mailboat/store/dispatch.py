@@ -26,7 +26,7 @@ from mailboat.store import index_backlog
 from mailboat.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.derived import Derived, Keys, UnitsOfQueue, keys_alone, units_of_messages
-from mailboat.store.index_backlog import Indexed, IndexedRecord
+from mailboat.store.index_backlog import IndexedRecord
 from mailboat.store.index_service import IndexService
 from mailboat.store.message_inner import MessageInner, PreparedRecords
 from mailboat.store.queue_table import QueueSync, QueueTable
@@ -96,12 +96,11 @@ class Dispatch:
         store_timestamp_ms: int,
     ) -> None:
         """Take over freshly written messages; `end` is the physical offset after the last."""
-        index_enabled = self._index_enabled
-        indexed: Sequence[Indexed] = messages if index_enabled else ()
-        if index_enabled and self._holds_back:
+        keys: list[Keys] = []
+        if self._index_enabled:
             # Bodies would stay in memory for as long as the disk hangs.
-            indexed = keys_alone(messages)
-        keys = [Keys(indexed, messages[0].physical_offset, store_timestamp_ms)] if indexed else []
+            indexed = keys_alone(messages) if self._holds_back else messages
+            keys.append(Keys(indexed, messages[0].physical_offset, store_timestamp_ms))
         units = units_of_messages(messages, queues, end)
         self._take_over(Derived(units, keys, end, store_timestamp_ms, is_read_back=False))
 
@@ -120,7 +119,7 @@ class Dispatch:
 
     def _take_over(self, derived: Derived) -> None:
         if self._holds_back:
-            self._hold(Waiting(derived, derived.size_bytes(), is_followed=False))
+            self._hold(_waiting(derived, is_followed=False))
         else:
             self._publish(derived)
 
@@ -142,10 +141,6 @@ class Dispatch:
             self._publish(entry.derived)
             if is_time_up():
                 break
-        return not self.is_holding_below(physical_offset)
-
-    def has_shown(self, physical_offset: int) -> bool:
-        """Tell whether nothing below a physical offset is held back."""
         return not self.is_holding_below(physical_offset)
 
     @property
@@ -239,7 +234,7 @@ class Dispatch:
         """
         derived = self._derive(buffer, parts)
         if derived.end > self.shown_end:
-            self._hold(Waiting(derived, derived.size_bytes(), is_followed=True))
+            self._hold(_waiting(derived, is_followed=True))
         else:
             self._publish(derived)
 
@@ -315,7 +310,7 @@ class Dispatch:
         if block is None:
             return taken
         if physical_offset >= self.shown_end:
-            self._hold(Waiting(block, block.size_bytes(), is_followed=True))
+            self._hold(_waiting(block, is_followed=True))
         else:
             self._publish(block)
         return taken
@@ -364,12 +359,12 @@ class Dispatch:
                 taken, block = self._scan_block(data, at, physical_offset + at, True)
                 blocks_from = at + taken.size_bytes
                 if block is not None:
-                    entries.append(Waiting(block, block.size_bytes(), is_followed=True))
+                    entries.append(_waiting(block, is_followed=True))
                     at = blocks_from
                     continue
             parts = read_record(view, at, physical_offset + at, check_crc=True)
             derived = self._derive(view, parts)
-            entries.append(Waiting(derived, derived.size_bytes(), is_followed=True))
+            entries.append(_waiting(derived, is_followed=True))
             at += parts.header.size_bytes
         return entries
 
@@ -481,6 +476,10 @@ class Dispatch:
             # many units later.
             if exc.errno not in NO_ROOM:
                 raise
+
+
+def _waiting(derived: Derived, *, is_followed: bool) -> Waiting:
+    return Waiting(derived, derived.size_bytes(), is_followed)
 
 
 def _count_followed(entry: Waiting) -> None:

@@ -29,22 +29,20 @@ from mailboat.store.consume_queue import (
     BLANK_SIZE,
     UNIT,
     UNIT_BYTES,
-    queue_files,
     stored_queues,
 )
 from mailboat.store.deleted_topics import DeletedTopics
 from mailboat.store.file_pool import FilePool
-from mailboat.store.layout import StorePaths, store_paths
+from mailboat.store.layout import StorePaths, numbered_files, store_paths
 from mailboat.store.message_inner import run_inline
 from mailboat.store.opening import is_page_cache_intact, was_used_by_another_broker
 from mailboat.store.recovery import DamagedRange, Scanner
 from mailboat.store.segment import Segment
-from mailboat.store.segment_reader import read_record_at
+from mailboat.store.segment_reader import find_record_at
 
 _DEFAULT_QUEUE_FILE_BYTES: Final = 6_000_000
 _MAX_PROBLEMS: Final = 100
 _OPEN_FILES: Final = 16
-_NAME_DIGITS: Final = 20
 _LOOKS_AGAIN: Final = 3
 
 
@@ -96,7 +94,7 @@ class StoreInspector:
         self.paths: StorePaths = store_paths(root, commit_log)
         if not disk.is_dir(self.paths.commit_log):
             raise DamagedStoreError(f"{root} is not a store directory: it has no commitlog folder")
-        names = self._segment_names()
+        names = numbered_files(disk, self.paths.commit_log)
         sizes = [disk.size(f"{self.paths.commit_log}/{name}") for name in names]
         self.segment_bytes = sizes[0] if sizes else 0
         config = MessageStoreConfig(mapped_file_size_commit_log=max(self.segment_bytes, 65536))
@@ -209,26 +207,11 @@ class StoreInspector:
 
     def _is_good_now(self, physical_offset: int) -> bool:
         segment = self._log.find(physical_offset)
-        if segment is None:
-            return False
-        try:
-            read_record_at(segment, physical_offset)
-        except (ValueError, UnreadableError):
-            return False
-        return True
-
-    def _segment_names(self) -> list[str]:
-        folder = self.paths.commit_log
-        return [
-            name
-            for name in self._disk.listdir(folder)
-            if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
-            if not self._disk.is_dir(f"{folder}/{name}")
-        ]
+        return segment is not None and find_record_at(segment, physical_offset) is not None
 
     def _add_new_segments(self) -> None:
         known = {segment.path for segment in self._log.segments}
-        for name in self._segment_names():
+        for name in numbered_files(self._disk, self.paths.commit_log):
             path = f"{self.paths.commit_log}/{name}"
             is_whole = path not in known and self._disk.size(path) == self.segment_bytes
             if is_whole and self._log.segments:
@@ -270,7 +253,7 @@ class StoreInspector:
         records: "_Records",
         beyond: list["_Beyond"],
     ) -> None:
-        for name in queue_files(self._disk, directory):
+        for name in numbered_files(self._disk, directory):
             path = f"{directory}/{name}"
             try:
                 data = read_file(self._disk, path)
@@ -444,6 +427,6 @@ def _add(report: StoreReport, problem: str) -> None:
 def queue_file_bytes(disk: Disk, paths: StorePaths) -> int:
     """Return the size of the directory's ConsumeQueue files, the default where there are none."""
     for _, _, path in stored_queues(disk, paths.consume_queue):
-        for name in queue_files(disk, path):
+        for name in numbered_files(disk, path):
             return disk.size(f"{path}/{name}")
     return _DEFAULT_QUEUE_FILE_BYTES

@@ -22,6 +22,11 @@ Source: apache/rocketmq store/config/StorePathConfigHelper.java.
 """
 
 from dataclasses import dataclass
+from typing import Final
+
+from mailboat.disk import Disk
+
+_NAME_DIGITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,4 +125,18 @@ def store_paths(root: str, commit_log: str | None = None) -> StorePaths:
 
 def segment_name(start: int) -> str:
     """Return the 20-digit file name for a first byte."""
-    return f"{start:020d}"
+    return f"{start:0{_NAME_DIGITS}d}"
+
+
+def numbered_files(disk: Disk, directory: str) -> list[str]:
+    """Return the names of the files in a folder that are named by their first byte, in order.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    return [
+        name
+        for name in disk.listdir(directory)
+        if len(name) == _NAME_DIGITS and name.isascii() and name.isdigit()
+        if not disk.is_dir(f"{directory}/{name}")
+    ]

@@ -40,7 +40,7 @@ from mailboat.store.consume_queue import (
 from mailboat.store.places import choose_places
 from mailboat.store.record_check import RecordCheck, is_of
 from mailboat.store.record_source import LogSource, RecordSource
-from mailboat.store.segment_reader import read_record, read_record_at
+from mailboat.store.segment_reader import find_record_at, read_record
 from mailboat.store.unit_repair import UnitRepair
 
 log = logging.getLogger(__name__)
@@ -367,7 +367,7 @@ class Lookup:
             if records and (len(records) >= max_messages or total + size > max_bytes):
                 break
             corrupt_records = self.corrupt_records
-            record = self._readable_record(source, queue, physical_offset, size, at)
+            record = self._readable_record(source, queue, at, (physical_offset, size))
             if record is not None:
                 records.append(record)
                 total += len(record)
@@ -380,23 +380,21 @@ class Lookup:
         return _Read(at, records, len(records), total)
 
     def _readable_record(
-        self,
-        source: RecordSource,
-        queue: ConsumeQueue,
-        physical_offset: int,
-        size: int,
-        queue_offset: int,
+        self, source: RecordSource, queue: ConsumeQueue, queue_offset: int, place: tuple[int, int]
     ) -> bytes | None:
-        """Return a whole record; count what is damaged and say what is lost."""
-        place, error = (physical_offset, size), None
+        """Return a whole record; count what is damaged and say what is lost.
+
+        `place` is its physical offset and its size, as its unit says them.
+        """
+        error = None
         try:
-            record = self._whole_record(source, queue, *place, queue_offset)
+            record = self._whole_record(source, queue, queue_offset, place)
             if record is None:
                 self.corrupt_records += 1
                 unit = self._repair.mend(queue, queue_offset, place)
                 if unit is not None:
                     place = unit[:2]
-                    record = self._whole_record(self._log_source, queue, *place, queue_offset)
+                    record = self._whole_record(self._log_source, queue, queue_offset, place)
         except UnreadableError as exc:
             record, error = None, exc
         if error is not None:
@@ -409,12 +407,7 @@ class Lookup:
         return record
 
     def _whole_record(
-        self,
-        source: RecordSource,
-        queue: ConsumeQueue,
-        physical_offset: int,
-        size: int,
-        queue_offset: int,
+        self, source: RecordSource, queue: ConsumeQueue, queue_offset: int, place: tuple[int, int]
     ) -> bytes | None:
         """Return the record asked for if it lies whole and unchanged at its place.
 
@@ -422,6 +415,7 @@ class Lookup:
             UnreadableError: its bytes are lost.
             OSError: they cannot be read now.
         """
+        physical_offset, size = place
         if size == BLANK_SIZE or size < FIXED_BYTES:
             return None
         record = source.record(physical_offset, size)
@@ -431,18 +425,21 @@ class Lookup:
             parts = read_record(memoryview(record), 0, physical_offset, check_crc=self._check_crc)
         except ValueError:
             return None
-        place = (parts.header.size_bytes, parts.header.queue_offset)
-        return record if place == (size, queue_offset) and is_of(record, parts, queue) else None
+        said = (parts.header.size_bytes, parts.header.queue_offset)
+        return record if said == (size, queue_offset) and is_of(record, parts, queue) else None
 
-    def _record(self, physical_offset: int) -> tuple[memoryview, RecordParts] | None:
-        """Return bytes that begin with the record at a physical offset, and its parts in them."""
+    def find(self, physical_offset: int) -> tuple[memoryview, RecordParts] | None:
+        """Return bytes that begin with the record at a physical offset, and its parts in them.
+
+        None where no good record begins there.
+
+        Raises:
+            OSError: a file cannot be read.
+        """
         segment = self._commit_log.find(physical_offset)
         if segment is None or physical_offset >= self._commit_log.end:
             return None
-        try:
-            return read_record_at(segment, physical_offset)
-        except (ValueError, UnreadableError):
-            return None
+        return find_record_at(segment, physical_offset)
 
     def record_at(self, physical_offset: int) -> bytes | None:
         """Return the record that begins at a physical offset, None when none does.
@@ -450,7 +447,7 @@ class Lookup:
         Raises:
             OSError: a file cannot be read.
         """
-        found = self._record(physical_offset)
+        found = self.find(physical_offset)
         return None if found is None else bytes(found[0][: found[1].properties_end])
 
     def store_timestamp_ms(self, queue: ConsumeQueue, queue_offset: int) -> int:
@@ -465,7 +462,7 @@ class Lookup:
         return self._timestamp_at(queue, queue_offset, unit[0])
 
     def _timestamp_at(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> int:
-        found = self._record(physical_offset)
+        found = self.find(physical_offset)
         if found is None:
             return -1
         view, parts = found

@@ -88,7 +88,7 @@ class LogMending:
 
     def has_shown(self, physical_offset: int) -> bool:
         """Tell whether everything below a physical offset is in the queues, but for damage."""
-        return self._dispatch.has_shown(physical_offset)
+        return not self._dispatch.is_holding_below(physical_offset)
 
     def put_back_job(
         self, data: bytes, physical_offset: int, damaged_end: int

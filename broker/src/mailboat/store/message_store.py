@@ -300,14 +300,11 @@ class MessageStore:
             reason = "store_failed"
         elif self.retention.refusal is not None:
             reason = "disk_full"
+        elif self._derived_refusal is not None:
+            reason = "derived_files"
         else:
-            reason = self._minor_reason()
+            reason = "no_room" if self._unsettled_refusal() is None else "unsettled"
         self.writes_rejected[reason] += count
-
-    def _minor_reason(self) -> str:
-        if self._derived_refusal is not None:
-            return "derived_files"
-        return "no_room" if self._unsettled_refusal() is None else "unsettled"
 
     def put_messages(self, batch: list[MessageInner]) -> None:
         """Store messages, each on its own, and fill in what became of each.
@@ -459,10 +456,6 @@ class MessageStore:
         self._derived_refusal = _BEHIND if self.index.gap is not None else None
         return self._derived_refusal is None
 
-    def checkpoint_soon(self) -> Callable[[], bool]:
-        """Have a checkpoint of all that is derived now; the call returned tells whether it is."""
-        return self.checkpoints.soon()
-
     def clean(self) -> int:
         """Look at the disk and delete the segments that may go; return how many went."""
         needed_from = self.replica.needed_from()
@@ -507,7 +500,7 @@ class MessageStore:
 
     def is_made_anew(self, topic: str) -> bool:
         """Tell whether a topic of this name was deleted while the log had what it has now."""
-        return self._deleted.end_of(topic) > self.commit_log.start
+        return self._deleted.is_gone(topic, self.commit_log.start)
 
     def queue_ids(self, topic: str) -> list[int]:
         """Return the ids of a topic's queues that the store knows."""

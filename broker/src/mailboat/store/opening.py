@@ -39,7 +39,7 @@ from mailboat.store.layout import StorePaths
 from mailboat.store.queue_table import QueueTable
 from mailboat.store.recovery import RecoveryReport, Scanner, cut_log, quarantine
 from mailboat.store.segment import Segment, pages
-from mailboat.store.segment_reader import read_record_at
+from mailboat.store.segment_reader import find_record_at
 
 log = logging.getLogger(__name__)
 
@@ -355,10 +355,10 @@ def _is_message(
     segment = commit_log.find(physical_offset)
     if segment is None:
         return False
-    try:
-        view, parts = read_record_at(segment, physical_offset)
-    except (ValueError, UnreadableError):
+    found = find_record_at(segment, physical_offset)
+    if found is None:
         return False
+    view, parts = found
     header = parts.header
     return (
         bytes(view[parts.topic_at : parts.topic_end]) == topic.encode()

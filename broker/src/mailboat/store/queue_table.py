@@ -16,11 +16,11 @@ from mailboat.store.consume_queue import (
     ConsumeQueue,
     end_of_files,
     last_of_files,
-    queue_files,
     stored_queues,
     stored_queues_of,
 )
 from mailboat.store.file_pool import FilePool
+from mailboat.store.layout import numbered_files
 
 log = logging.getLogger(__name__)
 
@@ -335,7 +335,7 @@ class QueueTable:
         self._unraised = {}
         self._raise_failed = {}
         for _, _, directory in list(stored_queues(self._disk, self._directory)):
-            for name in queue_files(self._disk, directory):
+            for name in numbered_files(self._disk, directory):
                 self._disk.unlink(f"{directory}/{name}")
             # A folder goes where nothing of somebody else's lies in it.
             for folder in (directory, directory.rpartition("/")[0]):
@@ -359,7 +359,7 @@ class QueueTable:
             except UnreadableError:
                 continue
             if is_message(topic, queue_id, end - 1, physical_offset):
-                for name in queue_files(self._disk, directory):
+                for name in numbered_files(self._disk, directory):
                     self._disk.unlink(f"{directory}/{name}")
 
     def begin_raise(self, physical_offset: int) -> None:

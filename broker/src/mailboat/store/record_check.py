@@ -29,8 +29,8 @@ from mailboat.model.sys_flag import BORN_HOST_V6, STORE_HOST_V6
 from mailboat.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from mailboat.store.places import unit_columns
 
-# Size, magic, queue id, queue offset, physical offset, sysFlag and body size of a record whose
-# hosts are IPv4, and how many they are.
+# Seven fields of a record whose hosts are IPv4: size, magic, queue id, queue offset, physical
+# offset, sysFlag and body size.
 _HEAD: Final = "iI4xi4xqqi44xi"
 _FIELDS: Final = 7
 _ANY_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
@@ -98,9 +98,9 @@ class RecordCheck:
 def _layouts(sizes: tuple[int, ...]) -> tuple[struct.Struct, struct.Struct]:
     """Return two layouts of records one after the other, each as one row.
 
-    The first has the head of each record, the second its bytes without and with only the checksum
-    property. To make them costs as much as a loop over the records, and
-    messages of like size, which are common, need it once.
+    The first has the head of each record, the second its bytes without the checksum property and
+    that property. To make them costs as much as a loop over the records. Messages of like size,
+    which are common, need it once.
     """
     count = len(sizes)
     in_place = ">" + f"{_HEAD}%dx" * count % tuple([size - HEAD_V4.size for size in sizes])

@@ -9,6 +9,9 @@ from typing import Final
 
 from mailboat.disk import UnreadableError
 from mailboat.model.record import (
+    BLANK_MAGIC,
+    FILLER,
+    FILLER_BYTES,
     FIXED_BYTES,
     HEAD,
     HEAD_V4,
@@ -55,6 +58,18 @@ def read_record_at(segment: Segment, physical_offset: int) -> tuple[memoryview, 
     view, parts = SegmentReader(segment, _FIRST_BYTES).record(physical_offset - segment.start)
     check_sums(view, 0, parts)
     return view, parts
+
+
+def find_record_at(segment: Segment, physical_offset: int) -> tuple[memoryview, RecordParts] | None:
+    """Return what `read_record_at` does, None where there is no good record or it cannot be read.
+
+    Raises:
+        OSError: it cannot be read now.
+    """
+    try:
+        return read_record_at(segment, physical_offset)
+    except (ValueError, UnreadableError):
+        return None
 
 
 class SegmentReader:
@@ -111,6 +126,19 @@ class SegmentReader:
         size = min(size, self._segment.size_bytes - position)
         at = self._cover(position, size)
         return self._data[at : at + size]
+
+    def is_filler(self, position: int) -> bool:
+        """Tell whether nothing but a filler follows, or too few bytes for one.
+
+        Raises:
+            UnreadableError: it cannot be read.
+            OSError: it cannot be read now.
+        """
+        head = self.bytes_at(position, FILLER_BYTES)
+        if len(head) < FILLER_BYTES:
+            return True
+        remaining, magic = FILLER.unpack(head)
+        return bool(magic == BLANK_MAGIC and remaining == self.size_bytes - position)
 
     def body_end(self, position: int) -> int | None:
         """Return where the body of a record ends by its head, None where its sizes disagree.

@@ -2,9 +2,11 @@
 
 A bit of a ConsumeQueue may flip, or a folder of another queue may lie in its place. The message is
 still in the log: behind the one before it in the queue. It is looked for there, record by record,
-and its unit is written anew. The search is bounded, as a reader waits for it: a message that has
-more records than that between itself and the one before it counts as damaged, as does one whose
-predecessors are not found either.
+and its unit is written anew.
+
+A reader waits for the search, so it has a limit: where too many records lie between a message and
+the one before it, the message counts as damaged. So it does where none of the three messages before
+it is found.
 
 What a unit says of tags is believed: to check it would mean to read what nobody wants.
 """
@@ -15,8 +17,6 @@ from typing import Final
 
 from mailboat.disk import UnreadableError
 from mailboat.model.record import (
-    BLANK_MAGIC,
-    FILLER,
     FIXED_BYTES,
     HEAD,
     MAGIC_V1,
@@ -29,7 +29,7 @@ from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQu
 from mailboat.store.queue_table import QueueTable
 from mailboat.store.record_check import is_of
 from mailboat.store.segment import Segment
-from mailboat.store.segment_reader import SegmentReader, read_record_at
+from mailboat.store.segment_reader import SegmentReader, find_record_at
 
 log = logging.getLogger(__name__)
 
@@ -147,15 +147,13 @@ class UnitRepair:
         segment = self._commit_log.find(physical_offset)
         if segment is None:
             return False
-        position = physical_offset - segment.start
-        header = _head(SegmentReader(segment, _RECORD_BYTES), position)
+        try:
+            header = _head(SegmentReader(segment, _RECORD_BYTES), physical_offset - segment.start)
+        except UnreadableError:
+            return False
         if header is None or (header.physical_offset, header.size_bytes) != (physical_offset, size):
             return False
-        try:
-            read_record_at(segment, physical_offset)
-        except (ValueError, UnreadableError):
-            return True
-        return False
+        return find_record_at(segment, physical_offset) is None
 
     def _next_that_leads(self, queue: ConsumeQueue, queue_offsets: range) -> Unit | None:
         for queue_offset in queue_offsets:
@@ -178,8 +176,12 @@ class UnitRepair:
                 return False
             reader = SegmentReader(segment, _WINDOW_BYTES)
             while at < min(segment.end, end):
-                header = _head(reader, at - segment.start)
-                if header is None and _is_filler(reader, at - segment.start):
+                try:
+                    header = _head(reader, at - segment.start)
+                    is_filler = header is None and reader.is_filler(at - segment.start)
+                except UnreadableError:
+                    return False
+                if is_filler:
                     at = segment.end
                     break
                 count += 1
@@ -195,11 +197,8 @@ class UnitRepair:
         return True
 
     def _unit_at(self, queue: ConsumeQueue, segment: Segment, physical_offset: int) -> Unit | None:
-        try:
-            view, parts = read_record_at(segment, physical_offset)
-        except (ValueError, UnreadableError):
-            return None
-        return self._unit_of(view, parts) if is_of(view, parts, queue) else None
+        found = find_record_at(segment, physical_offset)
+        return self._unit_of(*found) if found is not None and is_of(*found, queue) else None
 
     def _leads(self, queue: ConsumeQueue, queue_offset: int, unit: Unit) -> bool:
         """Tell whether a unit leads to a record that says it is the one of its queue offset."""
@@ -218,20 +217,14 @@ class UnitRepair:
 
 
 def _head(reader: SegmentReader, position: int) -> RecordHeader | None:
-    try:
-        data = reader.bytes_at(position, HEAD.size)
-    except UnreadableError:
-        return None
+    """Return what looks like the head of a record, None where nothing does.
+
+    Raises:
+        UnreadableError: it cannot be read.
+    """
+    data = reader.bytes_at(position, HEAD.size)
     if len(data) < HEAD.size:
         return None
     header = RecordHeader(*HEAD.unpack(data))
     is_record = header.magic in (MAGIC_V1, MAGIC_V2) and header.size_bytes >= FIXED_BYTES
     return header if is_record else None
-
-
-def _is_filler(reader: SegmentReader, position: int) -> bool:
-    try:
-        head = reader.bytes_at(position, FILLER.size)
-    except UnreadableError:
-        return False
-    return len(head) == FILLER.size and FILLER.unpack(head)[1] == BLANK_MAGIC

@@ -80,15 +80,12 @@ def queues_to_show(broker: BrokerContext, config: TopicConfig, queues: int) -> l
     """Return the first `queues` queues of a topic, and further ones in which messages lie: those
     that it had before it got fewer."""
     store, topic = broker.store, config.topic_name
-    further = (each for each in store.queue_ids(topic) if each >= queues)
-    return [
-        *range(queues),
-        *(
-            each
-            for each in further
-            if store.min_offset(topic, each) < store.max_offset(topic, each)
-        ),
+    further = [
+        each
+        for each in store.queue_ids(topic)
+        if each >= queues and store.min_offset(topic, each) < store.max_offset(topic, each)
     ]
+    return [*range(queues), *further]
 
 
 def require_queue(broker: BrokerContext, topic: str, queue_id: int) -> None:

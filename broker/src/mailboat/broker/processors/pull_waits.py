@@ -64,7 +64,7 @@ class Puller(Protocol):
 
 
 class Wait(HeldPull, gc=False, eq=False, kw_only=True):
-    """A pull of this processor that waits."""
+    """A pull that waits, and who goes on with it."""
 
     processor: Puller
     request: PullRequest

@@ -6,7 +6,6 @@ broker. The answer tells the replier whether it arrived. What is stored besides 
 Source: apache/rocketmq broker/processor/ReplyMessageProcessor.java @ rocketmq-all-5.3.3.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -173,14 +172,7 @@ class ReplyMessageProcessor:
         self._broker.stats.record_put(message.topic, 1, message.size_bytes)
         if not store.holds_back or not message.wait_store_ok:
             return True
-        settled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def done(code: int) -> None:
-            if not settled.done():
-                settled.set_result(code)
-
-        self._broker.flush.wait_settled(store.commit_log.end, done)
-        return not await settled
+        return not await self._broker.flush.settled()
 
 
 async def _deliver(client: ClientInfo, request: RemotingCommand) -> str | None:

@@ -9,7 +9,6 @@ Source: apache/rocketmq broker/processor/AbstractSendMessageProcessor.java (cons
 AdminBrokerProcessor.java (getAllDelayOffset) @ rocketmq-all-5.3.3.
 """
 
-import asyncio
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
@@ -157,11 +156,7 @@ class SendBackProcessor:
         store = self._broker.store
         if not store.holds_back:
             return
-        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._broker.flush.wait_settled(
-            store.commit_log.end, lambda code: None if done.done() else done.set_result(code)
-        )
-        if code := await done:
+        if code := await self._broker.flush.settled():
             raise BrokerError(
                 code,
                 "the flush is not known to be done; the message may come again or not",

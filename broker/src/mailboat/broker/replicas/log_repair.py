@@ -272,7 +272,7 @@ class LogRepair:
 
     async def _forget(self, note: NotedRange, progress: TaskProgress) -> None:
         """Remove the note, once what was derived is durable."""
-        is_saved = self._store.checkpoint_soon()
+        is_saved = self._store.checkpoints.soon()
         until_s = self._loop.time() + _CHECKPOINT_WITHIN_S
         while not is_saved():
             if self._loop.time() >= until_s:
