@@ -26,7 +26,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """Start `mailboat` with arguments; what still runs at the end is killed."""
     processes = []
     environ = plain_environment()
-    # Under nohup these tests ignore that their terminal goes, and so would the commands.
+    # Under nohup this process ignores SIGHUP, and the commands would inherit that.
     at_hangup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def run(*arguments: str, **variables: str) -> subprocess.Popen[str]:
