@@ -10,7 +10,7 @@ import pytest
 from compiled_core import NeedsCore
 from failure_records import records_of
 from hypothesis import settings
-from loop_holds import EXEMPT, LoopHolds
+from loop_holds import LoopHolds
 from machine_halts import MachineHalts
 from planted_delays import plant_late_registration, planted
 
@@ -47,7 +47,6 @@ def pytest_configure(config: pytest.Config) -> None:
         halts,
         [TESTS / "integration", TESTS / "property"],
         TESTS.parent / "broker" / "src" / "mailboat",
-        list(EXEMPT),
     )
     holds.install()
     config.pluginmanager.register(holds, "loop_holds")

@@ -56,12 +56,6 @@ LOOP_CALLS: Final = {
 
 SYNCS: Final = ("fsync", "fdatasync")
 
-# The name that a failure shows, and why it may take longer. Nobody is served yet, or any more.
-EXEMPT: Final = {
-    "BrokerController.start": "opens the tables before it listens",
-    "BrokerController._end": "saves and closes after the last answer",
-}
-
 # A sync below one of these functions, and why the loop may wait for it.
 ALLOWED_SYNCS: Final = {
     "mailboat/store/commit_log.py:_create": "the first segment; others are made ready on a thread",
@@ -102,14 +96,11 @@ class _Before:
 class LoopHolds:
     """A plugin that watches the loops of the tests in some folders."""
 
-    def __init__(
-        self, halts: MachineHalts, folders: Sequence[Path], server: Path, exempt: Sequence[str]
-    ) -> None:
+    def __init__(self, halts: MachineHalts, folders: Sequence[Path], server: Path) -> None:
         """Watch tests below `folders`; the server's sources are below `server`."""
         self._halts = halts
         self._folders = folders
         self._server = server
-        self._exempt = frozenset(exempt)
         self._holds: list[str] = []
         self._is_watching = False
         self._runs: dict[int, _Run] = {}
@@ -200,7 +191,7 @@ class LoopHolds:
     def _judge(
         self, run: _Run, before: _Before, work_s: float, whole_s: float, name: str | None
     ) -> None:
-        if name is None or name in self._exempt:
+        if name is None:
             return
         own_s = work_s - run.collected_s - (_stolen_s() - before.stolen_s)
         if own_s > LONGEST_WORK_S:

@@ -13,14 +13,14 @@ import loop_holds
 ROOT = Path(__file__).resolve().parents[3]
 CONFTEST = """
 from pathlib import Path
-from loop_holds import EXEMPT, LoopHolds
+from loop_holds import LoopHolds
 from machine_halts import MachineHalts
 
 def pytest_configure(config):
     halts = MachineHalts()
     config.add_cleanup(halts.close)
     here = Path(__file__).parent
-    holds = LoopHolds(halts, [here / "watched"], {server}, [*EXEMPT, "open_tables"])
+    holds = LoopHolds(halts, [here / "watched"], {server})
     holds.install()
     config.pluginmanager.register(holds)
     config.add_cleanup(holds.close)
@@ -57,9 +57,6 @@ async def save(path):
 
 async def save_on_a_thread(path):
     await asyncio.to_thread(sync, path)
-
-async def open_tables():
-    burn(0.5)
 
 async def clean_up():
     import gc
@@ -103,9 +100,6 @@ def test_syncs(tmp_path):
 
 def test_syncs_on_a_thread(tmp_path):
     asyncio.run(run(work.save_on_a_thread(tmp_path / "file")))
-
-def test_starts():
-    asyncio.run(run(work.open_tables()))
 
 def test_collects_garbage():
     asyncio.run(run(work.clean_up()))
