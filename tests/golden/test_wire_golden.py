@@ -1,6 +1,7 @@
 """Frames and bodies written by the real RocketMQ 4.9.8 and 5.5.0 (see wire/README.md)."""
 
 import hashlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from mailboat.protocol import bodies
 from mailboat.protocol.client_connections import (
     ClientConnection,
     ConsumerConnection,
+    consumer_connection_slices,
     decode_consumer_connection,
     decode_producer_connection,
-    encode_consumer_connection,
-    encode_producer_connection,
+    producer_connection_slices,
 )
 from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import Frame, FrameDecoder
@@ -124,6 +125,12 @@ RUNNING = ConsumerRunningInfo(
     "stack",
 )
 
+
+def joined(slices: Callable[[Any], Iterator[bytes]]) -> Callable[[Any], bytes]:
+    """Return what writes a body at once that is written a slice at a time."""
+    return lambda value: b"".join(slices(value))
+
+
 BODIES: dict[str, tuple[Any, Any, Any]] = {
     # name: (value, decode, encode)
     "topic-route": (ROUTE, decode_topic_route, encode_topic_route),
@@ -145,16 +152,24 @@ BODIES: dict[str, tuple[Any, Any, Any]] = {
     "group-list": (
         ["CG"],
         bodies.decode_group_list,
-        lambda groups: b"".join(bodies.group_list_slices(groups)),
+        joined(bodies.group_list_slices),
     ),
     "consumer-ids": (
         ["10.0.0.1@1", "10.0.0.1@2"],
         bodies.decode_consumer_id_list,
-        bodies.encode_consumer_id_list,
+        joined(bodies.consumer_id_list_slices),
     ),
     "heartbeat": (HEARTBEAT, decode_heartbeat, encode_heartbeat),
-    "consumer-connection": (CONSUMERS, decode_consumer_connection, encode_consumer_connection),
-    "producer-connection": ([CLIENT], decode_producer_connection, encode_producer_connection),
+    "consumer-connection": (
+        CONSUMERS,
+        decode_consumer_connection,
+        joined(consumer_connection_slices),
+    ),
+    "producer-connection": (
+        [CLIENT],
+        decode_producer_connection,
+        joined(producer_connection_slices),
+    ),
     "check-client": (CHECK, decode_check_client_config, encode_check_client_config),
     "running-info": (RUNNING, decode_running_info, encode_running_info),
     "topic-stats": (TOPIC_STATS, decode_topic_stats, encode_topic_stats),

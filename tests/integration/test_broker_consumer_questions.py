@@ -193,6 +193,37 @@ async def test_members_that_do_not_say_are_left_out(
 
 
 @pytest.mark.parametrize(
+    ("limit", "value", "reason"),
+    [
+        ("_STATUS_MAX_MEMBERS", 1, "has 2 consumers, at most 1 are asked at once"),
+        ("_STATUS_MAX_BYTES_OF_ALL", 150, "has more than 150 bytes"),
+    ],
+)
+async def test_very_many_members_are_asked_one_by_one(
+    broker: BrokerController,
+    client: RawClient,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    value: int,
+    reason: str,
+) -> None:
+    """All their answers at once would take too much memory, and no frame would hold them."""
+    monkeypatch.setattr(client_admin, limit, value)
+    fields: dict[str, ExtValue] = {"topic": "T", "group": "G"}
+    code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
+    async with connected(broker, "b") as [other]:
+        await other.heartbeat("T", group="G")
+        tells(client, knows(7))
+        tells(other, knows(9))
+        answer = await client.call(code, fields)
+        assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert reason in (answer.remark or "")
+        assert "by clientAddr" in (answer.remark or "")
+        answer = await client.ok(code, {**fields, "clientAddr": "b"})
+        assert decode_consumer_status(answer.body) == {"b": {QUEUE: 9}}
+
+
+@pytest.mark.parametrize(
     ("fields", "code"),
     [
         ({"group": "H"}, ResponseCode.SYSTEM_ERROR),

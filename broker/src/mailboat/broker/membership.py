@@ -16,9 +16,9 @@ ProducerManager.java and DefaultConsumerIdsChangeListener.java @ rocketmq-all-5.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Set
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from mailboat.broker.membership_limits import (
     GROUP_BYTES,
@@ -32,6 +32,7 @@ from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.heartbeat import BROADCASTING, ConsumerData
 from mailboat.remoting.connection import Connection
+from mailboat.remoting.turns import in_turns, sorted_steps
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +42,10 @@ _NOTIFY_DELAY_S: Final = 0.02
 _NOTIFY_SLICE_S: Final = 0.005
 # Of the members that leave together: a connection may carry thousands.
 _LOGGED_LEAVES: Final = 10
+_MEMBERS_A_STEP: Final = 1_000
+
+
+_Key = TypeVar("_Key")
 
 
 @dataclass(slots=True, eq=False)
@@ -77,6 +82,17 @@ class MemberTable:
         for clients in self._clients.values():
             yield from clients.values()
 
+    def steps(self) -> Iterator[list[ClientInfo]]:
+        """Yield the members, some thousand at a time: whoever comes or goes between two steps may
+        be among them or not."""
+        some: list[ClientInfo] = []
+        for connection in list(self._clients):
+            some += self._clients.get(connection, {}).values()
+            if len(some) >= _MEMBERS_A_STEP:
+                yield some
+                some = []
+        yield some
+
     def __contains__(self, connection: Connection) -> bool:
         """Tell whether a connection carries a member."""
         return connection in self._clients
@@ -111,12 +127,13 @@ class MemberTable:
         """Remove and return every member on a connection."""
         return list(self._clients.pop(connection, {}).values())
 
-    def remove_silent(self, oldest_heartbeat: float) -> list[ClientInfo]:
-        """Remove and return the members whose last heartbeat is older."""
-        silent = [client for client in self if client.last_heartbeat < oldest_heartbeat]
-        for client in silent:
-            self.remove(client.connection, client.client_id)
-        return silent
+    def remove_silent(self, oldest_heartbeat: float) -> Iterator[list[ClientInfo]]:
+        """Remove the members whose last heartbeat is older; yields those of each step."""
+        for members in self.steps():
+            silent = [client for client in members if client.last_heartbeat < oldest_heartbeat]
+            for client in silent:
+                self.remove(client.connection, client.client_id)
+            yield silent
 
 
 @dataclass(slots=True, eq=False)
@@ -143,13 +160,17 @@ class ConsumerGroupInfo:
         """Every member gets every message."""
         return self.message_model == BROADCASTING
 
-    def client_ids(self) -> list[str]:
-        """Return the members' ids, each once.
+    def client_ids(self) -> Generator[None, None, list[str]]:
+        """Return the members' ids, each once and in order; some thousand with each step.
 
         A double id, such as that of a client whose old connection lingers, would leave queues to a
         member that does not exist.
         """
-        return sorted({member.client_id for member in self.members})
+        client_ids: set[str] = set()
+        for members in self.members.steps():
+            client_ids.update(member.client_id for member in members)
+            yield
+        return (yield from sorted_steps(client_ids))
 
     def listed_members(self) -> list[ClientInfo]:
         """Return one member for each id, by id: of several the one that sent a heartbeat last."""
@@ -177,15 +198,17 @@ class ConsumerGroupInfo:
                 size += subscription_bytes(subscription)
         return size
 
-    def merge_subscriptions(self, subscriptions: Iterable[SubscriptionData]) -> bool:
-        """Take over one member's subscriptions; return whether the set of topics changed."""
-        changed = False
+    def merge_subscriptions(
+        self, subscriptions: Iterable[SubscriptionData]
+    ) -> tuple[list[str], Set[str]]:
+        """Take over one member's subscriptions; return the topics that came and those that went."""
+        came = []
         topics = set()
         for subscription in subscriptions:
             topics.add(subscription.topic)
             known = self.subscriptions.get(subscription.topic)
             if known is None:
-                changed = True
+                came.append(subscription.topic)
             elif subscription.sub_version <= known.sub_version:
                 continue
             elif _is_same(known, subscription):
@@ -193,11 +216,11 @@ class ConsumerGroupInfo:
                 known.sub_version = subscription.sub_version
                 continue
             self.subscriptions[subscription.topic] = subscription
-        for topic in self.subscriptions.keys() - topics:
+        went = self.subscriptions.keys() - topics
+        for topic in went:
             _log.info("subscription ended group=%s topic=%s", self.group, topic)
             del self.subscriptions[topic]
-            changed = True
-        return changed
+        return came, went
 
 
 def _is_same(one: SubscriptionData, other: SubscriptionData) -> bool:
@@ -220,11 +243,18 @@ class ConsumerManager:
         self._notify_enable = notify_enable
         self._clock = clock
         self._by_connection: dict[Connection, set[str]] = {}
+        self._on_topic: dict[str, set[str]] = {}
         self._to_notify: set[str] = set()
         self._pushes: Iterator[None] = iter(())
         self._notify_timer: asyncio.TimerHandle | None = None
         self.groups: dict[str, ConsumerGroupInfo] = {}
         """By name; only groups that have members."""
+
+        self.changes = 0
+        """Moves on whenever a group comes, goes, or has other topics or another model."""
+
+        self.on_subscribed: Callable[[str], None] = lambda _: None
+        """Called with a clustering group that may have more topics than before."""
 
     def register(self, client: ClientInfo, consumer: ConsumerData, *, notify: bool = True) -> bool:
         """Take note of a heartbeat; return whether members or topics of the group changed.
@@ -245,6 +275,7 @@ class ConsumerManager:
             )
         self._count(info, client, consumer)
         self.groups[info.group] = info
+        has_other_model = info.message_model != consumer.message_model
         info.consume_type = consumer.consume_type
         info.message_model = consumer.message_model
         info.consume_from_where = consumer.consume_from_where
@@ -253,7 +284,15 @@ class ConsumerManager:
         if is_new:
             self._by_connection.setdefault(client.connection, set()).add(info.group)
             _log_member("consumer joined", info.group, client)
-        changed = info.merge_subscriptions(consumer.subscription_data_set) or is_new
+        came, went = info.merge_subscriptions(consumer.subscription_data_set)
+        for topic in came:
+            self._on_topic.setdefault(topic, set()).add(info.group)
+        self._forget_topics(info.group, went)
+        changed = is_new or bool(came) or bool(went)
+        if changed or has_other_model:
+            self.changes += 1
+            if not info.is_broadcasting:
+                self.on_subscribed(info.group)
         if changed and notify:
             self._notify_soon(info)
         return changed
@@ -276,7 +315,7 @@ class ConsumerManager:
         log.close()
 
     def expire(self, timeout_s: float) -> Generator[None, None, list[Connection]]:
-        """Let clients leave that were silent for too long, a group with each step.
+        """Let clients leave that were silent for too long, some thousand with each step.
 
         Returns:
             Their connections.
@@ -285,10 +324,10 @@ class ConsumerManager:
         expired: list[Connection] = []
         log = _LeaveLog("consumer left")
         for info in list(self.groups.values()):
-            silent = info.members.remove_silent(oldest)
-            expired += [client.connection for client in silent]
-            self._left(info, silent, log)
-            yield
+            for silent in info.members.remove_silent(oldest):
+                expired += [client.connection for client in silent]
+                self._left(info, silent, log)
+                yield
         log.close()
         return expired
 
@@ -301,20 +340,19 @@ class ConsumerManager:
         info = self.groups.get(group)
         return None if info is None else info.subscriptions.get(topic)
 
-    def groups_on_topic(self, topic: str) -> list[str]:
-        """Return the groups with members that subscribed to a topic."""
-        return [group for group, info in self.groups.items() if topic in info.subscriptions]
+    def groups_on_topic(self, topic: str) -> set[str]:
+        """Return the groups with members that subscribed to a topic; the set is the caller's."""
+        return set(self._on_topic.get(topic, ()))
 
-    def clustering_topics(self) -> dict[str, frozenset[str]]:
-        """Return what the connected members of groups subscribe to, by group.
+    def clustering_groups(self) -> list[str]:
+        """Return the groups with members but for broadcasting ones, whose members keep their
+        offsets themselves."""
+        return [group for group, info in self.groups.items() if not info.is_broadcasting]
 
-        Broadcasting groups are left out: each member keeps its offsets itself.
-        """
-        return {
-            group: frozenset(info.subscriptions)
-            for group, info in self.groups.items()
-            if not info.is_broadcasting
-        }
+    def clustering_topics(self, group: str) -> Set[str]:
+        """Return what the members of a group subscribe to; nothing of a broadcasting one."""
+        info = self.groups.get(group)
+        return frozenset() if info is None or info.is_broadcasting else info.subscriptions.keys()
 
     def close(self) -> None:
         """Tell nobody any more."""
@@ -365,12 +403,18 @@ class ConsumerManager:
         if not info.members:
             self._hold(info, info.holder, 0)
             del self.groups[info.group]
+            self._forget_topics(info.group, info.subscriptions)
+            self.changes += 1
             return
         if info.holder not in info.members:
             # Some of its texts may stay: whoever joined after it may have brought older ones.
             self._hold(info, next(iter(info.members)).connection, info.size_bytes)
         if notify:
             self._notify_soon(info)
+
+    def _forget_topics(self, group: str, topics: Iterable[str]) -> None:
+        for topic in topics:
+            _discard(self._on_topic, topic, group)
 
     def _notify_soon(self, info: ConsumerGroupInfo) -> None:
         if not self._notify_enable or info.is_broadcasting:
@@ -465,7 +509,7 @@ class ProducerManager:
         log.close()
 
     def expire(self, timeout_s: float) -> Generator[None, None, list[Connection]]:
-        """Let clients leave that were silent for too long, a group with each step.
+        """Let clients leave that were silent for too long, some thousand with each step.
 
         Returns:
             Their connections.
@@ -474,11 +518,12 @@ class ProducerManager:
         expired: list[Connection] = []
         log = _LeaveLog("producer left")
         for group, members in list(self.groups.items()):
-            # None of a group that has ended meanwhile.
-            if silent := members.remove_silent(oldest):
-                expired += [client.connection for client in silent]
-                self._left(group, silent, log)
-            yield
+            for silent in members.remove_silent(oldest):
+                # None of a group that has ended meanwhile.
+                if silent:
+                    expired += [client.connection for client in silent]
+                    self._left(group, silent, log)
+                yield
         log.close()
         return expired
 
@@ -502,16 +547,29 @@ class ProducerManager:
             del self.groups[group]
 
 
+async def close_silent(
+    consumers: ConsumerManager, producers: ProducerManager, timeout_s: float
+) -> None:
+    """Let clients leave that were silent for too long, and close the connections that carry nobody
+    any more."""
+    expired = set(await in_turns(consumers.expire(timeout_s)))
+    expired |= set(await in_turns(producers.expire(timeout_s)))
+    for connection in expired:
+        if not (consumers.is_member(connection) or producers.is_member(connection)):
+            _log.info("connection closed peer=%s: no heartbeat", connection.peer)
+            connection.close()
+
+
 def _member_bytes(group: str, client: ClientInfo) -> int:
     """Return what a member takes in memory; the same for each of its heartbeats."""
     return MEMBER_BYTES + names_bytes(group, client.client_id)
 
 
-def _discard(groups_of: dict[Connection, set[str]], connection: Connection, group: str) -> None:
-    groups = groups_of.get(connection, set())
+def _discard(groups_of: dict[_Key, set[str]], key: _Key, group: str) -> None:
+    groups = groups_of.get(key, set())
     groups.discard(group)
     if not groups:
-        groups_of.pop(connection, None)
+        groups_of.pop(key, None)
 
 
 class _LeaveLog:

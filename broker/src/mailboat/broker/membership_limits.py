@@ -34,7 +34,8 @@ GROUP_BYTES: Final = 450
 
 _TEXT_BYTES: Final = 56
 _NUMBER_BYTES: Final = 32
-_ENTRY_BYTES: Final = 100
+# In the tables of its group and of its topic, which it may be alone in.
+_ENTRY_BYTES: Final = 400
 
 
 @dataclass(slots=True)

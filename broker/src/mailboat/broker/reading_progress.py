@@ -13,22 +13,24 @@ there is no group at all, nothing counts as read.
 Looking at all queues of all groups is cut into slices: `slices` yields whenever some were looked
 at. Between two rounds the last result stands; positions only rise, so it errs on the safe side.
 Where one may have fallen (an offset was set back, a group is new), nothing counts as read until
-the next round. Nothing here knows the event loop.
+the next round. Nothing here knows the event loop, and nothing but a round looks at all groups.
 
 Subscriptions are in no file. After a restart nothing may go as read before the members of the
 earlier run can have come back: a group without an offset is not known until then.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Set
 from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 
 from mailboat.broker.transactions import TRANSACTIONS_GROUP
 from mailboat.model.names import RETRY_PREFIX, retry_topic
+from mailboat.remoting.turns import sorted_steps
 from mailboat.store.queue_table import RaisedQueue
 
 _QUEUES_A_SLICE: Final = 50
+_NAMES_A_SLICE: Final = 2_000
 _SLICES_AT_ONCE: Final = 200
 _ROUND_EVERY_S: Final = 5.0  # While something moves.
 _ASKED_EVERY_S: Final = 1.0
@@ -76,6 +78,24 @@ class Offsets(Protocol):
         ...
 
 
+class Subscriptions(Protocol):
+    """What connected members subscribe to (`mailboat.broker.membership`)."""
+
+    changes: int
+
+    def clustering_groups(self) -> list[str]:
+        """Return the groups with members, but for broadcasting ones."""
+        ...
+
+    def clustering_topics(self, group: str) -> Set[str]:
+        """Return what the members of a group subscribe to; nothing of a broadcasting one."""
+        ...
+
+    def groups_on_topic(self, topic: str) -> set[str]:
+        """Return the groups that subscribe to a topic; the set is the caller's."""
+        ...
+
+
 class Queues(Protocol):
     """The queues of the store."""
 
@@ -103,7 +123,7 @@ class ReadingProgress:
         self,
         offsets: Offsets,
         queues: Queues,
-        subscriptions: Callable[[], dict[str, frozenset[str]]],
+        subscriptions: Subscriptions,
         log_end: Callable[[], int],
         readable: Callable[[str], int],
         clock: Callable[[], float],
@@ -113,8 +133,7 @@ class ReadingProgress:
         Args:
             offsets: the committed offsets.
             queues: the store.
-            subscriptions: gives the topics that connected members of clustering groups subscribe
-                to, by group.
+            subscriptions: of connected members; they call `subscribed`.
             log_end: gives the physical offset below which every message is in its queue.
             readable: gives how many queues of a topic have a route, by its name.
             clock: monotonic seconds.
@@ -130,6 +149,9 @@ class ReadingProgress:
         self._is_asked = False
         self._position = 0
         self._stamp: _Stamp | None = None
+        self._known: dict[str, frozenset[str]] = {}
+        self._came: set[str] = set()
+        self._is_grown = False
         self._removals: deque[list[RaisedQueue]] = deque()
         self._counting: Iterator[None] = iter(())
         self.also_unread: list[Callable[[], int | None]] = []
@@ -174,13 +196,15 @@ class ReadingProgress:
     def is_current(self) -> bool:
         """No offset was set back and no group came since the last round."""
         stamp = self._stamp
-        if stamp is None or stamp.lowered != self._offsets.lowered:
-            return False
-        known = stamp.subscriptions
-        return all(
-            topics <= known.get(group, frozenset())
-            for group, topics in self._subscriptions().items()
-        )
+        return stamp is not None and stamp.lowered == self._offsets.lowered and not self._is_grown
+
+    def subscribed(self, group: str) -> None:
+        """Take note that a group may have more topics than before, or is new."""
+        self._came.add(group)
+        self._is_grown |= not self._is_known(group, self._known)
+
+    def _is_known(self, group: str, known: dict[str, frozenset[str]]) -> bool:
+        return self._subscriptions.clustering_topics(group) <= known.get(group, frozenset())
 
     def ask_for_round(self) -> None:
         """Have the next round soon: retention waits for what is read."""
@@ -219,16 +243,20 @@ class ReadingProgress:
         yield from self._count_removed()
         self._is_asked, self._round_s = False, self._clock()
         stamp = self._present()
-        subscriptions = stamp.subscriptions
+        # Whoever comes from here on is looked at again below.
+        self._came.clear()
+        known: dict[str, frozenset[str]] = {}
+        names = self._offsets.groups().union(self._subscriptions.clustering_groups())
         queue_ids: dict[str, list[int]] = {}
-        for topic, queue_id in self._queues.queue_keys():
+        for number, (topic, queue_id) in enumerate(self._queues.queue_keys(), 1):
             queue_ids.setdefault(topic, []).append(queue_id)
-        names = self._offsets.groups().union(subscriptions)
+            if number % _NAMES_A_SLICE == 0:
+                yield
         found: list[GroupProgress] = []
         for group in names:
             oldest: GroupProgress | None = None
             unread = 0
-            subscribed = subscriptions.get(group, frozenset())
+            subscribed = known[group] = frozenset(self._subscriptions.clustering_topics(group))
             topics = subscribed | {retry_topic(group)}
             for item in self._unread_of(group, topics, queue_ids, stamp.log_end):
                 if item is None:
@@ -240,7 +268,13 @@ class ReadingProgress:
             if oldest is not None:
                 found.append(oldest._replace(unread_messages=unread))
             yield
-        found.sort(key=lambda item: (item.physical_offset, item.group))
+        found = yield from sorted_steps(found, lambda item: (item.physical_offset, item.group))
+        is_grown = False
+        while self._came:
+            for _ in range(min(len(self._came), _NAMES_A_SLICE)):
+                is_grown |= not self._is_known(self._came.pop(), known)
+            yield
+        self._is_grown, self._known = is_grown, known
         self.groups = found
         # The broker's own reading of half messages says nothing about everybody else's.
         readers = [name for name in names if name != TRANSACTIONS_GROUP]
@@ -253,7 +287,7 @@ class ReadingProgress:
         offsets = self._offsets
         return _Stamp(
             offsets.lowered,
-            self._subscriptions(),
+            self._subscriptions.changes,
             offsets.commits,
             offsets.removals,
             self._log_end(),
@@ -303,12 +337,11 @@ class ReadingProgress:
         return self._counting
 
     def _count(self, raised: list[RaisedQueue]) -> Iterator[None]:
-        subscriptions = self._subscriptions()
-        groups_of: dict[str, list[str]] = {}
+        groups_of: dict[str, set[str]] = {}
         looked_at = 0
         for item in raised:
             if item.topic not in groups_of:
-                groups_of[item.topic] = self._groups_of(item.topic, subscriptions)
+                groups_of[item.topic] = yield from self._groups_of(item.topic)
             for group in groups_of[item.topic]:
                 looked_at += 1
                 committed = self._offsets.queues(group, item.topic).get(item.queue_id, 0)
@@ -316,12 +349,16 @@ class ReadingProgress:
                 if looked_at % _QUEUES_A_SLICE == 0:
                     yield
 
-    def _groups_of(self, topic: str, subscriptions: dict[str, frozenset[str]]) -> list[str]:
+    def _groups_of(self, topic: str) -> Generator[None, None, set[str]]:
         groups = self._offsets.groups_of(topic)
-        groups.update(group for group, topics in subscriptions.items() if topic in topics)
+        for number, group in enumerate(self._subscriptions.groups_on_topic(topic), 1):
+            if topic in self._subscriptions.clustering_topics(group):
+                groups.add(group)
+            if number % _NAMES_A_SLICE == 0:
+                yield
         if topic.startswith(RETRY_PREFIX):
             groups.add(topic.removeprefix(RETRY_PREFIX))
-        return sorted(groups)
+        return groups
 
     def _add_lost(self, group: str, topic: str, lost: int) -> None:
         if lost <= 0:
@@ -336,10 +373,10 @@ class ReadingProgress:
 
 
 class _Stamp(NamedTuple):
-    """What a round was made of: the first two may lower a position, the others raise it."""
+    """What a round was made of: the first may lower a position, the others raise it."""
 
     lowered: int
-    subscriptions: dict[str, frozenset[str]]
+    changes: int
     commits: int
     removals: int
     log_end: int

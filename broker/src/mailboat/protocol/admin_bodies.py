@@ -13,7 +13,7 @@ import msgspec
 from mailboat.errors import RemoteProtocolError
 from mailboat.model.subscription import SubscriptionData, SubscriptionGroupConfig
 from mailboat.model.topic import TopicConfig
-from mailboat.protocol.bodies import decode_request, encode_body
+from mailboat.protocol.bodies import decode_request, encode_body, item_slices
 from mailboat.protocol.group_table import GroupConfigBody
 from mailboat.protocol.heartbeat import SubscriptionDataBody
 from mailboat.protocol.stats_bodies import ConsumeStats, consume_stats_slices
@@ -87,10 +87,6 @@ class _GroupListBody(msgspec.Struct, rename="camel"):
     group_config_list: list[GroupConfigBody]
 
 
-class _ProducerTable(msgspec.Struct):
-    data: dict[str, list[ProducerInfo]]
-
-
 _topic_list: Final = msgspec.json.Decoder(_TopicListBody, strict=False)
 _group_list: Final = msgspec.json.Decoder(_GroupListBody, strict=False)
 
@@ -150,9 +146,15 @@ def encode_broker_stats(stats: BrokerStatsData) -> bytes:
     return encode_body(stats)
 
 
-def encode_producer_table(table: Mapping[str, list[ProducerInfo]]) -> bytes:
-    """Write the clients of every producer group (328)."""
-    return encode_body(_ProducerTable(dict(table)))
+def producer_table_slices(table: Mapping[str, list[ProducerInfo]]) -> Iterator[bytes]:
+    """Write the clients of every producer group (328), a slice at a time: joined they are the
+    body."""
+    start = b'{"data":{'
+    for group, members in table.items():
+        yield start + encode_body(group) + b":["
+        yield from item_slices(members)
+        start = b"],"
+    yield b"]}}" if table else start + b"}}"
 
 
 def encode_consume_queue(

@@ -32,7 +32,7 @@ LENIENT_REQUEST_MAX_BYTES: Final = 65_536
 Java writes requests as plain JSON. What needs leniency are the null lists of a Go client
 (some 200 bytes for each subscription) and the bare broker ids of a route (217)."""
 
-_NAMES_A_SLICE: Final = 1_000
+_ITEMS_A_SLICE: Final = 1_000
 
 
 class DataVersionBody(msgspec.Struct, rename="camel", gc=False):
@@ -152,11 +152,16 @@ def topic_list_slices(topics: Sequence[str]) -> Iterator[bytes]:
 
 
 def _name_slices(member: bytes, names: Sequence[str]) -> Iterator[bytes]:
-    start = b'{"%b":[' % member
-    for begin in range(0, len(names), _NAMES_A_SLICE):
-        yield start + encode_body(names[begin : begin + _NAMES_A_SLICE])[1:-1]
-        start = b","
-    yield b"]}" if names else start + b"]}"
+    yield b'{"%b":[' % member
+    yield from item_slices(names)
+    yield b"]}"
+
+
+def item_slices(items: Sequence[object]) -> Iterator[bytes]:
+    """Write the items of a JSON list, without its brackets, a slice at a time."""
+    for begin in range(0, len(items), _ITEMS_A_SLICE):
+        written = encode_body(items[begin : begin + _ITEMS_A_SLICE])[1:-1]
+        yield b"," + written if begin else written
 
 
 def decode_topic_list(body: bytes) -> tuple[list[str], str | None]:
@@ -184,9 +189,9 @@ def decode_group_list(body: bytes) -> list[str]:
     return decode_body(body, _group_list).group_list
 
 
-def encode_consumer_id_list(client_ids: Iterable[str]) -> bytes:
-    """Write the members of a consumer group (38)."""
-    return encode_body(_ConsumerIdList(list(client_ids)))
+def consumer_id_list_slices(client_ids: Sequence[str]) -> Iterator[bytes]:
+    """Write the members of a consumer group (38), a slice at a time: joined they are the body."""
+    return _name_slices(b"consumerIdList", client_ids)
 
 
 def decode_consumer_id_list(body: bytes) -> list[str]:

@@ -4,13 +4,14 @@ Source: apache/rocketmq remoting/protocol/body/{Connection,ConsumerConnection,
 ProducerConnection}.java
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import msgspec
 
 from mailboat.model.subscription import SubscriptionData
-from mailboat.protocol.bodies import decode_body, encode_body
+from mailboat.protocol.bodies import decode_body, encode_body, item_slices
 from mailboat.protocol.heartbeat import SubscriptionDataBody
 
 
@@ -42,6 +43,9 @@ class _ConsumerConnectionBody(msgspec.Struct, rename="camel"):
     consume_from_where: str = ""
 
 
+_LIST_START: Final = b'{"connectionSet":['
+
+
 class _ProducerConnectionBody(msgspec.Struct, rename="camel"):
     connection_set: list[ClientConnection] = []
 
@@ -50,9 +54,13 @@ _consumer: Final = msgspec.json.Decoder(_ConsumerConnectionBody, strict=False)
 _producer: Final = msgspec.json.Decoder(_ProducerConnectionBody, strict=False)
 
 
-def encode_consumer_connection(connection: ConsumerConnection) -> bytes:
-    """Write the members of a consumer group (203)."""
-    return encode_body(msgspec.convert(connection, _ConsumerConnectionBody, from_attributes=True))
+def consumer_connection_slices(connection: ConsumerConnection) -> Iterator[bytes]:
+    """Write the members of a consumer group (203), a slice at a time: joined they are the body."""
+    without = replace(connection, connection_set=[])
+    rest = encode_body(msgspec.convert(without, _ConsumerConnectionBody, from_attributes=True))
+    yield _LIST_START
+    yield from item_slices(connection.connection_set)
+    yield rest[len(_LIST_START) :]
 
 
 def decode_consumer_connection(body: bytes) -> ConsumerConnection:
@@ -65,9 +73,11 @@ def decode_consumer_connection(body: bytes) -> ConsumerConnection:
     return msgspec.convert(fields, ConsumerConnection, from_attributes=True)
 
 
-def encode_producer_connection(connections: list[ClientConnection]) -> bytes:
-    """Write the members of a producer group (204)."""
-    return encode_body(_ProducerConnectionBody(connections))
+def producer_connection_slices(connections: list[ClientConnection]) -> Iterator[bytes]:
+    """Write the members of a producer group (204), a slice at a time: joined they are the body."""
+    yield _LIST_START
+    yield from item_slices(connections)
+    yield b"]}"
 
 
 def decode_producer_connection(body: bytes) -> list[ClientConnection]:

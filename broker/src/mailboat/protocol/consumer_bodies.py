@@ -4,7 +4,7 @@ Source: apache/rocketmq remoting/protocol/body/{ResetOffsetBodyForC,GetConsumerS
 QueryConsumeTimeSpanBody,QueueTimeSpan,QueryCorrectionOffsetBody,QuerySubscriptionResponseBody}.java
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -90,13 +90,14 @@ def decode_client_status(body: bytes) -> dict[MessageQueue, int]:
     return _queue_offsets(loads_object(body).get("messageQueueTable"))
 
 
-def encode_consumer_status(table: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
-    """Write the offsets of a group's clients, by client id (223)."""
-    clients = b",".join(
-        encode_body(client_id) + b":" + encode_queue_map(table[client_id])
-        for client_id in sorted(table)
-    )
-    return b'{"consumerTable":{' + clients + b'},"messageQueueTable":{}}'
+def consumer_status_slices(table: Mapping[str, Mapping[MessageQueue, int]]) -> Iterator[bytes]:
+    """Write the offsets of a group's clients, by client id (223), a client at a time: joined they
+    are the body."""
+    start = b'{"consumerTable":{'
+    for client_id in sorted(table):
+        yield start + encode_body(client_id) + b":" + encode_queue_map(table[client_id])
+        start = b","
+    yield b'},"messageQueueTable":{}}' if table else start + b'},"messageQueueTable":{}}'
 
 
 def decode_consumer_status(body: bytes) -> dict[str, dict[MessageQueue, int]]:

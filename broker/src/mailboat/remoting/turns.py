@@ -12,10 +12,10 @@ one waiting for a single turn.
 import asyncio
 import heapq
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextvars import ContextVar
 from itertools import islice
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 TURN_S: Final = 0.005
@@ -89,15 +89,16 @@ async def listed_in_turns(steps: Iterator[_T]) -> list[_T]:
     return await in_turns(work())
 
 
-def sorted_steps(items: Iterable[str]) -> Generator[None, None, list[str]]:
-    """Sort texts, some thousand with each step."""
+def sorted_steps(
+    items: Iterable[_T], key: Callable[[_T], Any] | None = None
+) -> Generator[None, None, list[_T]]:
+    """Sort items, by themselves or by a key, some thousand with each step."""
     left, runs = iter(items), []
     while run := list(islice(left, _SORTED_A_STEP)):
-        run.sort()
-        runs.append(run)
+        runs.append(sorted(run, key=key))  # type: ignore[type-var, arg-type]
         yield
-    result: list[str] = []
-    merged = heapq.merge(*runs)
+    result: list[_T] = []
+    merged = heapq.merge(*runs, key=key)  # type: ignore[type-var, arg-type]
     while some := list(islice(merged, _SORTED_A_STEP)):
         result += some
         yield

@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Generator
 from itertools import pairwise
-from typing import cast
+from typing import TypeVar, cast
 
 import pytest
 
@@ -18,15 +19,21 @@ from mailboat.protocol.heartbeat import BROADCASTING, ConsumerData
 from mailboat.remoting.connection import Connection
 from mailboat.testing.virtual_time import VirtualTime
 
+_T = TypeVar("_T")
+
 
 def _expired(members: ConsumerManager | ProducerManager) -> list[Connection]:
     """Let those leave that were silent for 120 s; return their connections."""
-    steps = members.expire(120.0)
+    return _all_of(members.expire(120.0))
+
+
+def _all_of(work: Generator[object, None, _T]) -> _T:
+    """Return what work that is done in steps returns."""
     while True:
         try:
-            next(steps)
+            next(work)
         except StopIteration as done:
-            return cast(list[Connection], done.value)
+            return cast(_T, done.value)
 
 
 class Peer:
@@ -79,7 +86,7 @@ async def test_members_are_listed() -> None:
     assert consumers.register(first.client("c1"), consumer("T"))
     assert consumers.register(second.client("c2"), consumer("T"))
     assert not consumers.register(second.client("c2"), consumer("T"))
-    assert consumers.groups["G"].client_ids() == ["c1", "c2"]
+    assert _all_of(consumers.groups["G"].client_ids()) == ["c1", "c2"]
     consumers.close()
 
 
@@ -90,9 +97,9 @@ async def test_two_clients_with_one_id_are_two_members() -> None:
     consumers.register(first.client("same"), consumer("T"))
     consumers.register(second.client("same"), consumer("T"))
     assert len(consumers.groups["G"].members) == 2
-    assert consumers.groups["G"].client_ids() == ["same"]
+    assert _all_of(consumers.groups["G"].client_ids()) == ["same"]
     consumers.connection_closed(first.connection)
-    assert consumers.groups["G"].client_ids() == ["same"]
+    assert _all_of(consumers.groups["G"].client_ids()) == ["same"]
     consumers.close()
 
 
@@ -102,9 +109,9 @@ async def test_two_clients_on_one_connection_are_two_members() -> None:
     peer = Peer("a")
     consumers.register(peer.client("c1"), consumer("T"))
     consumers.register(peer.client("c2"), consumer("T"))
-    assert consumers.groups["G"].client_ids() == ["c1", "c2"]
+    assert _all_of(consumers.groups["G"].client_ids()) == ["c1", "c2"]
     consumers.unregister("G", peer.connection, "c1")
-    assert consumers.groups["G"].client_ids() == ["c2"]
+    assert _all_of(consumers.groups["G"].client_ids()) == ["c2"]
     assert consumers.is_member(peer.connection)
     consumers.connection_closed(peer.connection)
     assert consumers.groups == {}
@@ -142,7 +149,7 @@ async def test_members_hear_of_one_that_left(how: str) -> None:
         clock.advance(21)
         assert _expired(consumers) == [goes.connection]
     assert await stays.next_groups() == ["G"]
-    assert consumers.groups["G"].client_ids() == ["c1"]
+    assert _all_of(consumers.groups["G"].client_ids()) == ["c1"]
 
 
 async def test_a_search_for_silent_members_is_made_group_by_group() -> None:
@@ -268,8 +275,8 @@ async def test_a_change_of_topics_is_told() -> None:
     assert await peer.next_groups() == ["G"]
     assert consumers.register(peer.client(), consumer("U", version=2))
     assert await peer.next_groups() == ["G"]
-    assert consumers.groups_on_topic("U") == ["G"]
-    assert consumers.groups_on_topic("T") == []
+    assert consumers.groups_on_topic("U") == {"G"}
+    assert consumers.groups_on_topic("T") == set()
     assert consumers.find_subscription("G", "T") is None
 
 
@@ -341,8 +348,64 @@ async def test_one_connection_in_many_groups() -> None:
     consumers.register(other.client("c2"), consumer("T", group="H"))
     consumers.connection_closed(peer.connection)
     assert list(consumers.groups) == ["H"]
-    assert consumers.groups_on_topic("T") == ["H"]
+    assert consumers.groups_on_topic("T") == {"H"}
+    consumers.connection_closed(other.connection)
+    assert consumers.groups_on_topic("T") == set()
     consumers.close()
+
+
+async def test_retention_is_told_which_groups_have_more_topics() -> None:
+    """A new one, one with another topic, one that no longer broadcasts; whatever else changes what
+    is read is counted."""
+    consumers = ConsumerManager(notify_enable=False)
+    told: list[str] = []
+    consumers.on_subscribed = told.append
+    peer = Peer("a")
+
+    def told_of(data: ConsumerData) -> tuple[list[str], bool]:
+        told.clear()
+        before = consumers.changes
+        consumers.register(peer.client(), data)
+        return list(told), consumers.changes > before
+
+    assert told_of(consumer("T")) == (["G"], True)
+    assert told_of(consumer("T")) == ([], False)
+    assert told_of(consumer("T", "U", version=2)) == (["G"], True)
+    assert consumers.clustering_topics("G") == {"T", "U"}
+    broadcasting = consumer("T", "U", version=2)
+    broadcasting.message_model = BROADCASTING
+    assert told_of(broadcasting) == ([], True)
+    assert consumers.clustering_topics("G") == set()
+    assert consumers.clustering_groups() == []
+    assert told_of(consumer("T", "U", version=2)) == (["G"], True)
+    assert consumers.clustering_groups() == ["G"]
+    before = consumers.changes
+    consumers.connection_closed(peer.connection)
+    assert consumers.changes > before
+    assert consumers.clustering_topics("G") == set()
+
+
+async def test_many_members_are_gone_through_in_steps() -> None:
+    """Who leaves or comes between two steps ends nothing, and is not let go by mistake."""
+    clock = VirtualTime()
+    consumers = ConsumerManager(notify_enable=False, clock=clock.monotonic)
+    peers = [Peer(f"peer-{number}") for number in range(3)]
+    for peer in peers:
+        for number in range(2_000):
+            consumers.register(peer.client(f"{peer.peer}-{number:04d}"), consumer("T"))
+    info = consumers.groups["G"]
+    listing = info.client_ids()
+    next(listing)
+    consumers.connection_closed(peers[1].connection)
+    assert _all_of(listing) == sorted(
+        f"{peer.peer}-{number:04d}" for peer in (peers[0], peers[2]) for number in range(2_000)
+    )
+    clock.advance(121)
+    ending = consumers.expire(120.0)
+    next(ending)
+    consumers.register(peers[2].client("peer-2-0007"), consumer("T"))
+    assert set(_all_of(ending)) == {peers[0].connection, peers[2].connection}
+    assert _all_of(info.client_ids()) == ["peer-2-0007"]
 
 
 async def test_a_producer_is_found_by_its_id() -> None:

@@ -31,7 +31,9 @@ class Tables:
         self.clock = VirtualTime()
         self.table: dict[tuple[str, str], dict[int, int]] = {}
         self.bounds: dict[tuple[str, int], tuple[int, int]] = {}
-        self.members: dict[str, frozenset[str]] = {}
+        self.changes = 0
+        self.on_subscribed: Callable[[str], None] = lambda _: None
+        self._members: dict[str, frozenset[str]] = {}
         self.broken: set[tuple[str, int]] = set()
         self.readable: dict[str, int] = {}
         self.positions_asked = 0
@@ -65,6 +67,30 @@ class Tables:
         """Return a group's offsets in a topic."""
         return self.table.get((group, topic), {})
 
+    @property
+    def members(self) -> dict[str, frozenset[str]]:
+        """What members subscribe to, by group."""
+        return self._members
+
+    @members.setter
+    def members(self, members: dict[str, frozenset[str]]) -> None:
+        self._members = members
+        self.changes += 1
+        for group in members:
+            self.on_subscribed(group)
+
+    def clustering_groups(self) -> list[str]:
+        """Return the groups with members."""
+        return list(self._members)
+
+    def clustering_topics(self, group: str) -> frozenset[str]:
+        """Return what a group subscribes to."""
+        return self._members.get(group, frozenset())
+
+    def groups_on_topic(self, topic: str) -> set[str]:
+        """Return the groups that subscribe to a topic."""
+        return {group for group, topics in self._members.items() if topic in topics}
+
     def queue_keys(self) -> list[tuple[str, int]]:
         """Return every queue."""
         return list(self.bounds)
@@ -95,14 +121,16 @@ def tables() -> Tables:
 
 def new_progress(tables: Tables) -> ReadingProgress:
     """Return the progress before its first round."""
-    return ReadingProgress(
+    progress = ReadingProgress(
         tables,
         tables,
-        lambda: dict(tables.members),
+        tables,
         lambda: tables.end,
         lambda topic: tables.readable.get(topic, 100),
         tables.clock.monotonic,
     )
+    tables.on_subscribed = progress.subscribed
+    return progress
 
 
 def progress_of(tables: Tables) -> ReadingProgress:
@@ -442,6 +470,38 @@ def test_a_group_that_comes_during_a_round_is_protected_at_once(tables: Tables) 
     assert progress.position() == 0
     finish(progress)
     assert progress.position() == 10 * RECORD
+
+
+def test_a_group_that_the_round_has_seen_may_leave_and_come_back(tables: Tables) -> None:
+    """A consumer that is started anew every minute must not keep retention from going by what is
+    read."""
+    read_to_the_end(tables)
+    subscribed = {"g": frozenset({"T"})}
+    tables.members = subscribed
+    progress = progress_of(tables)
+    for _ in range(2):
+        tables.members = {}
+        tables.members = subscribed
+        assert progress.position() == END
+    tables.members = {"g": frozenset({"T", "U"})}
+    assert progress.position() == 0
+
+
+def test_a_group_that_leaves_during_a_round_is_looked_at_when_it_comes_back(tables: Tables) -> None:
+    """The round before knew it, this one found it gone: what is published must know it again."""
+    tables.bounds |= {("T", queue_id): (10, 50) for queue_id in range(2, 200)}
+    for queue_id in range(200):
+        tables.commit("g", "T", queue_id, 50)
+    subscribed = {"late": frozenset({"T"})}
+    tables.members = subscribed
+    progress = progress_of(tables)
+    tables.members = {}
+    round_ = progress.slices()
+    next(round_)
+    tables.members = subscribed
+    for _ in round_:
+        assert progress.position() == 10 * RECORD
+    assert progress.position() == 0
 
 
 def test_what_no_route_leads_to_is_unread_and_holds_up_nothing(tables: Tables) -> None:

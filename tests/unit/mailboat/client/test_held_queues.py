@@ -9,7 +9,7 @@ from mailboat.client.push_consumer import PushConsumer
 from mailboat.errors import BrokerError
 from mailboat.model.message import MessageExt
 from mailboat.model.message_queue import MessageQueue
-from mailboat.protocol.bodies import encode_consumer_id_list
+from mailboat.protocol.bodies import consumer_id_list_slices
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.heartbeat import decode_heartbeat
@@ -53,7 +53,7 @@ class Broker:
         return command.response(0)
 
     def _list(self, command: RemotingCommand) -> RemotingCommand:
-        return command.response(0, body=encode_consumer_id_list(self.members))
+        return command.response(0, body=b"".join(consumer_id_list_slices(self.members)))
 
     def _lock(self, command: RemotingCommand) -> RemotingCommand:
         queues = decode_lock_batch(command.body).queues

@@ -7,7 +7,7 @@ from mailboat.client.allocation import allocate_averagely
 from mailboat.client.instance import ClientInstance, ConsumerMembership
 from mailboat.client.rebalance import Rebalancer
 from mailboat.model.message_queue import MessageQueue
-from mailboat.protocol.bodies import encode_consumer_id_list
+from mailboat.protocol.bodies import consumer_id_list_slices
 from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.heartbeat import ConsumerData, decode_heartbeat
@@ -42,7 +42,7 @@ class Broker:
             return command.response(*self.refusals[command.code])
         if not self.members:
             return command.response(1, "no consumer for this group")
-        return command.response(0, body=encode_consumer_id_list(self.members))
+        return command.response(0, body=b"".join(consumer_id_list_slices(self.members)))
 
 
 @pytest.fixture

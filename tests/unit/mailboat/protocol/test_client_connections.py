@@ -7,10 +7,10 @@ from mailboat.model.subscription import SubscriptionData
 from mailboat.protocol.client_connections import (
     ClientConnection,
     ConsumerConnection,
+    consumer_connection_slices,
     decode_consumer_connection,
     decode_producer_connection,
-    encode_consumer_connection,
-    encode_producer_connection,
+    producer_connection_slices,
 )
 
 CLIENT = ClientConnection("id", "10.0.0.1:5", "PYTHON", 479)
@@ -21,11 +21,11 @@ def test_every_field_that_mqadmin_dereferences_is_written() -> None:
     assert (
         b'{"connectionSet":[],"subscriptionTable":{},"consumeType":"","messageModel":"",'
         b'"consumeFromWhere":""}'
-    ) == encode_consumer_connection(ConsumerConnection())
+    ) == b"".join(consumer_connection_slices(ConsumerConnection()))
     assert (
         b'{"connectionSet":[{"clientId":"id","clientAddr":"10.0.0.1:5","language":"PYTHON",'
         b'"version":479}]}'
-    ) == encode_producer_connection([CLIENT])
+    ) == b"".join(producer_connection_slices([CLIENT]))
 
 
 def test_members_survive_the_round_trip() -> None:
@@ -33,8 +33,9 @@ def test_members_survive_the_round_trip() -> None:
     connection = ConsumerConnection(
         [CLIENT], {"T": SubscriptionData("T", "a", {"a"}, {97}, 3)}, "X", "Y", "Z"
     )
-    assert connection == decode_consumer_connection(encode_consumer_connection(connection))
-    assert [CLIENT] == decode_producer_connection(encode_producer_connection([CLIENT]))
+    written = b"".join(consumer_connection_slices(connection))
+    assert connection == decode_consumer_connection(written)
+    assert [CLIENT] == decode_producer_connection(b"".join(producer_connection_slices([CLIENT])))
 
 
 def test_members_of_another_shape_are_a_protocol_error() -> None:

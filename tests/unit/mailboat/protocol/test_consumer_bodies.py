@@ -7,13 +7,13 @@ from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import SubscriptionData
 from mailboat.protocol.consumer_bodies import (
     QueueTimeSpan,
+    consumer_status_slices,
     decode_client_status,
     decode_consumer_status,
     decode_correction_offsets,
     decode_group_subscription,
     decode_time_spans,
     encode_client_status,
-    encode_consumer_status,
     encode_correction_offsets,
     encode_group_subscription,
     encode_offset_list,
@@ -45,7 +45,7 @@ def test_the_progress_of_a_client_is_read() -> None:
 def test_the_progress_of_a_group_is_listed_by_client() -> None:
     """mqadmin getConsumerStatus reads consumerTable."""
     java = b'{"consumerTable":{"c":{' + RAW_KEY + b':7}},"messageQueueTable":{}}'
-    assert encode_consumer_status({"c": {QUEUE: 7}}) == java
+    assert b"".join(consumer_status_slices({"c": {QUEUE: 7}})) == java
     assert decode_consumer_status(java) == {"c": {QUEUE: 7}}
 
 

@@ -12,11 +12,12 @@ and broker/client/net/Broker2Client.java @ rocketmq-all-5.3.3.
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Generator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
-from mailboat.broker.membership import ClientInfo
+from mailboat.broker.membership import ClientInfo, ConsumerGroupInfo, MemberTable
 from mailboat.broker.processors.checks import require_topic
 from mailboat.errors import (
     BrokerError,
@@ -28,18 +29,19 @@ from mailboat.errors import (
 )
 from mailboat.model.message_id import decode_offset_message_id
 from mailboat.model.message_queue import MessageQueue
-from mailboat.protocol.bodies import encode_consumer_id_list
+from mailboat.protocol.bodies import consumer_id_list_slices
 from mailboat.protocol.client_connections import (
     ClientConnection,
     ConsumerConnection,
-    encode_consumer_connection,
-    encode_producer_connection,
+    consumer_connection_slices,
+    producer_connection_slices,
 )
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand, optional_str, required_str
-from mailboat.protocol.consumer_bodies import decode_client_status, encode_consumer_status
+from mailboat.protocol.consumer_bodies import consumer_status_slices, decode_client_status
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Lane
+from mailboat.remoting.turns import first_turn, in_turns, joined_in_turns
 from mailboat.security.signing import SIGNER_FIELDS
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,8 @@ _log = logging.getLogger(__name__)
 _RELAY_TIMEOUT_S: Final = 10.0
 _STATUS_TIMEOUT_S: Final = 5.0
 _STATUS_MAX_BYTES: Final = 131_072  # Some 1,700 queues that one member reads of a topic.
+_STATUS_MAX_BYTES_OF_ALL: Final = 4 * 1024 * 1024
+_STATUS_MAX_MEMBERS: Final = 1_000
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -73,16 +77,21 @@ class ClientAdminProcessor:
         """Look at the clients of `broker`."""
         self._broker = broker
 
-    def consumer_list(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def consumer_list(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Return the ids of a group's members, among which clients share out the queues."""
         group = required_str(command, "consumerGroup")
         info = self._broker.consumers.groups.get(group)
         if info is None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
-        body = encode_consumer_id_list(info.client_ids())
+        work = _id_list(info)
+        body = first_turn(work)
+        if body is None:
+            return _answer_in_turns(command, work)
         return command.response(ResponseCode.SUCCESS, body=body)
 
-    def consumer_connections(
+    async def consumer_connections(
         self, _connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return a group's members with their addresses, versions and subscriptions."""
@@ -92,18 +101,19 @@ class ClientAdminProcessor:
             raise BrokerError(
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
             )
-        body = encode_consumer_connection(
+        members = await in_turns(_connections(info.members))
+        slices = consumer_connection_slices(
             ConsumerConnection(
-                _connections(info.members),
+                members,
                 info.subscriptions,
                 info.consume_type,
                 info.message_model,
                 info.consume_from_where,
             )
         )
-        return command.response(ResponseCode.SUCCESS, body=body)
+        return command.response(ResponseCode.SUCCESS, body=await joined_in_turns(slices))
 
-    def producer_connections(
+    async def producer_connections(
         self, _connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return a producer group's members with their addresses and versions."""
@@ -111,8 +121,8 @@ class ClientAdminProcessor:
         members = self._broker.producers.groups.get(group)
         if members is None:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, f"the producer group[{group}] not exist")
-        body = encode_producer_connection(_connections(members))
-        return command.response(ResponseCode.SUCCESS, body=body)
+        slices = producer_connection_slices(await in_turns(_connections(members)))
+        return command.response(ResponseCode.SUCCESS, body=await joined_in_turns(slices))
 
     async def consumer_running_info(
         self, _connection: Connection, command: RemotingCommand
@@ -139,17 +149,21 @@ class ClientAdminProcessor:
         group = required_str(command, "group")
         client_id = optional_str(command, "clientAddr")
         require_topic(self._broker, topic)
-        info = self._broker.consumers.groups.get(group)
-        members = [] if info is None else info.listed_members()
-        if client_id:
-            members = [member for member in members if member.client_id == client_id]
+        members = _to_be_asked(self._broker.consumers.groups.get(group), client_id)
         if not members:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,
                 f"No Any Consumer online in the consumer group: [{group}]"
                 + (f" with the client id {client_id}" if client_id else ""),
             )
-        answers = await asyncio.gather(*(_status(member, topic, group) for member in members))
+        room = _Room()
+        answers = await asyncio.gather(*(_status(member, topic, group, room) for member in members))
+        if room.left_bytes < 0:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"what the {len(members)} consumers of group {group} say of {topic} has more than "
+                f"{_STATUS_MAX_BYTES_OF_ALL} bytes; ask one of them, by clientAddr",
+            )
         table = {
             member.client_id: offsets
             for member, offsets in zip(members, answers, strict=True)
@@ -161,7 +175,8 @@ class ClientAdminProcessor:
                 f"none of {len(members)} consumers of group {group} said how far it has read "
                 f"{topic} within {_STATUS_TIMEOUT_S:g} s",
             )
-        return command.response(ResponseCode.SUCCESS, body=encode_consumer_status(table))
+        body = await joined_in_turns(consumer_status_slices(table))
+        return command.response(ResponseCode.SUCCESS, body=body)
 
     def _record(self, message_id: str) -> bytes:
         """Return a stored message by its offset message id; raise BrokerError without one."""
@@ -206,8 +221,38 @@ class ClientAdminProcessor:
         return command.response(answer.code, answer.remark, answer.ext_fields, answer.body)
 
 
-async def _status(member: ClientInfo, topic: str, group: str) -> dict[MessageQueue, int] | None:
-    """Ask one member how far it has read a topic; None when it does not say."""
+@dataclass(slots=True)
+class _Room:
+    """How many bytes the members' answers may still have together."""
+
+    left_bytes: int = _STATUS_MAX_BYTES_OF_ALL
+
+
+def _to_be_asked(info: ConsumerGroupInfo | None, client_id: str | None) -> list[ClientInfo]:
+    """Return the member with an id, without an id all of them.
+
+    Raises:
+        BrokerError: they are too many to be asked at once.
+    """
+    if info is None:
+        return []
+    if client_id:
+        member = info.find_member(client_id)
+        return [] if member is None else [member]
+    if len(info.members) > _STATUS_MAX_MEMBERS:
+        raise BrokerError(
+            ResponseCode.SYSTEM_ERROR,
+            f"group {info.group} has {len(info.members)} consumers, at most "
+            f"{_STATUS_MAX_MEMBERS} are asked at once; ask one of them, by clientAddr",
+        )
+    return info.listed_members()
+
+
+async def _status(
+    member: ClientInfo, topic: str, group: str, room: _Room
+) -> dict[MessageQueue, int] | None:
+    """Ask one member how far it has read a topic; None when it does not say, or there is no room
+    for what it says."""
     request = RemotingCommand.request(
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, {"topic": topic, "group": group}
     )
@@ -218,7 +263,8 @@ async def _status(member: ClientInfo, topic: str, group: str) -> dict[MessageQue
                 f"its answer has {len(answer.body)} bytes, at most {_STATUS_MAX_BYTES} are read"
             )
         elif answer.code == ResponseCode.SUCCESS:
-            return decode_client_status(answer.body)
+            room.left_bytes -= len(answer.body)
+            return decode_client_status(answer.body) if room.left_bytes >= 0 else None
         else:
             reason = answer.remark or f"it answers {answer.code}"
     except (RequestTimeoutError, ConnectionLostError, PeerBusyError, RemoteProtocolError) as error:
@@ -227,8 +273,29 @@ async def _status(member: ClientInfo, topic: str, group: str) -> dict[MessageQue
     return None
 
 
-def _connections(members: Iterable[ClientInfo]) -> list[ClientConnection]:
-    return [
-        ClientConnection(member.client_id, member.connection.peer, member.language, member.version)
-        for member in members
-    ]
+def _id_list(info: ConsumerGroupInfo) -> Generator[None, None, bytes]:
+    client_ids = yield from info.client_ids()
+    written = []
+    for slice_ in consumer_id_list_slices(client_ids):
+        written.append(slice_)
+        yield
+    return b"".join(written)
+
+
+async def _answer_in_turns(
+    command: RemotingCommand, work: Generator[None, None, bytes]
+) -> RemotingCommand:
+    return command.response(ResponseCode.SUCCESS, body=await in_turns(work))
+
+
+def _connections(members: MemberTable) -> Generator[None, None, list[ClientConnection]]:
+    connections = []
+    for some in members.steps():
+        connections += [
+            ClientConnection(
+                member.client_id, member.connection.peer, member.language, member.version
+            )
+            for member in some
+        ]
+        yield
+    return connections

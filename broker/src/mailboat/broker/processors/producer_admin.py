@@ -3,15 +3,18 @@
 Source: apache/rocketmq broker/client/ProducerManager.java (getProducerTable) @ rocketmq-all-5.3.3.
 """
 
+from collections.abc import Generator
+
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo
 from mailboat.disk import ClockPair
 from mailboat.disk.real import machine_clocks
-from mailboat.protocol.admin_bodies import ProducerInfo, encode_producer_table
+from mailboat.protocol.admin_bodies import ProducerInfo, producer_table_slices
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.turns import in_turns, joined_in_turns, sorted_steps
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -27,15 +30,26 @@ class ProducerAdminProcessor:
         """Look at the producers of `broker`."""
         self._broker = broker
 
-    def all_producers(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def all_producers(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
         """Return the members of every producer group with the time of their last heartbeat."""
+        slices = producer_table_slices(await in_turns(self._table()))
+        return command.response(ResponseCode.SUCCESS, body=await joined_in_turns(slices))
+
+    def _table(self) -> Generator[None, None, dict[str, list[ProducerInfo]]]:
         # Heartbeats are kept by the monotonic clock, tools subtract from the wall clock.
         clocks = machine_clocks()
-        table = {
-            group: [_info(member, clocks) for member in members]
-            for group, members in sorted(self._broker.producers.groups.items())
-        }
-        return command.response(ResponseCode.SUCCESS, body=encode_producer_table(table))
+        groups = self._broker.producers.groups
+        table: dict[str, list[ProducerInfo]] = {}
+        for group in (yield from sorted_steps(list(groups))):
+            if (members := groups.get(group)) is None:
+                continue  # It has ended meanwhile.
+            table[group] = []
+            for some in members.steps():
+                table[group] += [_info(member, clocks) for member in some]
+                yield
+        return table
 
 
 def _info(member: ClientInfo, clocks: ClockPair) -> ProducerInfo:
