@@ -126,7 +126,8 @@ test-interop: fetch ## the real RocketMQ: its servers, clients and tools
 test-python: $(STAMP) ## the tests of the compiled core, without it
 	MAILBOAT_CORE=off $(BIN)/python tests/gate.py test-python --workers=4 tests/golden \
 		tests/property tests/integration/test_one_read.py tests/integration/test_broker_requests.py \
-		tests/integration/test_new_topics.py tests/unit/mailboat/store tests/unit/mailboat/client \
+		tests/integration/test_broker_group_requests.py tests/integration/test_new_topics.py \
+		tests/unit/mailboat/store tests/unit/mailboat/client \
 		-- --ignore-glob='tests/property/test_replication_*'
 
 # On the cluster of KUBECONFIG, with the images of MAILBOAT_IMAGE and MAILBOAT_SPARK_IMAGE; without

@@ -49,13 +49,13 @@ async def test_a_link_that_comes_back_shrinks_no_set(
         await nodes.in_sync()
         written: list[Lease] = []
         master = nodes.group(0)
-        write_lease = master._write_lease
+        write_lease = master._known.write
 
         def note(request: int, replaced: int | None, lease: Lease) -> None:
             written.append(lease)
             write_lease(request, replaced, lease)
 
-        monkeypatch.setattr(master, "_write_lease", note)
+        monkeypatch.setattr(master._known, "write", note)
         master_peers, slave_peers = _peers(nodes, 0), _peers(nodes, 2)
         link = master_peers.link_to(2)
         assert link is not None

@@ -1,4 +1,4 @@
-"""Users of a broker are kept within their quotas; what they wait for comes, and nothing is lost."""
+"""Users of a broker are kept within their quotas of sends, connections, topics and groups."""
 
 import asyncio
 import json
@@ -6,12 +6,29 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from bounded_users import (
+    BOUNDED,
+    BUSY,
+    FLOW,
+    FREE,
+    NO_GROUP,
+    NO_TOPIC,
+    ROOT,
+    SUCCESS,
+    bound,
+    broker_for,
+    fill,
+    make_users,
+    pull,
+    refusals,
+    send,
+    stored,
+)
 from guarded import (
     GUARDED,
     SECRET,
@@ -20,50 +37,34 @@ from guarded import (
     client_of,
     guarded_broker,
     known_as,
-    pull_fields,
-    send_fields,
     signed_frame,
     until,
     wire_to,
 )
 from locked_http import basic
 from raw_client import RawClient
-from real_time import at_most_s
 
 from mailboat.broker.controller import BrokerController
 from mailboat.config import load_settings
 from mailboat.config.security import SecurityConfig
 from mailboat.model.batch import encode_batch
 from mailboat.model.message import Message
-from mailboat.model.record import decode_records
 from mailboat.node import Node
 from mailboat.protocol.codes import RequestCode as Code
 from mailboat.protocol.codes import ResponseCode
 from mailboat.security.quotas import Quotas
 
-SUCCESS, FLOW, BUSY = ResponseCode.SUCCESS, ResponseCode.FLOW_CONTROL, ResponseCode.SYSTEM_BUSY
-AGAIN, NO_TOPIC = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.TOPIC_NOT_EXIST
-NO_GROUP = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-ROOT, BOUNDED, FREE = known_as("root"), known_as("bounded"), known_as("free")
-
 
 @pytest.fixture
 def users() -> Users:
     """Return a Super user, and two that may use everything; one of them is bounded."""
-    users = Users()
-    users.add("root", is_super=True)
-    for name in ("bounded", "free"):
-        users.add(name, ("*", "All"))
-    return users
+    return make_users()
 
 
 @pytest.fixture
 async def broker(tmp_path: Path, users: Users) -> AsyncIterator[BrokerController]:
     """Run a broker with a topic and a group."""
-    async with guarded_broker(tmp_path, users) as controller:
-        async with client_of(controller, ROOT) as client:
-            await client.make_topic("T", 4)
-            await client.heartbeat("T", group="G")
+    async with broker_for(tmp_path, users) as controller:
         yield controller
 
 
@@ -72,45 +73,6 @@ async def wire(broker: BrokerController) -> AsyncIterator[Wire]:
     """Connect to the broker."""
     async with wire_to(broker) as connection:
         yield connection
-
-
-def bound(users: Users, **quotas: int) -> None:
-    """Give the bounded user quotas."""
-    users.change("bounded", quotas=Quotas(**quotas))
-
-
-def send(opaque: int, body: bytes = b"m", credentials: Any = BOUNDED, **more: Any) -> bytes:
-    """Return a send."""
-    fields = send_fields(more.pop("topic", "T"), **more.pop("fields", {}))
-    code = more.pop("code", Code.SEND_MESSAGE_V2)
-    return signed_frame(code, fields, credentials, body, opaque=opaque, **more)
-
-
-def pull(opaque: int, credentials: Any = BOUNDED, **fields: Any) -> bytes:
-    """Return a pull of T."""
-    more = {"sysFlag": 6, "suspendTimeoutMillis": 15_000, **fields}
-    frame = pull_fields(more.pop("topic", "T"), more.pop("group", "G"), **more)
-    return signed_frame(Code.PULL_MESSAGE, frame, credentials, opaque=opaque)
-
-
-def stored(broker: BrokerController, topic: str = "T", queue_id: int = 0) -> int:
-    """Return how many messages a queue has."""
-    return broker.store.max_offset(topic, queue_id)
-
-
-async def fill(broker: BrokerController, count: int, body: bytes = b"m") -> None:
-    """Store messages in queue 0 of T in the name of somebody without quotas."""
-    async with wire_to(broker) as wire:
-        for begin in range(0, count, 200):
-            opaques = range(begin, min(begin + 200, count))
-            wire.write(*(send(opaque, body, FREE) for opaque in opaques))
-            assert set((await wire.codes(len(opaques))).values()) == {SUCCESS}
-
-
-def refusals(broker: BrokerController, name: str = "bounded") -> dict[str, int]:
-    """Return how often each quota of a user refused something."""
-    assert broker.quotas is not None
-    return next((dict(use.refused) for use in broker.quotas.uses() if use.name == name), {})
 
 
 # -- sends --------------------------------------------------------------------------------------
@@ -249,6 +211,37 @@ async def test_others_are_not_bounded(broker: BrokerController, users: Users, wi
     assert FLOW in (await wire.codes(20)).values()
 
 
+async def test_answers_to_requests_are_sends_too(
+    broker: BrokerController, users: Users, wire: Wire
+) -> None:
+    """They bring a message, and nobody waits for them to come late."""
+    bound(users, publish_messages_per_second=2)
+    codes = []
+    for number, code in enumerate([Code.SEND_REPLY_MESSAGE_V2] * 4):
+        wire.write(send(number, code=code))
+        codes += (await wire.codes(1)).values()
+    assert FLOW not in codes[:2]
+    assert FLOW in codes[2:]
+
+
+async def test_answers_that_are_held_back_leave_before_the_end(
+    tmp_path: Path, users: Users
+) -> None:
+    """What was stored is acknowledged: nobody sends it again."""
+    bound(users, publish_messages_per_second=10)
+    async with guarded_broker(tmp_path, users) as broker:
+        async with client_of(broker, ROOT) as client:
+            await client.make_topic("T")
+        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
+        wire = Wire(reader, writer)
+        wire.write(*(send(n) for n in range(15)))
+        answers = await wire.answers(10)
+        await until(lambda: stored(broker) == 15)
+    answers += await wire.answers(5)
+    assert {answer.code for answer in answers} == {SUCCESS}
+    writer.close()
+
+
 # -- changes ------------------------------------------------------------------------------------
 
 
@@ -269,194 +262,31 @@ async def test_a_change_counts_with_the_next_request_and_forgives_nothing(
     assert list(broker.quotas.uses()) == []
 
 
-async def test_a_pull_that_waits_for_the_quota_goes_on_when_it_is_raised(
-    broker: BrokerController, users: Users, wire: Wire
-) -> None:
-    """At once, whether it is raised or taken away."""
-    await fill(broker, 40, bytes(1_000))
-    for number, quotas in enumerate((Quotas(fetch_bytes_per_second=10**9), None)):
-        bound(users, fetch_bytes_per_second=1_000)
-        await let_debt_be(wire)
-        wire.write(pull(2))
-        assert broker.quotas is not None
-        [use] = broker.quotas.uses()
-        await until(lambda use=use: len(use.turns) == 1)  # type: ignore[misc]
-        begin_s = time.monotonic()
-        users.change("bounded", quotas=quotas)
-        [answer] = await wire.answers(1)
-        assert (answer.opaque, answer.code, len(answer.body) > 0) == (2, SUCCESS, True), number
-        assert time.monotonic() - begin_s < at_most_s(1, 10)
-        users.change("bounded", quotas=None)
+async def test_a_file_that_changes_counts_without_a_new_connection(tmp_path: Path) -> None:
+    """Within the time in which files are looked at."""
+    from mailboat.disk.real import RealDisk
+    from mailboat.security.directory import Directory
 
+    folder = tmp_path / "users"
+    folder.mkdir()
 
-async def let_debt_be(wire: Wire) -> None:
-    """Pull as much as a second's worth allows, and a message more."""
-    for _ in range(2):
-        wire.write(pull(1, maxMsgNums=1))
-        await wire.answers(1)
+    def write(**more: Any) -> None:
+        user = {"username": "bounded", "password": SECRET, "userType": "Super", **more}
+        (folder / "bounded.json").write_text(json.dumps(user))
 
-
-# -- pulls --------------------------------------------------------------------------------------
-
-
-async def consume(wire: Wire, count: int, **more: Any) -> tuple[int, list[float]]:
-    """Pull until so many messages are there; return the requests, and when each answer came."""
-    offset, requests, times = 0, 0, []
-    while offset < count:
-        requests += 1
-        wire.write(pull(requests, queueOffset=offset, **more))
-        [answer] = await wire.answers(1)
-        times.append(time.monotonic())
-        assert answer.code in (SUCCESS, AGAIN), answer.remark
-        assert int(answer.ext_fields["nextBeginOffset"]) >= offset
-        offset = int(answer.ext_fields["nextBeginOffset"])
-    return requests, times
-
-
-async def test_pulls_wait_until_the_quota_allows_for_an_answer(
-    broker: BrokerController, users: Users, wire: Wire
-) -> None:
-    """Every message comes, none is refused, and there are no more requests than tenths."""
-    await fill(broker, 300)
-    bound(users, fetch_messages_per_second=100)
-    begin_s = time.monotonic()
-    requests, times = await consume(wire, 300)
-    taken_s = times[-1] - begin_s
-    # 100 at once, 200 in two seconds.
-    assert 1.9 <= taken_s < at_most_s(4, 20)
-    assert requests <= 4 + 10 * taken_s + 4
-    assert refusals(broker) == {}
-
-
-async def test_pulls_by_bytes(broker: BrokerController, users: Users, wire: Wire) -> None:
-    """Records are what goes over the wire: bodies and what is around them."""
-    await fill(broker, 60, bytes(10_000))
-    size_bytes = broker.store.commit_log.end / 60
-    bound(users, fetch_bytes_per_second=200_000)
-    begin_s = time.monotonic()
-    requests, times = await consume(wire, 60)
-    rest_s = (60 * size_bytes - 200_000 - size_bytes) / 200_000
-    assert rest_s - 0.1 <= times[-1] - begin_s < rest_s + at_most_s(2, 20)
-    assert requests < 60
-
-
-async def test_a_message_larger_than_the_quota_comes(
-    broker: BrokerController, users: Users, wire: Wire
-) -> None:
-    """It is paid for afterwards."""
-    await fill(broker, 2, bytes(3_000))
-    bound(users, fetch_bytes_per_second=2_000)
-    begin_s = time.monotonic()
-    _, times = await consume(wire, 2)
-    assert times[0] - begin_s < at_most_s(1, 20)
-    assert times[-1] - begin_s >= 0.5
-
-
-async def test_a_pull_whose_time_is_up_is_told_to_ask_again_from_where_it_was(
-    broker: BrokerController, users: Users, wire: Wire
-) -> None:
-    """So a client never waits longer than it said, and loses its place to nothing."""
-    await fill(broker, 10, bytes(10_000))
-    bound(users, fetch_bytes_per_second=1_000)
-    wire.write(pull(1, maxMsgNums=1))
-    assert await wire.codes(1) == {1: SUCCESS}
-    begin_s = time.monotonic()
-    wire.write(pull(2, queueOffset=1, suspendTimeoutMillis=300))
-    [answer] = await wire.answers(1)
-    assert 0.25 <= time.monotonic() - begin_s < at_most_s(2, 8)
-    assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (AGAIN, "1")
-    assert answer.ext_fields["maxOffset"] == "10"
-
-
-async def test_a_pull_that_waits_for_messages_waits_for_the_quota_too(
-    broker: BrokerController, users: Users, wire: Wire
-) -> None:
-    """A message that comes is not handed out before it may be, and then it is."""
-    await fill(broker, 1, bytes(2_000))
-    bound(users, fetch_bytes_per_second=2_000)
-    wire.write(pull(2, queueOffset=1))
-    await until(lambda: len(broker.pull_holds) == 1)
-    wire.write(pull(1))
-    assert await wire.codes(1) == {1: SUCCESS}
-    begin_s = time.monotonic()
-    await fill(broker, 1, bytes(10))
-    [second] = await wire.answers(1)
-    assert (second.opaque, second.code) == (2, SUCCESS)
-    [message] = decode_records(second.body)
-    assert message.queue_offset == 1
-    assert time.monotonic() - begin_s >= 0.1
-    assert len(broker.pull_holds) == 0
-
-
-async def test_connections_of_a_user_take_turns(broker: BrokerController, users: Users) -> None:
-    """One with many pulls gets no more answers than one with a single one."""
-    await fill(broker, 2_000, bytes(1_000))
-    bound(users, fetch_messages_per_second=40)
-    counts = Counter[str]()
-    is_over = False
-
-    async def reader(name: str, pulls: int) -> None:
-        async with wire_to(broker) as own:
-            own.write(*(pull(n, maxMsgNums=1) for n in range(pulls)))
-            while not is_over:
-                answers = await own.answers(1)
-                counts[name] += answers[0].code == SUCCESS
-                own.write(pull(answers[0].opaque, maxMsgNums=1))
-
-    tasks = [asyncio.create_task(reader("many", 50)), asyncio.create_task(reader("one", 1))]
-    await asyncio.sleep(1.5)
-    counts.clear()
-    await asyncio.sleep(2)
-    is_over = True
-    await asyncio.gather(*tasks)
-    assert counts["one"] >= 20
-    assert counts.total() <= 40 * 4
-
-
-async def test_pulls_that_wait_are_bounded(
-    broker: BrokerController, users: Users, wire: Wire
-) -> None:
-    """The next one is refused as by a busy broker; the end of one or of its connection counts."""
-    bound(users, held_pulls=2)
-    wire.write(*(pull(n, queueId=n) for n in range(3)))
-    [answer] = await wire.answers(1)
-    assert (answer.opaque, answer.code) == (2, BUSY)
-    assert answer.remark is not None
-    assert "its quota (heldPulls) is 2" in answer.remark
-    async with wire_to(broker) as other:
-        other.write(pull(3, queueId=2))
-        assert await other.codes(1) == {3: BUSY}
-        await fill(broker, 1)
-        assert await wire.codes(1) == {0: SUCCESS}
-        other.write(pull(4, queueId=2))
-        await until(lambda: len(broker.pull_holds) == 2)
-        wire.write(pull(5, queueId=3))
-        assert await wire.codes(1) == {5: BUSY}
-    await until(lambda: len(broker.pull_holds) == 1)
-    wire.write(pull(6, queueId=3))
-    await until(lambda: len(broker.pull_holds) == 2)
-    users.change("bounded", is_enabled=False)
-    assert set((await wire.codes(2)).values()) == {ResponseCode.NO_PERMISSION}
-    assert broker.quotas is not None
-    assert [use.held_pulls for use in broker.quotas.uses()] == [0]
-
-
-async def test_a_pull_that_waits_for_its_quota_may_go_on_to_wait_for_a_message(
-    broker: BrokerController, users: Users, wire: Wire
-) -> None:
-    """It is one and the same pull: it needs no second place."""
-    await fill(broker, 1, bytes(400))
-    bound(users, held_pulls=1, fetch_bytes_per_second=1_000)
-    wire.write(pull(1))
-    assert await wire.codes(1) == {1: SUCCESS}
-    await fill(broker, 1, bytes(900))
-    wire.write(pull(2, queueOffset=1))
-    assert await wire.codes(1) == {2: SUCCESS}
-    wire.write(pull(3, queueOffset=2))
-    await until(lambda: len(broker.pull_holds) == 1)
-    await fill(broker, 1)
-    assert await wire.codes(1) == {3: SUCCESS}
-    assert refusals(broker) == {}
+    write()
+    config = SecurityConfig(authentication_enabled=True, auth_users_path=str(folder))
+    directory = Directory(config, RealDisk(), None)
+    directory.load()
+    async with guarded_broker(tmp_path / "store", directory, GUARDED) as broker:  # type: ignore[arg-type]
+        async with wire_to(broker) as wire:
+            wire.write(*(send(n) for n in range(20)))
+            assert set((await wire.codes(20)).values()) == {SUCCESS}
+            write(quotas={"publishMessagesPerSecond": 5})
+            directory.look()
+            directory.refresh()
+            wire.write(*(send(n) for n in range(20)))
+            assert Counter((await wire.codes(20)).values())[FLOW] >= 10
 
 
 # -- connections --------------------------------------------------------------------------------
@@ -522,7 +352,7 @@ async def test_a_lower_quota_closes_nothing_and_lets_nobody_in(
         assert await third.codes(1) == {1: BUSY}
 
 
-# -- topics and groups ---------------------------------------------------------------------------
+# -- topics and groups --------------------------------------------------------------------------
 
 
 async def test_topics_that_are_made_by_sends_are_bounded(tmp_path: Path, users: Users) -> None:
@@ -664,111 +494,3 @@ async def test_audit_log_and_metrics_and_http(tmp_path: Path) -> None:
     assert [(line["user"], line["quota"]) for line in told] == [
         ("bounded", "publishMessagesPerSecond")
     ]
-
-
-async def test_a_file_that_changes_counts_without_a_new_connection(tmp_path: Path) -> None:
-    """Within the time in which files are looked at."""
-    from mailboat.disk.real import RealDisk
-    from mailboat.security.directory import Directory
-
-    folder = tmp_path / "users"
-    folder.mkdir()
-
-    def write(**more: Any) -> None:
-        user = {"username": "bounded", "password": SECRET, "userType": "Super", **more}
-        (folder / "bounded.json").write_text(json.dumps(user))
-
-    write()
-    config = SecurityConfig(authentication_enabled=True, auth_users_path=str(folder))
-    directory = Directory(config, RealDisk(), None)
-    directory.load()
-    async with guarded_broker(tmp_path / "store", directory, GUARDED) as broker:  # type: ignore[arg-type]
-        async with wire_to(broker) as wire:
-            wire.write(*(send(n) for n in range(20)))
-            assert set((await wire.codes(20)).values()) == {SUCCESS}
-            write(quotas={"publishMessagesPerSecond": 5})
-            directory.look()
-            directory.refresh()
-            wire.write(*(send(n) for n in range(20)))
-            assert Counter((await wire.codes(20)).values())[FLOW] >= 10
-
-
-async def test_answers_that_are_held_back_leave_before_the_end(
-    tmp_path: Path, users: Users
-) -> None:
-    """What was stored is acknowledged: nobody sends it again."""
-    bound(users, publish_messages_per_second=10)
-    async with guarded_broker(tmp_path, users) as broker:
-        async with client_of(broker, ROOT) as client:
-            await client.make_topic("T")
-        reader, writer = await asyncio.open_connection("127.0.0.1", broker.port)
-        wire = Wire(reader, writer)
-        wire.write(*(send(n) for n in range(15)))
-        answers = await wire.answers(10)
-        await until(lambda: stored(broker) == 15)
-    answers += await wire.answers(5)
-    assert {answer.code for answer in answers} == {SUCCESS}
-    writer.close()
-
-
-async def test_reads_from_the_disk_keep_to_the_quota_together(
-    broker: BrokerController, users: Users
-) -> None:
-    """What they will have is taken before they read: many at a time get no more than one."""
-    await fill(broker, 40, bytes(10_000))
-    # As nobody may set it: every message counts as one that is on the disk only.
-    broker.store.configure(replace(broker.settings.store, access_message_in_memory_max_ratio=0))
-    assert not broker.store.is_hot("T", 0, 0)
-    bound(users, fetch_bytes_per_second=100_000)
-    size_bytes = broker.store.commit_log.end / 40
-    begin_s = time.monotonic()
-    counts = await asyncio.gather(*(read_all(broker, 12) for _ in range(5)))
-    taken_s = time.monotonic() - begin_s
-    assert counts == [12] * 5
-    # Each answer may be one message longer than there is room for.
-    assert taken_s >= (60 * size_bytes - 100_000 - 5 * size_bytes) / 100_000
-    assert taken_s < 12
-    assert refusals(broker) == {}
-
-
-async def test_pulls_that_wait_for_the_disk_get_no_more_than_the_quota(
-    broker: BrokerController, users: Users, wire: Wire
-) -> None:
-    """Each was let through when there was room in it; all of them together are too many."""
-    await fill(broker, 600)
-    broker.store.configure(replace(broker.settings.store, access_message_in_memory_max_ratio=0))
-    bound(users, fetch_messages_per_second=200)
-    begin_s = time.monotonic()
-    wire.write(*(pull(number, queueOffset=number, maxMsgNums=1) for number in range(600)))
-    answers = await wire.answers(600)
-    taken_s = time.monotonic() - begin_s
-    assert {answer.code for answer in answers} == {SUCCESS}
-    assert len({answer.body for answer in answers}) == 600
-    # 200 at once, 400 in two seconds.
-    assert 1.9 <= taken_s < 8.0
-    assert broker.quotas is not None
-    assert [use.held_pulls for use in broker.quotas.uses()] == [0]
-
-
-async def read_all(broker: BrokerController, count: int) -> int:
-    """Pull so many messages over a connection of its own; return how many came."""
-    async with wire_to(broker) as wire:
-        offset = 0
-        while offset < count:
-            wire.write(pull(offset, queueOffset=offset, maxMsgNums=count - offset))
-            [answer] = await wire.answers(1)
-            offset += len(decode_records(answer.body))
-    return offset
-
-
-async def test_answers_to_requests_are_sends_too(
-    broker: BrokerController, users: Users, wire: Wire
-) -> None:
-    """They bring a message, and nobody waits for them to come late."""
-    bound(users, publish_messages_per_second=2)
-    codes = []
-    for number, code in enumerate([Code.SEND_REPLY_MESSAGE_V2] * 4):
-        wire.write(send(number, code=code))
-        codes += (await wire.codes(1)).values()
-    assert FLOW not in codes[:2]
-    assert FLOW in codes[2:]

@@ -26,7 +26,8 @@ with atheris.instrument_imports(include=["mailboat"]):
     from mailboat.config.tls import TlsConfig
     from mailboat.protocol.command import RemotingCommand
     from mailboat.protocol.frame import SERIALIZE_JSON, encode_frame
-    from mailboat.remoting.connection import Connection, ConnectionSet
+    from mailboat.remoting.connection import Connection
+    from mailboat.remoting.connection_set import ConnectionSet
     from mailboat.remoting.guarded import GuardedDispatcher
     from mailboat.remoting.limits import RemotingLimits
     from mailboat.remoting.tls_entrance import TlsEntrance

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from fake_kubelet import Kubelet
 from fake_kubernetes import FakeKubernetes
+from reconciler_rig import Rig
 
 from mailboat_operator.kube_api import KubeApi
 from mailboat_operator.metrics import OperatorMetrics
@@ -54,3 +55,11 @@ async def kubelet(tmp_path: Path) -> AsyncIterator[Kubelet]:
     await kubelet.start()
     yield kubelet
     await kubelet.close()
+
+
+@pytest.fixture
+async def rig(kube_api: KubeApi, metrics: OperatorMetrics) -> AsyncIterator[Rig]:
+    """A reconciler that knows one Broker's API server."""
+    made = Rig(kube_api, metrics)
+    yield made
+    await made.brokers.close()

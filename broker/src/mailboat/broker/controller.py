@@ -6,7 +6,7 @@ Source: apache/rocketmq broker/BrokerController.java @ rocketmq-all-5.3.3.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Literal, NamedTuple
 
@@ -17,44 +17,24 @@ from mailboat.broker.blocking_calls import StoreThreads
 from mailboat.broker.dispatcher import Asker, BrokerDispatcher
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.groups import SubscriptionGroupManager
-from mailboat.broker.guarded_dispatcher import GuardedBrokerDispatcher
+from mailboat.broker.guarded_dispatcher import GuardedBrokerDispatcher, recheck_pull
 from mailboat.broker.identity import check_identity, write_identity
 from mailboat.broker.listener_addresses import ListenerAddresses
-from mailboat.broker.membership import ConsumerManager, ProducerManager
+from mailboat.broker.membership import ConsumerManager, ProducerManager, close_silent
 from mailboat.broker.membership_limits import MembershipLimits
 from mailboat.broker.offsets import ConsumerOffsetManager
 from mailboat.broker.pressure_watch import PressureWatch
-from mailboat.broker.processors import (
-    absent_features,
-    admin,
-    auth_admin,
-    client_admin,
-    cold_data,
-    config_admin,
-    consumer_admin,
-    end_transaction,
-    group_admin,
-    heartbeat,
-    offset,
-    offset_reset,
-    order,
-    producer_admin,
-    query,
-    replica_admin,
-    reply,
-    send_back,
-    stats_admin,
-    store_admin,
-    topic_admin,
-)
 from mailboat.broker.processors.checks import require_own_name
 from mailboat.broker.processors.pull import PullMessageProcessor
+from mailboat.broker.processors.registry import register_processors
 from mailboat.broker.processors.send import SendMessageProcessor
+from mailboat.broker.processors.send_rounds import make_send_rounds
 from mailboat.broker.pull_request_hold import PullRequestHoldService
 from mailboat.broker.queue_locks import QueueLockManager
 from mailboat.broker.quotas.made_names import Kind, MadeNames
 from mailboat.broker.quotas.service import UserQuotas
 from mailboat.broker.reading_progress import ReadingProgress
+from mailboat.broker.reading_rounds import ReadingRounds
 from mailboat.broker.registration import NamesrvRegistration
 from mailboat.broker.replicas.replica_file import check_no_replica
 from mailboat.broker.replicas.service import ReplicaService
@@ -73,15 +53,14 @@ from mailboat.disk.real import RealDisk
 from mailboat.errors import BrokerError
 from mailboat.model.hosts import encode_host
 from mailboat.protocol.codes import ResponseCode
-from mailboat.protocol.send_header import PullRequest, SendRequest
+from mailboat.protocol.send_header import SendRequest
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.server import RemotingServer
-from mailboat.remoting.turns import in_turns
 from mailboat.security.client_security import ClientSecurity
 from mailboat.security.configured_users import inner_credentials
 from mailboat.security.directory import Directory
 from mailboat.security.guard import Guard, make_guard
-from mailboat.security.needs import broker_rows, pull_needs
+from mailboat.security.needs import broker_rows
 from mailboat.security.tls import (
     CHECK_INTERVAL_S,
     ClientContexts,
@@ -108,9 +87,6 @@ _DRAIN_FLUSH_S: Final = 2.0
 # leads now. Behind it is nobody who would refuse them.
 _HOLD_UP_S: Final = 3.0
 _FAST_PORT_DISTANCE: Final = 2
-_PROGRESS_CHECK_S: Final = 1.0
-_PROGRESS_SLICE_S: Final = 0.003
-_PROGRESS_PAUSE_S: Final = 0.03
 
 
 class Ports(NamedTuple):
@@ -226,16 +202,17 @@ class BrokerController:
         self.reading = ReadingProgress(
             self.offsets,
             self.store,
-            self.consumers.clustering_topics,
+            self.consumers,
             lambda: self.store.dispatch.dispatched_offset,
             self.topics.readable_queues,
             self._disk.monotonic,
         )
+        self.consumers.on_subscribed = self.reading.subscribed
         self.store.cleaner.read_position = self.reading.position
         self.store.cleaner.on_removed = self.reading.removed
         self.pressure_watch = PressureWatch(self.store.retention)
-        self._readers_wanted = asyncio.Event()
-        self.store.cleaner.on_unread = self._ask_how_far_readers_are
+        self._reading_rounds = ReadingRounds(self.reading, self.store)
+        self.store.cleaner.on_unread = self._reading_rounds.ask
 
     def _make_flush_service(self) -> None:
         """Make what makes written messages durable, and have those who wait for it ask it."""
@@ -412,7 +389,7 @@ class BrokerController:
             ConfigError: a key is unknown or needs a restart, or a value is bad.
         """
         live_config.change_live(
-            self, self.flush, self._send_processor, self._pull_processor, changes
+            self, self.flush, self._send_processor, self._rounds, self._pull_processor, changes
         )
 
     async def shutdown(self) -> None:
@@ -518,7 +495,7 @@ class BrokerController:
         self._start_tasks()
         self.registration.start(self.address, self.supervisor, identity=identity)
         await self.registration.register_now()
-        self._begin_reading_progress(is_restart=is_restart)
+        self._reading_rounds.start(self.supervisor, is_restart=is_restart)
         if self.replicas is not None:
             await self.replicas.led_alone()
         self.phase = "serving"
@@ -622,49 +599,26 @@ class BrokerController:
         self.supervisor.start("transactions", self.transactions.run)
 
     def _register_processors(self) -> None:
-        for processors in (
-            absent_features,
-            admin,
-            auth_admin,
-            client_admin,
-            cold_data,
-            config_admin,
-            consumer_admin,
-            end_transaction,
-            group_admin,
-            heartbeat,
-            offset,
-            offset_reset,
-            order,
-            producer_admin,
-            query,
-            replica_admin,
-            reply,
-            send_back,
-            stats_admin,
-            store_admin,
-            topic_admin,
-        ):
-            processors.register(self.dispatcher, self)
+        register_processors(self.dispatcher, self)
         self._send_processor = SendMessageProcessor(self, self.flush)
         self._pull_processor = PullMessageProcessor(self, self.pull_holds)
+        store_others, arrivals = self.dispatcher.store_gathered, self._pull_processor.arrivals
+        self._rounds = make_send_rounds(
+            self, self.flush, self._send_processor, store_others, arrivals
+        )
         if self.guard is not None and self.quotas is not None:
-            self._pull_processor.recheck = partial(_recheck, self.guard)
+            self._pull_processor.recheck = partial(recheck_pull, self.guard)
             self._user_listeners = [self.pull_holds.check_all, self.quotas.users_changed]
-            if self._send_processor.rounds is not None:
-                self._user_listeners.append(self._send_processor.rounds.withdraw_all)
+            if self._rounds is not None:
+                self._user_listeners.append(self._rounds.withdraw_all)
             self.guard.users.on_changed += self._user_listeners
         if self.replicas is not None:
             self._pull_processor.is_slave = True
             replicas = self.replicas
             self._pull_processor.hears_master = lambda: replicas.hears_master
-        self.dispatcher.use(
-            self._send_processor,
-            self._pull_processor,
-            partial(require_own_name, self),
-            self._send_processor.rounds,
-        )
-        self.schedule.restorer = self.transactions.restorer = self._send_processor.rounds
+        own_name = partial(require_own_name, self)
+        self.dispatcher.use(self._send_processor, self._pull_processor, own_name, self._rounds)
+        self.schedule.restorer = self.transactions.restorer = self._rounds
         self.dispatcher.on_writing_resumed.append(self.pull_holds.writing_resumed)
         self.dispatcher.on_connection_closed += [
             self.consumers.connection_closed,
@@ -697,40 +651,6 @@ class BrokerController:
                 async with asyncio.timeout(_IDLE_SLICE_S):
                     await written.wait()
 
-    def _begin_reading_progress(self, *, is_restart: bool) -> None:
-        """Begin to look how far groups have read; until the first round nothing counts as read."""
-        if is_restart:
-            self.reading.await_members()
-        self.supervisor.start("reading progress", self._follow_readers)
-
-    def _ask_how_far_readers_are(self) -> None:
-        self.reading.ask_for_round()
-        self._readers_wanted.set()
-
-    async def _follow_readers(self, progress: TaskProgress) -> None:
-        """Look how far groups have read: soon when retention asks or a group is new."""
-        wanted = self._readers_wanted
-        while True:
-            wanted.clear()
-            if self.reading.is_round_due:
-                await self._finish_round(self.reading.slices(), progress)
-                if self.store.retention.is_pressing:
-                    self.store.cleaner.hurry()
-            progress.beat()
-            await asyncio.sleep(_PROGRESS_PAUSE_S)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_PROGRESS_CHECK_S):
-                    await wanted.wait()
-
-    async def _finish_round(self, slices: Iterator[None], progress: TaskProgress) -> None:
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
-        for _ in slices:
-            if loop.time() - begin > _PROGRESS_SLICE_S:
-                progress.beat()
-                await asyncio.sleep(_PROGRESS_PAUSE_S)
-                begin = loop.time()
-
     async def _save_tables(self) -> None:
         """Save what changed; a full disk is no reason to stop, the next round tries again."""
         tables = (self.offsets, self.topics, self.groups, self.queue_locks, self.schedule)
@@ -747,12 +667,7 @@ class BrokerController:
         if self.is_leading:
             self.queue_locks.expire()
         timeout_s = self.settings.broker.channel_expired_timeout / 1000
-        expired = set(await in_turns(self.consumers.expire(timeout_s)))
-        expired |= set(await in_turns(self.producers.expire(timeout_s)))
-        for connection in expired:
-            if not (self.consumers.is_member(connection) or self.producers.is_member(connection)):
-                _log.info("connection closed peer=%s: no heartbeat", connection.peer)
-                connection.close()
+        await close_silent(self.consumers, self.producers, timeout_s)
 
     async def _is_store_open(self) -> bool:
         """Tell whether the store was opened; waits for an opening that was given up."""
@@ -783,9 +698,3 @@ def _dispatcher(guard: Guard | None, quotas: UserQuotas | None) -> BrokerDispatc
     if guard is None or quotas is None:
         return BrokerDispatcher()
     return GuardedBrokerDispatcher(guard, quotas)
-
-
-def _recheck(guard: Guard, request: PullRequest, address: str) -> None:
-    """Judge a pull again that has waited."""
-    needs = pull_needs(request.fields.topic, request.fields.consumer_group)
-    guard.allow(request.asked_by, needs, request.code, address)

@@ -105,14 +105,6 @@ class SendRounds(Protocol):
     reads: dict[Connection, bytes]
     """What is kept for the end of this round of the loop."""
 
-    def begin(
-        self,
-        store_others: Callable[[], None],
-        arrivals: Callable[[], AbstractContextManager[object]],
-    ) -> None:
-        """Take note of what stores sends that came before, and of what wakes pulls."""
-        ...
-
     def store(self) -> None:
         """Store and answer what it can of the reads; read back what is left of each."""
         ...
@@ -178,8 +170,6 @@ class BrokerDispatcher(Dispatcher):
         self._send = send
         self._pull = pull
         self._rounds = rounds
-        if rounds is not None:
-            rounds.begin(self._store_gathered, pull.arrivals)
         self._require_own_name = require_own_name
 
     @property
@@ -194,13 +184,13 @@ class BrokerDispatcher(Dispatcher):
         """
         if not self._gathered:
             assert self._loop is not None
-            self._loop.call_soon(self._store_gathered)
+            self._loop.call_soon(self.store_gathered)
         self._gathered.append((asker, request, body))
         self._gathered_bytes += len(body)
         if request.code == _BATCH_CODE or request.fields.batch:
             self._gathered_work += count_messages(body)
         if self._gathered_work >= _MAX_GATHERED_WORK or self._gathered_bytes >= _MAX_GATHERED_BYTES:
-            self._store_gathered()
+            self.store_gathered()
 
     def process(self, connection: Connection, command: RemotingCommand) -> bytes | None:
         """Do as `Dispatcher.process`, but refuse what is meant for a broker of another name.
@@ -296,7 +286,7 @@ class BrokerDispatcher(Dispatcher):
         while self._rounds is not None and connection in self._rounds.reads:
             self._rounds.store()
         # What is left of reads has been gathered for later, when no answer reaches the peer.
-        self._store_gathered()
+        self.store_gathered()
 
     def frames_received(self, connection: Connection, frames: list[Frame]) -> None:
         """Handle every frame of one read; each run of like requests is answered with one write.
@@ -347,7 +337,7 @@ class BrokerDispatcher(Dispatcher):
         if kind == SEND:
             return self._run_sends(connection, frames, end_s)
         if self._gathered:
-            self._store_gathered()
+            self.store_gathered()
         if kind == PULL:
             return self._run_pulls(connection, frames, end_s)
         self._handle(connection, frames, end_s)
@@ -370,7 +360,7 @@ class BrokerDispatcher(Dispatcher):
         read = self._send_reader(connection)
         if not gathered:
             assert self._loop is not None
-            self._loop.call_soon(self._store_gathered)
+            self._loop.call_soon(self.store_gathered)
         for index, frame in enumerate(frames):
             try:
                 asker, request = read(frame)
@@ -383,7 +373,7 @@ class BrokerDispatcher(Dispatcher):
                     return not connection.is_closed
                 continue
             except RemoteProtocolError as error:
-                self._store_gathered()
+                self.store_gathered()
                 connection.protocol_error(error)
                 return False
             if request.flag & _RESPONSE_BIT:
@@ -399,16 +389,17 @@ class BrokerDispatcher(Dispatcher):
             self._gathered_work += len(header) // _HEADER_BYTES_A_MESSAGE
             if self._gathered_work < _MAX_GATHERED_WORK and len(gathered) < _MAX_GATHERED:
                 continue
-            self._store_gathered()
+            self.store_gathered()
             gathered = self._gathered
             if time.monotonic() > end_s and index + 1 < len(frames):
                 connection.defer(frames[index + 1 :])
                 return not connection.is_closed
         if len(gathered) >= _MAX_GATHERED or self._gathered_bytes >= _MAX_GATHERED_BYTES:
-            self._store_gathered()
+            self.store_gathered()
         return True
 
-    def _store_gathered(self) -> None:
+    def store_gathered(self) -> None:
+        """Store the sends that came by themselves, and wake the pulls that wait for them."""
         sends, self._gathered = self._gathered, []
         self._gathered_bytes = self._gathered_work = 0
         if sends:
@@ -425,7 +416,7 @@ class BrokerDispatcher(Dispatcher):
         """Store what has gathered, then wait as `Dispatcher.drain` does."""
         while self._rounds is not None and self._rounds.reads:
             self._rounds.store()
-        self._store_gathered()
+        self.store_gathered()
         self._write_answers()
         await super().drain(timeout_s)
 

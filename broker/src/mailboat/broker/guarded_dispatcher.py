@@ -34,6 +34,7 @@ from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import answer_error
 from mailboat.remoting.guarded import GuardedDispatcher
 from mailboat.security.guard import Guard
+from mailboat.security.needs import pull_needs
 from mailboat.security.signing import access_key_of
 from mailboat.security.users import User
 
@@ -119,3 +120,13 @@ class GuardedBrokerDispatcher(GuardedDispatcher, BrokerDispatcher):
         self._quotas.admit(user, connection)
         if command.code in _REPLIES:
             self._quotas.reply(user, connection, command)
+
+
+def recheck_pull(guard: Guard, request: PullRequest, address: str) -> None:
+    """Judge a pull again that has waited.
+
+    Raises:
+        BrokerError: NO_PERMISSION, it may no longer be made.
+    """
+    needs = pull_needs(request.fields.topic, request.fields.consumer_group)
+    guard.allow(request.asked_by, needs, request.code, address)

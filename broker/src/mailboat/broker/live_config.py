@@ -15,6 +15,7 @@ from mailboat.broker.context import BrokerContext
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.processors.pull import PullMessageProcessor
 from mailboat.broker.processors.send import SendMessageProcessor
+from mailboat.broker.processors.send_rounds import SendRounds
 from mailboat.config import change_settings, properties_of
 
 _log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ def change_live(
     broker: BrokerContext,
     flush: FlushService,
     send_processor: SendMessageProcessor,
+    rounds: SendRounds | None,
     pull_processor: PullMessageProcessor,
     changes: Mapping[str, str],
 ) -> None:
@@ -45,6 +47,8 @@ def change_live(
     if after.store != before.store:
         broker.store.configure(after.store)
         send_processor.configure(after.store)
+        if rounds is not None:
+            rounds.configure(after.store)
         if broker.replicas is not None:
             broker.replicas.configure(after.store)
         flush.configure(

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from mailboat.model.data_version import DataVersion
+from mailboat.model.stored_configs import MAX_QUEUE_NUMS
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.route import QueueData
 
@@ -125,9 +126,33 @@ class Registration:
         """Which process registers."""
         return BrokerAddress(self.cluster_name, self.address)
 
+    def is_newer_master(self, group: BrokerGroup) -> bool:
+        """Tell whether a master registers that was elected after the one which a group knows."""
+        return self.broker_id == MASTER_ID and self.data_version.state_version > group.state_version
+
 
 class MasterOfGroup(NamedTuple):
     """What a slave learns from its registration; empty for a master."""
 
     address: str | None = None
     ha_server_address: str | None = None
+
+
+def queue_data_of(broker_name: str, config: TopicConfig) -> QueueData:
+    """Return the queues of a topic as a broker registers it."""
+    return QueueData(
+        broker_name=broker_name,
+        read_queue_nums=config.read_queue_nums,
+        write_queue_nums=config.write_queue_nums,
+        perm=config.perm,
+        topic_sys_flag=config.topic_sys_flag,
+    )
+
+
+def fit_queue_data(queue_data: QueueData) -> bool:
+    """Bring the numbers of a topic into the limits that clients make room for; tell whether they
+    were."""
+    read, write = queue_data.read_queue_nums, queue_data.write_queue_nums
+    queue_data.read_queue_nums = min(max(read, 0), MAX_QUEUE_NUMS)
+    queue_data.write_queue_nums = min(max(write, 0), MAX_QUEUE_NUMS)
+    return (queue_data.read_queue_nums, queue_data.write_queue_nums) == (read, write)

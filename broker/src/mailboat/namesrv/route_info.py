@@ -47,6 +47,8 @@ from mailboat.namesrv.registrations import (
     LiveBroker,
     MasterOfGroup,
     Registration,
+    fit_queue_data,
+    queue_data_of,
 )
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.route import BrokerData, ClusterInfo, QueueData, TopicRouteData
@@ -339,7 +341,7 @@ class RouteInfoManager:
         for queue_data in queue_datas:
             group = self._groups.get(queue_data.broker_name)
             if group is not None and len(topic) <= MAX_TOPIC_LENGTH:
-                _fit(queue_data)
+                fit_queue_data(queue_data)
                 self._put_topic(topic, group, queue_data)
 
     def set_write_permission(self, broker_name: str, *, writable: bool) -> int:
@@ -403,7 +405,7 @@ class RouteInfoManager:
         """
         name, broker_id = registration.broker_name, registration.broker_id
         address = group.addresses.get(broker_id)
-        if address is None or _is_newer_master(registration, group):
+        if address is None or registration.is_newer_master(group):
             return
         if address == registration.address:
             return
@@ -535,14 +537,8 @@ class RouteInfoManager:
             if len(topic) > MAX_TOPIC_LENGTH:
                 odd += 1
             elif changed or topic not in group.topics:
-                queue_data = QueueData(
-                    broker_name=name,
-                    read_queue_nums=config.read_queue_nums,
-                    write_queue_nums=config.write_queue_nums,
-                    perm=config.perm,
-                    topic_sys_flag=config.topic_sys_flag,
-                )
-                odd += not _fit(queue_data)
+                queue_data = queue_data_of(name, config)
+                odd += not fit_queue_data(queue_data)
                 self._put_topic(topic, group, queue_data)
             if number % _TOPICS_A_SLICE == 0:
                 yield
@@ -694,20 +690,6 @@ class RouteInfoManager:
             broker_name=broker_name,
             broker_addrs=self.broker_addresses(broker_name, listener),
         )
-
-
-def _fit(queue_data: QueueData) -> bool:
-    """Bring the numbers of a topic into the limits that clients make room for; tell whether they
-    were."""
-    read, write = queue_data.read_queue_nums, queue_data.write_queue_nums
-    queue_data.read_queue_nums = min(max(read, 0), MAX_QUEUE_NUMS)
-    queue_data.write_queue_nums = min(max(write, 0), MAX_QUEUE_NUMS)
-    return (queue_data.read_queue_nums, queue_data.write_queue_nums) == (read, write)
-
-
-def _is_newer_master(registration: Registration, group: BrokerGroup) -> bool:
-    state_version = registration.data_version.state_version
-    return registration.broker_id == MASTER_ID and state_version > group.state_version
 
 
 def _route_bytes(topic: str) -> int:

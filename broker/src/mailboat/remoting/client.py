@@ -9,7 +9,8 @@ from typing import Final
 
 from mailboat.errors import ConnectError, LocalProtocolError, RequestTimeoutError
 from mailboat.protocol.command import RemotingCommand
-from mailboat.remoting.connection import Connection, ConnectionSet, FrameHandler
+from mailboat.remoting.connection import Connection, FrameHandler
+from mailboat.remoting.connection_set import ConnectionSet
 from mailboat.remoting.dialing import Dialer
 from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.remoting.limits import RemotingLimits

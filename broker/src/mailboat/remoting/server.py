@@ -12,7 +12,8 @@ from functools import partial
 from typing import Final, cast
 
 from mailboat.config.listeners import ListenerConfig
-from mailboat.remoting.connection import RESET_AT_CLOSE, Connection, ConnectionSet, FrameHandler
+from mailboat.remoting.connection import RESET_AT_CLOSE, Connection, FrameHandler
+from mailboat.remoting.connection_set import ConnectionSet
 from mailboat.remoting.limits import RemotingLimits, connection_capacity
 from mailboat.remoting.tls_entrance import TlsEntrance
 from mailboat.security.tls import ServerTls

@@ -74,11 +74,6 @@ class DeletedTopics:
         self._ends = ends
         self._version += 1
 
-    @property
-    def is_saved(self) -> bool:
-        """Whether all that is noted is durable."""
-        return self._saved_version == self._version
-
     def save_job(self) -> Callable[[], None]:
         """Return a call that makes all that is noted durable, where it is not; on any thread.
 
@@ -93,6 +88,25 @@ class DeletedTopics:
                     self._saved_version = version
 
         return save
+
+    def deletion_job(self, folder: str) -> Callable[[], None]:
+        """Return a call that makes the deletions in a folder of queues durable, and then what is
+        noted of them; on any thread.
+
+        It raises OSError where that is not known; then a further one does it.
+        """
+        if self._saved_version == self._version:
+            return lambda: None
+        save = self.save_job()
+
+        def sync_and_save() -> None:
+            # The note comes last: whoever finds it finds no file of the queues. A process that dies
+            # before leaves topics that are not deleted: their queues are built anew from the log.
+            if self._disk.exists(folder):
+                self._disk.fsync_dir(folder)
+            save()
+
+        return sync_and_save
 
     def cut(self, log_end: int) -> None:
         """Follow a log that lost its end: what is stored there from now on is not gone.

@@ -666,18 +666,7 @@ class MessageStore:
 
         It raises OSError where that is not known; then a further one does it.
         """
-        if self._deleted.is_saved:
-            return lambda: None
-        save = self._deleted.save_job()
-
-        def sync_and_save() -> None:
-            # The note comes last: whoever finds it finds no file of the queues. A process that dies
-            # before leaves topics that are not deleted: their queues are built anew from the log.
-            if self._disk.exists(self.paths.consume_queue):
-                self._disk.fsync_dir(self.paths.consume_queue)
-            save()
-
-        return sync_and_save
+        return self._deleted.deletion_job(self.paths.consume_queue)
 
     def state(self) -> StoreState:
         """Return the store's condition."""

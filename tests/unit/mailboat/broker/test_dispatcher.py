@@ -39,6 +39,7 @@ class SlowSends:
         self.rounds: list[int] = []
         self.awaited = 0
         self.are_all_there = asyncio.Event()
+        self.store_others: Callable[[], None] = lambda: None
 
     def send(self, sends: list[Send]) -> None:
         """Take some time."""
@@ -47,15 +48,11 @@ class SlowSends:
         if sum(self.rounds) >= self.awaited:
             self.are_all_there.set()
 
-    def begin(self, store_others: Callable[[], None], arrivals: object) -> None:
-        """Take note of what goes before."""
-        self._store_others = store_others
-
     def store(self) -> None:
         """Leave all reads as they are."""
         reads = list(self.reads.items())
         self.reads.clear()
-        self._store_others()
+        self.store_others()
         SendRounds._leave(self, reads, 0, time.monotonic() + ROUND_S)  # type: ignore[arg-type]
 
     def learn(self, places: Iterable[tuple[str, int]]) -> None:
@@ -149,6 +146,7 @@ def pull_frame(opaque: int, *, body: bytes = b"", **changes: str) -> bytes:
 def connect(pulls: Pulls, count: int) -> list[tuple[Connection, NotedTransport]]:
     """Connect so many peers to a dispatcher with these pulls."""
     dispatcher, sends = BrokerDispatcher(), SlowSends()
+    sends.store_others = dispatcher.store_gathered
     processor: Any = pulls
     dispatcher.use(sends, processor, lambda _: None, sends)
     owner = ConnectionSet(RemotingLimits(), name="test", capacity=None, expects_frames=True)
@@ -164,6 +162,7 @@ async def test_what_the_core_leaves_of_large_reads_shares_the_loop(
 ) -> None:
     """A second's worth of sends arrives as fast as it is read."""
     sends, dispatcher = SlowSends(), BrokerDispatcher()
+    sends.store_others = dispatcher.store_gathered
     pull: Any = SimpleNamespace(arrivals=nullcontext)
     dispatcher.use(sends, pull, lambda _: None, sends)
     owner = ConnectionSet(RemotingLimits(), name="test", capacity=None, expects_frames=True)

@@ -11,9 +11,9 @@ import pytest
 from mailboat.errors import ConnectionLostError, PeerBusyError, RequestTimeoutError
 from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import Frame, FrameDecoder, encode_frame
-from mailboat.remoting import complaints
-from mailboat.remoting import connection as connections
-from mailboat.remoting.connection import Connection, ConnectionSet
+from mailboat.remoting import complaints, connection_set
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.connection_set import ConnectionSet
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.testing.virtual_time import VirtualTime
 
@@ -203,7 +203,7 @@ async def test_our_own_connection_may_stay_silent() -> None:
 async def test_peers_do_not_pay_for_our_own_standstill(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time in which this process stood still counts against nobody, time after it does."""
     clock = VirtualTime()
-    monkeypatch.setattr(connections, "time", clock)
+    monkeypatch.setattr(connection_set, "time", clock)
     owner = new_set()
     _, transport, _ = connect(owner)
     clock.advance(60)
@@ -218,7 +218,7 @@ async def test_peers_do_not_pay_for_our_own_standstill(monkeypatch: pytest.Monke
 async def test_every_connection_of_many_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of connections are looked at in slices, none is left out."""
     clock = VirtualTime()
-    monkeypatch.setattr(connections, "time", clock)
+    monkeypatch.setattr(connection_set, "time", clock)
     owner = new_set()
     transports = [connect(owner, ("10.0.0.1", port))[1] for port in range(1201)]
     clock.advance(11)

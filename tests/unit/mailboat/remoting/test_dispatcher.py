@@ -9,7 +9,8 @@ import mailboat.remoting.dispatcher as dispatcher_module
 from mailboat.errors import BrokerError, DiskFullError, IllegalMessageError, RemoteProtocolError
 from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import Frame, FrameDecoder
-from mailboat.remoting.connection import Connection, ConnectionSet
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.connection_set import ConnectionSet
 from mailboat.remoting.dispatcher import Answer, Dispatcher, Lane
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.turns import SERVER, Asker, asker

@@ -4,7 +4,16 @@ from typing import Any
 
 import pytest
 from model_cluster import ModelCluster, pod_is_ready, settle
-from test_replicas import PODS, cluster_of, condition, events, forget, from_one_to, group, taken
+from replicated_cluster import (
+    PODS,
+    cluster_of,
+    condition,
+    events,
+    forget,
+    from_one_to,
+    group,
+    taken,
+)
 
 from mailboat.broker.replicas.kubernetes.leader_endpoints import _epoch_of, _ports
 from mailboat_operator.planner.actions import Action, Apply, HandOver, Plan

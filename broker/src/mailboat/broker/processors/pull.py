@@ -3,7 +3,6 @@
 Source: apache/rocketmq broker/processor/PullMessageProcessor.java @ rocketmq-all-5.3.3.
 """
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeAlias
@@ -15,6 +14,7 @@ from mailboat.broker.processors.checks import refuse_disabled_broadcast, require
 from mailboat.broker.processors.offset_reset import take_reset
 from mailboat.broker.processors.pull_waits import (
     LATER,
+    ONEWAY_BIT,
     Answer,
     Wait,
     WaitForFilter,
@@ -23,7 +23,9 @@ from mailboat.broker.processors.pull_waits import (
     WaitForRoom,
     Wanted,
     command_of,
+    refused,
     text_bytes,
+    unreadable,
 )
 from mailboat.broker.pull_request_hold import PullRequestHoldService
 from mailboat.broker.quotas.user_use import UserUse
@@ -43,9 +45,6 @@ from mailboat.remoting.connection import Connection
 from mailboat.store.lookup import GetResult, GetStatus, units_to_look_at
 from mailboat.store.record_source import Fetched, Limits, RecordSource
 
-_log = logging.getLogger(__name__)
-
-_ONEWAY_BIT: Final = 2
 # A read of messages in memory that a property filter takes is bounded by time, not by their size.
 _UNBOUNDED: Final = 1 << 62
 # Messages read from the disk for a property filter that may take few of them.
@@ -121,7 +120,7 @@ class PullMessageProcessor:
                 self._pull_when_compiled(connection, request, wanted)
                 return LATER
         except BrokerError as error:
-            return self._refusal(request, error)
+            return refused(request, error)
         if fields.sys_flag & PULL_COMMIT_OFFSET and not self.is_slave:
             # Beyond the end lies what another log held: to keep it would skip what comes.
             if fields.commit_offset <= self._store.max_offset(fields.topic, fields.queue_id):
@@ -154,9 +153,9 @@ class PullMessageProcessor:
         try:
             result = self._get(request, fields.queue_offset, wanted.what, source)
         except BrokerError as error:
-            return self._refusal(request, error)
+            return refused(request, error)
         except OSError as error:
-            return self._unreadable(request, error)
+            return unreadable(request, error)
         if result.status == GetStatus.FOUND:
             return self._found(request, result, is_slow=source is not None)
         if self.is_slave:
@@ -187,7 +186,7 @@ class PullMessageProcessor:
         """Read from the disk away from the loop, then answer with what was read."""
         fields = request.fields
         if not self._broker.store_threads.can_read:
-            return self._refusal(
+            return refused(
                 request,
                 BrokerError(
                     ResponseCode.SYSTEM_BUSY,
@@ -240,7 +239,7 @@ class PullMessageProcessor:
             # A file that went meanwhile took these messages with it.
             answer = self._answer(connection, request, wanted, source)
         else:
-            answer = self._unreadable(request, error)
+            answer = unreadable(request, error)
         if answer:
             connection.write_pieces(answer)
 
@@ -267,7 +266,7 @@ class PullMessageProcessor:
         try:
             try_again = self._holds.keep(held)
         except BrokerError as error:
-            return self._refusal(request, error)
+            return refused(request, error)
         held.use, held.taken = use, self._reserved(use, request.fields)
         until(try_again)
         return LATER
@@ -296,7 +295,7 @@ class PullMessageProcessor:
         try:
             self._holds.keep(held, min(suspend_s, _QUOTA_WAIT_MAX_S))
         except BrokerError as error:
-            return self._refusal(request, error)
+            return refused(request, error)
         use.fetch_delayed()
         use.turns.add(held, self._holds.try_again)
         return LATER
@@ -561,7 +560,7 @@ class PullMessageProcessor:
         try:
             self._holds.hold(held, fields.topic, fields.queue_id, suspend_s)
         except BrokerError as error:
-            return self._refusal(request, error)
+            return refused(request, error)
         return LATER
 
     def look_again(self, held: WaitForMessage, is_late: bool) -> bool:
@@ -581,10 +580,10 @@ class PullMessageProcessor:
         try:
             result = self._get(request, held.scanned_offset, held.wanted.what)
         except BrokerError as error:
-            held.write(self._refusal(request, error))
+            held.write(refused(request, error))
             return True
         except OSError as error:
-            held.write(self._unreadable(request, error))
+            held.write(unreadable(request, error))
             return True
         if self.is_slave and result.status != GetStatus.FOUND:
             result = self._as_a_slave(fields, result)
@@ -644,7 +643,7 @@ class PullMessageProcessor:
         fields = request.fields
         self._broker.stats.record_get_miss()
         if result.status == GetStatus.DAMAGED:
-            return self._refusal(
+            return refused(
                 request,
                 BrokerError(
                     ResponseCode.SYSTEM_ERROR,
@@ -681,7 +680,7 @@ class PullMessageProcessor:
     def _generic(
         self, request: PullRequest, code: int, result: GetResult, suggested_id: int = 0
     ) -> Answer:
-        if request.flag & _ONEWAY_BIT:
+        if request.flag & ONEWAY_BIT:
             return LATER
         fields = {
             "suggestWhichBrokerId": suggested_id,
@@ -691,15 +690,3 @@ class PullMessageProcessor:
         }
         answer = command_of(request).response(code, ext_fields=fields)
         return (answer.encode_head(result.size_bytes), b"".join(result.slices))
-
-    def _unreadable(self, request: PullRequest, error: OSError) -> Answer:
-        fields = request.fields
-        place = f"topic {fields.topic} queue {fields.queue_id}"
-        _log.warning("pull failed %s: %s", place, error)
-        remark = f"{place} cannot be read: {error}"
-        return self._refusal(request, BrokerError(ResponseCode.SYSTEM_ERROR, remark))
-
-    def _refusal(self, request: PullRequest, error: BrokerError) -> Answer:
-        if request.flag & _ONEWAY_BIT:
-            return LATER
-        return (command_of(request).response(error.code, error.remark).encode(),)

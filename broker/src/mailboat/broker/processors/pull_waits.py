@@ -4,22 +4,30 @@ A pull may go by what its group has subscribed to. Where a heartbeat has changed
 is answered at once, and its client asks again.
 """
 
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from mailboat.broker.pull_request_hold import HeldPull
 from mailboat.broker.quotas.user_use import UserUse
+from mailboat.errors import BrokerError
 from mailboat.model.subscription import SubscriptionData
+from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.protocol.send_header import PullFields, PullRequest
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import answer_error, encode_answer
 
+_log = logging.getLogger(__name__)
+
 Answer: TypeAlias = Sequence[bytes]
 """A frame in pieces; none where nobody waits for it, or it comes later."""
 
 LATER: Final[Answer] = ()
+
+ONEWAY_BIT: Final = 2
+"""Of a request's flag: nobody waits for an answer."""
 
 # What a waiting pull may have without being counted; a tagsCode in a set.
 _SHORT_TEXT: Final = 128
@@ -158,6 +166,21 @@ def command_of(request: PullRequest) -> RemotingCommand:
     command.opaque = request.opaque
     command.serialize_type = request.serialize_type
     return command
+
+
+def refused(request: PullRequest, error: BrokerError) -> Answer:
+    """Return the answer to a pull that is refused, nothing where nobody wants one."""
+    if request.flag & ONEWAY_BIT:
+        return LATER
+    return (command_of(request).response(error.code, error.remark).encode(),)
+
+
+def unreadable(request: PullRequest, error: OSError) -> Answer:
+    """Return the answer to a pull whose messages the disk does not give, and log it."""
+    place = f"topic {request.fields.topic} queue {request.fields.queue_id}"
+    _log.warning("pull failed %s: %s", place, error)
+    remark = f"{place} cannot be read: {error}"
+    return refused(request, BrokerError(ResponseCode.SYSTEM_ERROR, remark))
 
 
 def text_bytes(fields: PullFields, wanted: frozenset[int] | str | None) -> int:

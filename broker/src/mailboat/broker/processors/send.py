@@ -1,7 +1,7 @@
 """Sends: codes 10, 310 and 320.
 
 The sends of one round go through three stages: `_store_all` makes messages of requests, the store
-takes them, `_answer_all` words the answers. A client batch is stored by itself (`_store_batch`).
+takes them, `SendAnswers` words the answers. A client batch is stored by itself (`_store_batch`).
 What is rare (a new topic, a refusal) leaves at the check and takes its time: a send whose topic is
 not there waits until it is made (`send_parked`), and who made it is answered when it has a route
 (`send_routed`).
@@ -11,15 +11,14 @@ AbstractSendMessageProcessor.java (msgCheck) @ rocketmq-all-5.3.3.
 """
 
 from collections import defaultdict
-from typing import Final, NamedTuple
+from typing import Final
 
-from mailboat import core
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.dispatcher import Asker, Send
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.processors.checks import require_own_name
+from mailboat.broker.processors.send_answers import Answers, SendAnswers
 from mailboat.broker.processors.send_parked import ParkedSends
-from mailboat.broker.processors.send_rounds import SendRounds
 from mailboat.broker.processors.send_routed import AnswerWhenRouted
 from mailboat.broker.processors.send_rules import (
     MAX_STORED_PROPERTIES_BYTES,
@@ -40,7 +39,6 @@ from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.batch import decode_batch
 from mailboat.model.message_id import UniqKeyGenerator
 from mailboat.model.names import (
-    HALF_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SEND_FORBIDDEN_TOPICS,
@@ -50,13 +48,10 @@ from mailboat.model.properties import MAX_PROPERTIES_BYTES, PropertyName, decode
 from mailboat.model.sys_flag import CLIENT_BITS, MULTI_TAGS
 from mailboat.model.topic import Perm, TopicConfig
 from mailboat.protocol.codes import RequestCode, ResponseCode
-from mailboat.protocol.command import ExtValue, RemotingCommand, parse_decimal
-from mailboat.protocol.frame import SERIALIZE_JSON
-from mailboat.protocol.send_header import SendFields, SendRequest, encode_send_response
-from mailboat.remoting.dispatcher import answer_error
+from mailboat.protocol.command import parse_decimal
+from mailboat.protocol.send_header import SendFields, SendRequest
 from mailboat.store.message_inner import MessageInner, PutStatus
 
-_ONEWAY_BIT: Final = 2
 # A well-formed text holds nothing but 0x01 and 0x02 in turn once everything else is taken out.
 _NOT_SEPARATORS: Final = bytes(code for code in range(256) if code not in (1, 2))
 _SEPARATORS: Final = b"\x01\x02" * (MAX_PROPERTIES_BYTES // 2)
@@ -67,30 +62,6 @@ _WAIT_TRUE: Final = b"WAIT\x01true\x02"
 _BATCH_CODE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 
 
-Answers = defaultdict[Asker, list[bytes]]
-"""What is to be written to whom."""
-
-
-class _Asked(NamedTuple):
-    """What an answer needs of its request: the rest is not to wait for a flush in memory."""
-
-    code: int
-    opaque: int
-    flag: int
-    serialize_type: int
-
-
-class _Stored(NamedTuple):
-    """What the answer to one stored request says."""
-
-    connection: Asker
-    request: _Asked
-    message_id: bytes
-    queue_id: int
-    queue_offset: int
-    transaction_id: str | None = None
-
-
 class SendMessageProcessor:
     """Checks, stores and answers sends."""
 
@@ -99,43 +70,32 @@ class SendMessageProcessor:
         self._broker = broker
         self._store = broker.store
         self._topics = broker.topics.table
-        self._flush = flush
         self._stats = broker.stats
         config = broker.settings.broker
         self._max_body_bytes = broker.settings.store.max_message_size
-        self._holds_back = self._store.holds_back
         # None first: it is what most clients send.
         self._own_names = (None, config.broker_name)
-        self._region = config.region_id
-        self._trace_on = "true" if config.trace_on else "false"
-        self._is_plain_answer = self._region == "DefaultRegion" and config.trace_on
-        self._suffix = (
-            f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{self._trace_on}\x02"
+        self._answers = SendAnswers(broker, flush)
+        self.suffix = (
+            f"MSG_REGION\x01{config.region_id}\x02TRACE_ON\x01{self._answers.trace_on}\x02"
             f"CLUSTER\x01{config.broker_cluster_name}\x02"
         ).encode()
+        """The properties that each message gets."""
+
         self._tags_codes = TagsCodes()
         self._has_delayed = False
         self._waiting_sends = ParkedSends(self._store_parked, self._refuse_parked)
         self._new_topic: TopicConfig | None = None
         self._unique_keys = UniqKeyGenerator(self._store.commit_log.store_host[:-4])
 
-        # Answers with another region are rare enough for the long way.
-        self._rounds = (
-            SendRounds(broker, flush, self._suffix)
-            if core.FOUND.is_used and self._is_plain_answer
-            else None
-        )
-
     @property
-    def rounds(self) -> SendRounds | None:
-        """What takes whole rounds with the compiled core, None without one."""
-        return self._rounds
+    def has_plain_answers(self) -> bool:
+        """Whether region and trace are the ones that an answer of the short form has."""
+        return self._answers.are_plain
 
     def configure(self, config: MessageStoreConfig) -> None:
         """Follow other settings."""
-        self._max_body_bytes = config.max_message_size
-        if self._rounds is not None:
-            self._rounds.configure(config)
+        self._max_body_bytes = self._answers.max_body_bytes = config.max_message_size
 
     def send(self, sends: list[Send]) -> None:
         """Check, store and answer sends; the answers of one connection leave with one write."""
@@ -204,9 +164,9 @@ class SendMessageProcessor:
                         text,
                     )
                 except BrokerError as error:
-                    checked = self._refusal(request, error)
+                    checked = self._answers.refusal(request, error)
                 except Exception as error:
-                    checked = self._broken(request, error)
+                    checked = self._answers.broken(request, error)
             if isinstance(checked, MessageInner):
                 accepted.append(send)
                 messages.append(checked)
@@ -222,7 +182,7 @@ class SendMessageProcessor:
         except BrokerError as error:
             for connection, request, _ in sends:
                 self._stats.record_put_failed()
-                if answer := self._refusal(request, error):
+                if answer := self._answers.refusal(request, error):
                     answers[connection].append(answer)
 
     # -- topics that are made -------------------------------------------------------------------
@@ -239,7 +199,7 @@ class SendMessageProcessor:
                 asker = self._answered_when_made(asker, creation)
             self._waiting_sends.park(creation, (asker, request, body))
         except BrokerError as error:
-            answer = self._refusal(request, error)
+            answer = self._answers.refusal(request, error)
             if answer is not None:
                 answers[send[0]].append(answer)
         return True
@@ -291,7 +251,7 @@ class SendMessageProcessor:
 
     def _refuse_parked(self, sends: list[Send], error: BrokerError) -> None:
         for asker, request, _ in sends:
-            answer = self._refusal(request, error)
+            answer = self._answers.refusal(request, error)
             if answer is not None:
                 asker.write(answer)
 
@@ -304,7 +264,7 @@ class SendMessageProcessor:
                 if message.topic == SCHEDULE_TOPIC:
                     self._broker.schedule.begin_delay(message)
         self._store.put_messages(messages)
-        self._answer_all(accepted, messages, answers)
+        self._answers.answer_all(accepted, messages, answers)
 
     def _message(
         self,
@@ -348,7 +308,7 @@ class SendMessageProcessor:
         if not unique_key:
             unique_key = self._unique_keys.next()
             stored += f"UNIQ_KEY\x01{unique_key}\x02".encode()
-        stored += self._suffix
+        stored += self.suffix
         if len(stored) > MAX_STORED_PROPERTIES_BYTES:
             raise BrokerError(
                 ResponseCode.MESSAGE_ILLEGAL,
@@ -419,11 +379,12 @@ class SendMessageProcessor:
                 message.sys_flag |= MULTI_TAGS
             return message
         except BrokerError as error:
-            return self._refusal(request, error)
+            return self._answers.refusal(request, error)
         except IllegalMessageError as error:
-            return self._refusal(request, BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)))
+            illegal = BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error))
+            return self._answers.refusal(request, illegal)
         except Exception as error:
-            return self._broken(request, error)
+            return self._answers.broken(request, error)
 
     def _place_retry(self, request: SendRequest, queue_id: int, text: str) -> tuple[int, str]:
         """Return queue and properties for a client's own send to a retry topic.
@@ -494,26 +455,18 @@ class SendMessageProcessor:
             _, queue_id = self._check_request(request, body)
             messages = self._messages(connection.peer_host, fields, body, queue_id)
         except BrokerError as error:
-            return self._refusal(request, error)
+            return self._answers.refusal(request, error)
         except IllegalMessageError as error:
-            return self._refusal(request, BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error)))
+            illegal = BrokerError(ResponseCode.MESSAGE_ILLEGAL, str(error))
+            return self._answers.refusal(request, illegal)
         self._store.put_batch(messages)
         count, status = len(messages), messages[0].status
         if status != PutStatus.PUT_OK:
             self._stats.record_put_failed(count)
-            return self._failed(request, status, queue_id)
+            return self._answers.failed(request, status, queue_id)
         size_bytes = sum([message.size_bytes for message in messages])
         self._stats.record_put(fields.topic, count, size_bytes)
-        host = self._store.commit_log.store_host.hex().upper().encode()
-        ids = b",".join([b"%b%016X" % (host, message.physical_offset) for message in messages])
-        stored = _Stored(connection, _asked(request), ids, queue_id, messages[0].queue_offset)
-        if self._holds_back:
-            if all(message.wait_store_ok for message in messages):
-                self._answer_settled([stored])
-                return None
-            self._stats.put_without_wait += count
-            self._flush.settle_soon()
-        return self._encode(stored, ResponseCode.SUCCESS) if _wants_answer(request) else None
+        return self._answers.answer_batch(connection, request, messages)
 
     def _messages(
         self, born_host: bytes, fields: SendFields, body: bytes, queue_id: int
@@ -545,159 +498,6 @@ class SendMessageProcessor:
             ) from error
         refuse_many_keys(messages)
         return messages
-
-    # -- answer ---------------------------------------------------------------------------------
-
-    def _answer_all(
-        self, accepted: list[Send], messages: list[MessageInner], answers: Answers
-    ) -> None:
-        """Word the answers to what was stored, or leave them to the flush that is waited for."""
-        host = self._store.commit_log.store_host.hex().upper().encode()
-        waiting: list[_Stored] = []
-        holds_back = self._holds_back
-        is_plain = self._is_plain_answer
-        topic = messages[0].topic
-        count = size_bytes = 0
-        for (connection, request, _), message in zip(accepted, messages, strict=True):
-            if message.status:
-                self._stats.record_put_failed()
-                failed = self._failed(request, message.status, request.fields.queue_id)
-                if failed is not None:
-                    answers[connection].append(failed)
-                continue
-            if message.topic != topic:
-                self._stats.record_put(topic, count, size_bytes)
-                topic = message.topic
-                count = size_bytes = 0
-            count += 1
-            size_bytes += message.size_bytes
-            message_id = b"%b%016X" % (host, message.physical_offset)
-            is_half = topic == HALF_TOPIC
-            if (
-                not holds_back
-                and is_plain
-                and not request.flag
-                and not request.serialize_type
-                and not is_half
-            ):
-                answers[connection].append(
-                    encode_send_response(
-                        request.opaque, message_id, request.fields.queue_id, message.queue_offset
-                    )
-                )
-                continue
-            stored = _Stored(
-                connection,
-                _asked(request),
-                message_id,
-                request.fields.queue_id,
-                message.queue_offset,
-                message.unique_key if is_half else None,
-            )
-            if holds_back and message.wait_store_ok:
-                waiting.append(stored)
-                continue
-            if holds_back:
-                self._stats.put_without_wait += 1
-            if _wants_answer(request):
-                answers[connection].append(self._encode(stored, ResponseCode.SUCCESS))
-        if count:
-            self._stats.record_put(topic, count, size_bytes)
-        if waiting:
-            self._answer_settled(waiting)
-        elif holds_back:
-            self._flush.settle_soon()
-
-    def _answer_settled(self, stored: list[_Stored]) -> None:
-        """Write answers once everything written so far is as safe as was asked for."""
-
-        def settled(code: int) -> None:
-            answers: Answers = defaultdict(list)
-            for item in stored:
-                if _wants_answer(item.request):
-                    answers[item.connection].append(self._encode(item, code))
-            for connection, parts in answers.items():
-                connection.write(b"".join(parts))
-
-        self._flush.wait_settled(self._store.commit_log.end, settled)
-
-    def _timed_out(self, request: SendRequest, queue_id: int) -> bytes:
-        code = ResponseCode.FLUSH_DISK_TIMEOUT
-        return self._full_answer(_asked(request), b"", queue_id, 0, code)
-
-    def _encode(self, stored: _Stored, code: int) -> bytes:
-        return self._full_answer(*stored[1:5], code, stored.transaction_id)
-
-    def _full_answer(
-        self,
-        request: _Asked,
-        message_id: bytes,
-        queue_id: int,
-        queue_offset: int,
-        code: int,
-        transaction_id: str | None = None,
-    ) -> bytes:
-        is_plain = self._is_plain_answer and request.serialize_type == SERIALIZE_JSON
-        if is_plain and transaction_id is None:
-            return encode_send_response(request.opaque, message_id, queue_id, queue_offset, code)
-        ext_fields: dict[str, ExtValue] = {
-            "msgId": message_id.decode(),
-            "queueId": queue_id,
-            "queueOffset": queue_offset,
-            "MSG_REGION": self._region,
-            "TRACE_ON": self._trace_on,
-        }
-        if transaction_id is not None:
-            ext_fields["transactionId"] = transaction_id
-        return _command(request).response(code, ext_fields=ext_fields).encode()
-
-    def _failed(self, request: SendRequest, status: int, queue_id: int) -> bytes | None:
-        if status == PutStatus.FLUSH_DISK_TIMEOUT:
-            if not _wants_answer(request):
-                return None
-            return self._timed_out(request, queue_id)
-        if status == PutStatus.MESSAGE_ILLEGAL:
-            error = BrokerError(
-                ResponseCode.MESSAGE_ILLEGAL,
-                "the message is illegal: it does not fit a CommitLog segment or breaks a limit "
-                f"(topic 127 bytes, body {self._max_body_bytes} bytes, properties 32 KB)",
-            )
-        else:
-            reason = self._store.why_refused()
-            error = BrokerError(
-                ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {reason}"
-            )
-        return self._refusal(request, error)
-
-    def _broken(self, request: SendRequest, error: Exception) -> bytes | None:
-        """Log and answer what is our fault; the other sends of the run go on."""
-        response = answer_error(_command(request), error)
-        return response.encode() if _wants_answer(request) else None
-
-    def _refusal(self, request: SendRequest, error: BrokerError) -> bytes | None:
-        if not _wants_answer(request):
-            return None
-        response = _command(request).response(
-            error.code,
-            error.remark,
-            {"MSG_REGION": self._region, "TRACE_ON": self._trace_on},
-        )
-        return response.encode()
-
-
-def _asked(request: SendRequest) -> _Asked:
-    return _Asked(request.code, request.opaque, request.flag, request.serialize_type)
-
-
-def _wants_answer(request: SendRequest | _Asked) -> bool:
-    return not request.flag & _ONEWAY_BIT
-
-
-def _command(request: SendRequest | _Asked) -> RemotingCommand:
-    command = RemotingCommand.request(request.code)
-    command.opaque = request.opaque
-    command.serialize_type = request.serialize_type
-    return command
 
 
 def _clean(properties: dict[str, str]) -> bytes:

@@ -18,6 +18,7 @@ from typing import Final
 from mailboat import core
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.flush_service import FlushService
+from mailboat.broker.processors.send import SendMessageProcessor
 from mailboat.config import MessageStoreConfig
 from mailboat.model.delay_level import level_of
 from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC, SEND_FORBIDDEN_TOPICS
@@ -43,8 +44,24 @@ _PARKING_TOPICS: Final = (SCHEDULE_TOPIC, HALF_TOPIC)
 class SendRounds:
     """Stores and answers rounds of reads."""
 
-    def __init__(self, broker: BrokerContext, flush: FlushService, suffix: bytes) -> None:
-        """Work for one broker, whose messages get the properties `suffix`."""
+    def __init__(
+        self,
+        broker: BrokerContext,
+        flush: FlushService,
+        suffix: bytes,
+        store_others: Callable[[], None],
+        arrivals: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        """Work for one broker, on the running event loop.
+
+        Args:
+            broker: where messages are stored.
+            flush: what answers wait for.
+            suffix: the properties that each message gets.
+            store_others: stores the sends that came before the reads in another way.
+            arrivals: what wakes pulls, once for all messages that are stored inside.
+        """
+        self._loop = asyncio.get_running_loop()
         self._broker = broker
         self._suffix = suffix
         self._store = broker.store
@@ -62,20 +79,7 @@ class SendRounds:
 
         # Those of them that no round has had room for: how many bytes each connection counts.
         self._kept: dict[Connection, int] = {}
-
-    def begin(
-        self,
-        store_others: Callable[[], None],
-        arrivals: Callable[[], AbstractContextManager[object]],
-    ) -> None:
-        """Get ready on the running event loop.
-
-        Args:
-            store_others: stores the sends that came before the reads in another way.
-            arrivals: what wakes pulls, once for all messages that are stored inside.
-        """
-        self._loop = asyncio.get_running_loop()
-        self._schedule = self._broker.schedule
+        self._schedule = broker.schedule
         delayed = [(SCHEDULE_TOPIC, queue_id) for queue_id in range(self._schedule.levels.last)]
         # The core has to know where they end that messages are parked in.
         self._parking: tuple[Place, ...] = (*delayed, (HALF_TOPIC, 0))
@@ -263,6 +267,23 @@ class SendRounds:
         self._core = self._make()
         self._known.clear()
         self._version = self._topics.data_version.counter
+
+
+def make_send_rounds(
+    broker: BrokerContext,
+    flush: FlushService,
+    processor: SendMessageProcessor,
+    store_others: Callable[[], None],
+    arrivals: Callable[[], AbstractContextManager[object]],
+) -> SendRounds | None:
+    """Make what takes whole rounds before a processor sees what is left of them; see `SendRounds`.
+
+    Returns:
+        None where there is no core. Answers with another region are rare enough for the long way.
+    """
+    if not (core.FOUND.is_used and processor.has_plain_answers):
+        return None
+    return SendRounds(broker, flush, processor.suffix, store_others, arrivals)
 
 
 def _text(text: str) -> bytes:

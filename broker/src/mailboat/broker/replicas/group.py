@@ -17,12 +17,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from mailboat.broker.replicas.confirmed_log import ConfirmedLog
 from mailboat.broker.replicas.held_links import HeldLinks
+from mailboat.broker.replicas.known_lease import KnownLease
 from mailboat.broker.replicas.lease_keeper import HolderWatch, LeaseKeeper
 from mailboat.broker.replicas.lease_store import LeaseStore
 from mailboat.broker.replicas.link import Link
 from mailboat.broker.replicas.log_repair import LogRepair
-from mailboat.broker.replicas.log_stream import LogStream
+from mailboat.broker.replicas.log_streams import LogStreams
 from mailboat.broker.replicas.pace import Pace
 from mailboat.broker.replicas.peers import Peers
 from mailboat.broker.replicas.replica_file import ReplicaFile
@@ -36,14 +38,11 @@ from mailboat.replication.events import (
     Event,
     HandOver,
     HolderDied,
-    LeaseRead,
-    LeaseWritten,
     Leave,
     LinkClosed,
     Linked,
     LogAppended,
     LogFlushed,
-    Outcome,
     Promote,
     Received,
     Release,
@@ -70,8 +69,6 @@ from mailboat.store.moving_aside import aside_bytes
 _log: Final = logging.getLogger(__name__)
 
 _TICK_S: Final = 0.1
-# Of the log: a few milliseconds' work with small messages.
-_SHOWN_AT_ONCE_BYTES: Final = 512 << 10
 
 
 class ReplicaGroup:
@@ -94,7 +91,6 @@ class ReplicaGroup:
         pace: Pace,
     ) -> None:
         """Describe the replica of an unopened store; `start` begins."""
-        self._pace = pace
         self._settings = settings
         self._store = store
         self._disk = disk
@@ -108,8 +104,7 @@ class ReplicaGroup:
         self._is_noting = self._is_held_up = False
         self._to_note: Durable | None = None
         self._after_flush: Callable[[], None] | None = None
-        self._confirmed_end = 0
-        self._is_showing = False
+        self._confirmed = ConfirmedLog(store, lambda: self.on_confirmed())
         self._is_appended_due = False
         self._replica: Replica | None = None
         self._is_ended = False
@@ -121,12 +116,11 @@ class ReplicaGroup:
 
         self._write_trouble = WriteTrouble(store.paths.root)
         self._held = HeldLinks()
-        self._streams: dict[int, LogStream] = {}
         self.repair = LogRepair(store, disk, runners, lambda: self.replica, self._links)
+        self._streams = LogStreams(store.replica, runners.reads, pace, self.repair.note)
         self._asked = 0
         self._answers: dict[int, Answer] = {}
-        self._lease: Lease | None = None
-        self._keeper: LeaseKeeper | None = None
+        self._known = KnownLease(settings.by_hand, self.handle, self._view_changed, self._fail)
         self._watch: HolderWatch | None = None
         self._tick = asyncio.Event()
         self.aside_bytes = 0
@@ -152,7 +146,7 @@ class ReplicaGroup:
         not led by hand."""
         self._peers = peers
         if leases is not None:
-            self._keeper = LeaseKeeper(leases, self)
+            self._known.keep_in(leases)
             self._watch = HolderWatch(self._is_suspected, self._holder_died)
         self._make_replica(durable)
 
@@ -166,8 +160,8 @@ class ReplicaGroup:
         # What was written a moment ago need not be durable.
         replica.flushed_end = self._store.flushed_offset
         self._replica = replica
-        if self._keeper is not None:
-            self._keeper.forget_writes()
+        if self.keeper is not None:
+            self.keeper.forget_writes()
         self._tables.begin(replica)
 
     async def run(self, progress: TaskProgress) -> None:
@@ -203,13 +197,14 @@ class ReplicaGroup:
 
         With `leaves` it does not lead again before it has followed another one.
         """
-        if self._keeper is not None and self.is_leading:
+        if self.keeper is not None and self.is_leading:
             self.handle(Release(leaves))
             await self.until(lambda: not self.replica.is_releasing, timeout_s)
 
     def end(self) -> None:
         """Do nothing more; what was begun may end."""
         self._is_ended = True
+        self._confirmed.close()
         self._tables.end()
         self._streams.clear()
         self._todo.clear()
@@ -219,8 +214,8 @@ class ReplicaGroup:
         """Ask no more for the lease, after `end`."""
         if self._watch is not None:
             await self._watch.close()
-        if self._keeper is not None:
-            await self._keeper.close()
+        if self.keeper is not None:
+            await self.keeper.close()
 
     @property
     def by_hand(self) -> ByHand | None:
@@ -230,20 +225,17 @@ class ReplicaGroup:
     @property
     def min_in_sync(self) -> int:
         """How many replicas have what is confirmed, at least: by the lease, once it is known."""
-        by_hand = self._settings.by_hand
-        if by_hand is not None:
-            return by_hand.min_in_sync
-        return 1 if self._lease is None else self._lease.min_in_sync
+        return self._known.min_in_sync
 
     @property
     def lease(self) -> Lease | None:
         """The lease as it is known here; led by hand it says no more than who leads."""
-        return self._lease
+        return self._known.lease
 
     @property
     def keeper(self) -> LeaseKeeper | None:
         """Who asks for the lease, None where a person says who leads."""
-        return self._keeper
+        return self._known.keeper
 
     @property
     def flushed_end(self) -> int:
@@ -256,8 +248,7 @@ class ReplicaGroup:
 
     def sent_end(self, ordinal: int) -> int | None:
         """Return the physical offset up to which a follower was sent the log, None without one."""
-        stream = self._streams.get(ordinal)
-        return None if stream is None else stream.physical_offset
+        return self._streams.sent_end(ordinal)
 
     @property
     def is_halted(self) -> bool:
@@ -284,7 +275,7 @@ class ReplicaGroup:
     @property
     def leader(self) -> Holder | None:
         """Who leads, as far as is known here."""
-        return None if self._lease is None else self._lease.holder
+        return self._known.holder
 
     def needed_from(self) -> int:
         """Return the physical offset from which on a replica of the set may lack the log."""
@@ -385,7 +376,7 @@ class ReplicaGroup:
         assert peer is not None
         member = Member(peer.ordinal, peer.store_id)
         if isinstance(message, Open):
-            self._take_view(message)
+            self._known.take_view(message)
         elif isinstance(message, Tables):
             self._tables.received(link, message)
         elif isinstance(message, TablesKept):
@@ -404,9 +395,7 @@ class ReplicaGroup:
     def roomy(self, link: Link) -> None:
         """Send on what waited for a follower to read."""
         self._tables.roomy(link)
-        for stream in list(self._streams.values()):
-            if stream.link is link:
-                stream.pump()
+        self._streams.roomy(link)
 
     def linked(self, link: Link) -> None:
         """Take note of the link to a replica that counts from now on."""
@@ -418,9 +407,7 @@ class ReplicaGroup:
         self._tables.lost(link)
         self.repair.lost(link)
         self._held.forget(link)
-        self._streams = {
-            ordinal: stream for ordinal, stream in self._streams.items() if stream.link is not link
-        }
+        self._streams.lost(link)
         holder = self.leader
         if is_last and link.peer is not None:
             self.handle(LinkClosed(Member(link.peer.ordinal, link.peer.store_id)))
@@ -441,55 +428,16 @@ class ReplicaGroup:
 
     def view(self) -> tuple[Holder, int]:
         """Return whom this replica believes to lead, and since which epoch (0: nobody)."""
-        lease = self._lease
-        if lease is None or lease.holder is None:
-            return Holder(-1, "", ""), 0
-        return lease.holder, lease.epoch
+        return self._known.view()
 
-    def _take_view(self, message: Open) -> None:
-        _, known = self.view()
-        if message.epoch <= known or message.leader < 0:
-            return
-        if self._keeper is not None:
-            self._keeper.read()
-            return
-        holder = Holder(message.leader, message.leader_store_id, message.leader_boot)
-        self._believe(holder, message.epoch)
-
-    def _believe(self, holder: Holder, epoch: int) -> None:
-        version = 1 if self._lease is None else self._lease.version + 1
-        members = frozenset({holder.member})
-        self._lease = Lease(version, holder, epoch, members, self.min_in_sync)
-        self._peers.say_open()
-        self.on_view()
-        self.handle(LeaseRead(self._lease))
-
-    # LeaseHandler
-
-    def lease_read(self, lease: Lease | None) -> None:
-        """Take the lease as the store has it."""
-        self._note_lease(lease)
-        self.handle(LeaseRead(lease))
-
-    def lease_written(self, request: int, outcome: Outcome, lease: Lease | None) -> None:
-        """Take what became of a write."""
-        if lease is not None:
-            # Before this replica stops: who is to lead in its place need not wait for a read.
-            self._note_lease(lease)
-        self.handle(LeaseWritten(request, outcome, lease))
-
-    def lease_failed(self, error: BaseException) -> None:
-        """Have the process fail with what nobody expected."""
-        if self._failure is None and isinstance(error, Exception):
-            self._failure = error
-
-    def _note_lease(self, lease: Lease | None) -> None:
-        """Take note of the lease, and tell everybody where somebody else leads by it."""
-        before = self.view()
-        self._lease = lease
-        if self.view() != before and not self._is_ended:
+    def _view_changed(self) -> None:
+        if not self._is_ended:
             self._peers.say_open()
             self.on_view()
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None and isinstance(error, Exception):
+            self._failure = error
 
     def _is_suspected(self, holder: Holder) -> bool:
         """Tell whether another replica is still believed to lead, and there is no link to it."""
@@ -498,21 +446,17 @@ class ReplicaGroup:
 
     async def _holder_died(self, holder: Holder) -> None:
         # By the version that counts now: who tries to replace another one fails.
-        assert self._keeper is not None
-        if await self._keeper.read_now() and self._is_suspected(holder):
+        assert self.keeper is not None
+        if await self.keeper.read_now() and self._is_suspected(holder):
             self.handle(HolderDied())
 
     def _tell_appended(self) -> None:
         self._is_appended_due = False
-        for stream in list(self._streams.values()):
-            stream.pump()
+        self._streams.pump()
         self.handle(LogAppended(self._store.commit_log.end))
 
     def _links(self) -> dict[int, Link]:
         return self._peers.links()
-
-    def _is_current(self, stream: LogStream) -> bool:
-        return any(stream is current for current in self._streams.values())
 
     # -- actions --------------------------------------------------------------------------------
 
@@ -559,33 +503,18 @@ class ReplicaGroup:
             case actions.Stream(ordinal, session, epoch, physical_offset):
                 self._stream(ordinal, session, epoch, physical_offset)
             case actions.ReadLease():
-                self._read_lease()
+                self._known.read(is_leading=self.replica.is_leading)
             case actions.WriteLease(request, replaced, lease):
-                self._write_lease(request, replaced, lease)
+                self._known.write(request, replaced, lease)
             case actions.Lead(epoch, start, may_have_lost):
                 self._lead(epoch, start, may_have_lost=may_have_lost)
             case actions.Confirm(end):
-                self._confirmed_end = self._store.replica.confirmed_end = end
-                if not self._is_showing:
-                    self._show_some()
+                self._confirmed.confirm(end)
             case actions.Stop(reason):
                 self._stop(reason)
             case actions.Alarm(text):
                 self._alarm(text)
         return True
-
-    def _show_some(self) -> None:
-        """Show what is confirmed; of much that was held back some now, more with the next round."""
-        log, end = self._store.replica, self._confirmed_end
-        dispatch = self._store.dispatch
-        shown_end = max(log.confirmed_offset, dispatch.dispatched_offset)
-        is_little = not dispatch.is_holding
-        log.confirmed_offset = end if is_little else min(end, shown_end + _SHOWN_AT_ONCE_BYTES)
-        self._store.settle()
-        self.on_confirmed()
-        self._is_showing = log.confirmed_offset < end and not self._is_ended
-        if self._is_showing:
-            self._loop.call_soon(self._show_some)
 
     def _on_thread(self, action: actions.Action, job: Callable[[], None]) -> bool:
         self._runners.files(job, partial(self._done, action))
@@ -706,34 +635,7 @@ class ReplicaGroup:
         if link is None or link.peer is None:
             return
         self._tables.send_all(Member(ordinal, link.peer.store_id), link, session)
-        stream = LogStream(
-            link,
-            self._store.replica,
-            self._runners.reads,
-            self._pace,
-            self._is_current,
-            self.repair.note,
-            session,
-            epoch,
-            physical_offset,
-        )
-        self._streams[ordinal] = stream
-        _log.info("followed by replica=%d epoch=%d from=%d", ordinal, epoch, physical_offset)
-        self._loop.call_soon(stream.pump)
-
-    def _read_lease(self) -> None:
-        if self._keeper is not None:
-            self._keeper.read()
-        elif self._lease is not None and not self.replica.is_leading:
-            self._loop.call_soon(self.handle, LeaseRead(self._lease))
-
-    def _write_lease(self, request: int, replaced: int | None, lease: Lease) -> None:
-        if self._keeper is not None:
-            self._keeper.write(request, replaced, lease)
-            return
-        # By hand the leader has what it wants at once: nobody else writes it.
-        answer = LeaseWritten(request, Outcome.APPLIED, lease._replace(version=lease.version + 1))
-        self._loop.call_soon(self.handle, answer)
+        self._streams.begin(ordinal, link, session, epoch, physical_offset)
 
     def _lead(self, epoch: int, start: int, *, may_have_lost: bool) -> None:
         _log.warning(
@@ -749,10 +651,10 @@ class ReplicaGroup:
             # In another epoch of the same leader it has counted what it stored.
             self._store.dispatch.count_held()
         self._has_begun_to_lead = True
-        if self._keeper is None:
-            self._believe(self.replica.me, epoch)
+        if self.keeper is None:
+            self._known.believe(self.replica.me, epoch)
         else:
-            self._note_lease(self.replica.lease)
+            self._known.note(self.replica.lease)
         self.on_lead(epoch)
 
     def _stop(self, reason: str) -> None:
