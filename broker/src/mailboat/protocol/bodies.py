@@ -146,15 +146,17 @@ def encode_topic_list(topics: Iterable[str], *, broker_addr: str | None = None) 
     return encode_body(_TopicList(sorted(topics), broker_addr))
 
 
-def topic_list_slices(topics: Sequence[str]) -> Iterator[bytes]:
+def topic_list_slices(topics: Sequence[str], *, broker_addr: str | None = None) -> Iterator[bytes]:
     """Write a TopicList as it is ordered, a slice at a time: joined they are the body."""
-    return _name_slices(b"topicList", topics)
+    if broker_addr is None:
+        return _name_slices(b"topicList", topics)
+    return _name_slices(b"topicList", topics, b',"brokerAddr":' + encode_body(broker_addr))
 
 
-def _name_slices(member: bytes, names: Sequence[str]) -> Iterator[bytes]:
+def _name_slices(member: bytes, names: Sequence[str], others: bytes = b"") -> Iterator[bytes]:
     yield b'{"%b":[' % member
     yield from item_slices(names)
-    yield b"]}"
+    yield b"]%b}" % others
 
 
 def item_slices(items: Sequence[object]) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ import msgspec
 
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.subscription import SubscriptionData
-from mailboat.protocol.bodies import convert_body, decode_body, encode_body
+from mailboat.protocol.bodies import convert_body, decode_body, encode_body, item_slices
 from mailboat.protocol.heartbeat import SubscriptionDataBody
 from mailboat.protocol.queue_map import (
     MessageQueueBody,
@@ -64,16 +64,16 @@ _corrections: Final = msgspec.json.Decoder(_CorrectionOffsets, strict=False)
 _subscription: Final = msgspec.json.Decoder(_QueryingSubscription, strict=False)
 
 
-def encode_offset_list(table: Mapping[MessageQueue, int]) -> bytes:
-    """Write queue offsets as a list, the form of 220 for C++ clients."""
-    return encode_body(
-        _OffsetList(
-            [
-                _QueueOffset(queue.broker_name, table[queue], queue.queue_id, queue.topic)
-                for queue in sorted(table)
-            ]
-        )
-    )
+def offset_list_slices(table: Mapping[MessageQueue, int]) -> Iterator[bytes]:
+    """Write queue offsets as a list, the form of 220 for C++ clients, in pieces that take a moment
+    each: joined they are the body."""
+    offsets = [
+        _QueueOffset(queue.broker_name, table[queue], queue.queue_id, queue.topic)
+        for queue in sorted(table)
+    ]
+    yield b'{"offsetTable":['
+    yield from item_slices(offsets)
+    yield b"]}"
 
 
 def encode_client_status(table: Mapping[MessageQueue, int]) -> bytes:

@@ -70,7 +70,14 @@ def read_queue_map(table: object) -> dict[MessageQueue, Any]:
 
 def encode_offset_table(table: Mapping[MessageQueue, int]) -> bytes:
     """Write queue offsets by queue (220, 222): `{"offsetTable":{...}}`."""
-    return b'{"offsetTable":' + encode_queue_map(table) + b"}"
+    return b"".join(offset_table_slices(table))
+
+
+def offset_table_slices(table: Mapping[MessageQueue, int]) -> Iterator[bytes]:
+    """Return what `encode_offset_table` writes, in pieces that take a moment each."""
+    yield b'{"offsetTable":'
+    yield from queue_map_slices(table)
+    yield b"}"
 
 
 def decode_offset_table(body: bytes) -> dict[MessageQueue, int]:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from mailboat.broker.controller import BrokerController
+from mailboat.remoting.turns import sorted_steps
 
 _QUEUES_A_STEP: Final = 200
 _KEPT_QUEUES: Final = 50_000
@@ -129,7 +130,8 @@ def largest_lags(
 ) -> Steps[list[tuple[int, str, str]]]:
     """Return lag, group and topic of the largest lags among the first pairs of group and topic."""
     pairs = []
-    for group in sorted(broker.offsets.groups().union(broker.consumers.groups)):
+    groups = broker.offsets.groups().union(broker.consumers.groups)
+    for group in (yield from sorted_steps(groups)):
         pairs += [(topic, group) for topic in sorted(group_topics(broker, group))]
         if len(pairs) >= pairs_max:
             break

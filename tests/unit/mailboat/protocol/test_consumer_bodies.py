@@ -16,8 +16,8 @@ from mailboat.protocol.consumer_bodies import (
     encode_client_status,
     encode_correction_offsets,
     encode_group_subscription,
-    encode_offset_list,
     encode_time_spans,
+    offset_list_slices,
 )
 from mailboat.protocol.queue_map import MessageQueueBody
 
@@ -27,7 +27,7 @@ RAW_KEY = b'{"brokerName":"b","queueId":0,"topic":"T"}'
 
 def test_resets_for_cpp_are_a_list() -> None:
     """C++ clients cannot read objects as keys."""
-    assert encode_offset_list({QUEUE: 5}) == (
+    assert b"".join(offset_list_slices({QUEUE: 5})) == (
         b'{"offsetTable":[{"brokerName":"b","offset":5,"queueId":0,"topic":"T"}]}'
     )
 

@@ -18,7 +18,7 @@ from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.admin_bodies import decode_group_configs
-from mailboat.protocol.bodies import encode_topic_list, group_list_slices
+from mailboat.protocol.bodies import group_list_slices, topic_list_slices
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import (
     RemotingCommand,
@@ -111,24 +111,29 @@ class GroupAdminProcessor:
         body = await joined_in_turns(group_list_slices(in_order))
         return command.response(ResponseCode.SUCCESS, body=body)
 
-    def topics_of_group(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def topics_of_group(
+        self, _connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand:
         """Return the topics in which a group has offsets."""
         topics = self._broker.offsets.topics_of(required_str(command, "group"))
-        body = encode_topic_list(topics, broker_addr=self._broker.address)
-        return command.response(ResponseCode.SUCCESS, body=body)
+        in_order = await in_turns(sorted_steps(topics))
+        slices = topic_list_slices(in_order, broker_addr=self._broker.address)
+        return command.response(ResponseCode.SUCCESS, body=await joined_in_turns(slices))
 
     async def consume_stats(
         self, _connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return how far a group has read, queue by queue."""
         group = required_str(command, "consumerGroup")
-        configs = map(self._broker.topics.select, self._topics_to_show(group, command))
-        known = [config for config in configs if config]
+        topics = await in_turns(self._topics_to_show(group, command))
+        known = [config for config in map(self._broker.topics.select, topics) if config]
         stats = await in_turns(consume_stats(self._broker, group, known))
         body = await joined_in_turns(consume_stats_slices(stats))
         return command.response(ResponseCode.SUCCESS, body=body)
 
-    def _topics_to_show(self, group: str, command: RemotingCommand) -> list[str]:
+    def _topics_to_show(
+        self, group: str, command: RemotingCommand
+    ) -> Generator[None, None, list[str]]:
         """Return the topics asked for, or all with offsets; members must still subscribe to them.
 
         A list of topics, which only version 5 tools send, is taken as it is.
@@ -141,7 +146,7 @@ class GroupAdminProcessor:
         members = self._broker.consumers.groups.get(group)
         if members is not None and members.subscriptions:
             topics &= members.subscriptions.keys()
-        return sorted(topics)
+        return (yield from sorted_steps(topics))
 
 
 def too_many_queues(group: str) -> BrokerError:

@@ -14,6 +14,7 @@ offsets of the groups that it is asked to leave out; here it leaves them out.
 
 import logging
 from collections.abc import Generator, Iterable
+from itertools import chain
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
@@ -34,12 +35,12 @@ from mailboat.protocol.command import (
     required_int,
     required_str,
 )
-from mailboat.protocol.consumer_bodies import encode_correction_offsets, encode_offset_list
-from mailboat.protocol.queue_map import encode_offset_table
+from mailboat.protocol.consumer_bodies import encode_correction_offsets, offset_list_slices
+from mailboat.protocol.queue_map import offset_table_slices
 from mailboat.protocol.send_header import PullFields
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
-from mailboat.remoting.turns import in_turns
+from mailboat.remoting.turns import in_turns, joined_in_turns, sorted_steps
 from mailboat.store.lookup import GetResult, GetStatus
 
 _log = logging.getLogger(__name__)
@@ -97,16 +98,16 @@ class OffsetResetProcessor:
         )
         if self._broker.settings.broker.use_server_side_reset_offset:
             targets = await in_turns(self._targets(command, topic, group, timestamp_ms))
-            for queue, queue_offset in targets.items():
-                self._broker.offsets.reset(group, topic, queue.queue_id, queue_offset)
+            await in_turns(self._reset(group, topic, targets))
             self._wake_pulls(topic, targets)
             await self._save(group)
         else:
             targets = await in_turns(
                 self._targets_of_members(topic, group, timestamp_ms, is_forced=is_forced)
             )
-            self._push(command, topic, group, targets)
-        return command.response(ResponseCode.SUCCESS, body=encode_offset_table(targets))
+            await in_turns(self._push(command, topic, group, targets))
+        body = await joined_in_turns(offset_table_slices(targets))
+        return command.response(ResponseCode.SUCCESS, body=body)
 
     async def clone(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Give a group the offsets of another one, in one topic or in all.
@@ -139,7 +140,7 @@ class OffsetResetProcessor:
     def _clone(
         self, source: str, target: str, topics: Iterable[str]
     ) -> Generator[None, None, None]:
-        for name in sorted(topics):
+        for name in (yield from sorted_steps(topics)):
             if self._broker.topics.select(name) is not None:
                 self._broker.offsets.clone(source, target, name)
             yield
@@ -204,6 +205,13 @@ class OffsetResetProcessor:
                 )
         return {self._queue(topic, queue_id): queue_offset}
 
+    def _reset(
+        self, group: str, topic: str, targets: dict[MessageQueue, int]
+    ) -> Generator[None, None, None]:
+        for queue, queue_offset in targets.items():
+            self._broker.offsets.reset(group, topic, queue.queue_id, queue_offset)
+            yield
+
     def _by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> Generator[None, None, int]:
         store = self._broker.store
         if timestamp_ms < 0:
@@ -246,7 +254,12 @@ class OffsetResetProcessor:
 
     def _push(
         self, command: RemotingCommand, topic: str, group: str, targets: dict[MessageQueue, int]
-    ) -> None:
+    ) -> Generator[None, None, None]:
+        """Send each member of a group where it is to go, a member with each step.
+
+        Raises:
+            BrokerError: CONSUMER_NOT_ONLINE, it has none.
+        """
         timestamp = required_str(command, "timestamp")
         fields = {"topic": topic, "group": group, "timestamp": timestamp, "isForce": "true"}
         members = self._broker.consumers.groups.get(group)
@@ -258,14 +271,18 @@ class OffsetResetProcessor:
             )
         # Each form is written once: there may be thousands of queues and of members.
         bodies: dict[bool, bytes] = {}
-        for member in members.members:
+        for member in chain.from_iterable(members.members.steps()):
             is_cpp = _CPP in (member.language, command.language)
             body = bodies.get(is_cpp)
             if body is None:
-                body = encode_offset_list(targets) if is_cpp else encode_offset_table(targets)
-                bodies[is_cpp] = body
+                written = []
+                for some in offset_list_slices(targets) if is_cpp else offset_table_slices(targets):
+                    written.append(some)
+                    yield
+                body = bodies[is_cpp] = b"".join(written)
             code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
             member.connection.send_oneway(RemotingCommand.request(code, fields, body))
+            yield
 
     # -- both -------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from mailboat.protocol.command import RemotingCommand, required_bool, required_s
 from mailboat.protocol.stats_bodies import ConsumeStats
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
-from mailboat.remoting.turns import in_turns, joined_in_turns
+from mailboat.remoting.turns import in_turns, joined_in_turns, sorted_steps
 
 _OF_TOPIC: Final = ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
 _OF_GROUP: Final = ("GROUP_GET_NUMS", "GROUP_GET_SIZE")
@@ -90,7 +90,7 @@ class StatsAdminProcessor:
     ) -> Generator[None, None, dict[str, list[ConsumeStats]]]:
         stats: dict[str, list[ConsumeStats]] = {}
         queues = 0
-        for group in sorted(self._broker.groups.table):
+        for group in (yield from sorted_steps(list(self._broker.groups.table))):
             stats[group] = yield from self._of_group(group, only_ordered=only_ordered)
             queues += sum(len(each.offset_table) for each in stats[group])
             if queues > STATS_QUEUES_MAX:

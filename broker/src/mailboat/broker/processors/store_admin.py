@@ -10,7 +10,7 @@ store/DefaultMessageStore.java @ rocketmq-all-5.3.3.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Final
 
 from mailboat.broker import administration
@@ -33,7 +33,7 @@ from mailboat.protocol.command import (
 )
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
-from mailboat.remoting.turns import TURN_S
+from mailboat.remoting.turns import TURN_S, in_turns, sorted_steps
 from mailboat.store.consume_queue import UNIT
 
 _log = logging.getLogger(__name__)
@@ -78,16 +78,26 @@ class StoreAdminProcessor:
         """Remove the queues of topics that are configured no more; their messages expire."""
         # A slave has messages before it knows of their topics: its master tells what is gone.
         self._broker.refuse_changes()
-        topics = self._broker.topics
-        stored = {topic for topic, _ in self._broker.store.queue_keys()}
-        for topic in sorted(stored):
-            # What waits for a topic is stored before the topic is in the table.
-            is_used = topics.select(topic) is not None or topics.is_being_made(topic)
-            if not is_used and not topics.is_system(topic):
+        for topic in await in_turns(self._unused_topics()):
+            if not self._is_used(topic):
                 _log.info("queues of an unused topic removed topic=%s", topic)
                 await administration.forget_topics(self._broker, [topic])
         await self._broker.known_to_replicas()
         return command.response(ResponseCode.SUCCESS)
+
+    def _is_used(self, topic: str) -> bool:
+        topics = self._broker.topics
+        # What waits for a topic is stored before the topic is in the table.
+        is_known = topics.select(topic) is not None or topics.is_being_made(topic)
+        return is_known or topics.is_system(topic)
+
+    def _unused_topics(self) -> Generator[None, None, list[str]]:
+        unused: set[str] = set()
+        for topic, _ in self._broker.store.queue_keys():
+            if topic not in unused and not self._is_used(topic):
+                unused.add(topic)
+            yield
+        return (yield from sorted_steps(unused))
 
     def delete_expired_files(
         self, _connection: Connection, command: RemotingCommand
