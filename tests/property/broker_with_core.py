@@ -30,7 +30,8 @@ from mailboat.model.record import decode_record
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.frame import FrameDecoder
-from mailboat.remoting.connection import Connection, ConnectionSet
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.connection_set import ConnectionSet
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.store.consume_queue import UNIT
 from mailboat.store.index_rows import ROW

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import FrameDecoder, encode_frame
-from mailboat.remoting.connection import Connection, ConnectionSet
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.connection_set import ConnectionSet
 from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.remoting.limits import RemotingLimits
 

@@ -27,6 +27,7 @@ from mailboat.protocol.codes import request_code_name
 from mailboat.protocol.command import ONEWAY_FLAG, RemotingCommand
 from mailboat.protocol.frame import Frame, FrameDecoder, TlsHelloError
 from mailboat.remoting.complaints import Complaints
+from mailboat.remoting.kept_bytes import KeptBytes
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.unsent import has_unsent
 from mailboat.security.client_security import Credentials
@@ -86,6 +87,7 @@ class ConnectionOwner(Protocol):
 
     limits: RemotingLimits
     complaints: Complaints
+    kept: KeptBytes
     is_server: bool
     certified_name: Callable[[asyncio.BaseTransport], str]
 

@@ -98,7 +98,7 @@ def sorted_steps(
         runs.append(sorted(run, key=key))  # type: ignore[type-var, arg-type]
         yield
     result: list[_T] = []
-    merged = heapq.merge(*runs, key=key)  # type: ignore[type-var, arg-type]
+    merged = heapq.merge(*runs, key=key)  # type: ignore[arg-type]
     while some := list(islice(merged, _SORTED_A_STEP)):
         result += some
         yield

@@ -16,7 +16,8 @@ from mailboat.protocol.codes import RequestCode
 from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import FrameDecoder
 from mailboat.protocol.send_header import PullRequest
-from mailboat.remoting.connection import Connection, ConnectionSet
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.connection_set import ConnectionSet
 from mailboat.remoting.dispatcher import ROUND_S
 from mailboat.remoting.limits import RemotingLimits
 

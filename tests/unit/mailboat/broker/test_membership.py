@@ -506,7 +506,7 @@ def test_a_connection_has_so_many_bytes_of_subscriptions() -> None:
     peer = Peer("a")
     for version in range(1, 1_000):
         members.consume(peer, size=250 * KIB, version=version)
-    assert 250 * KIB <= members.size_of(peer) < 252 * KIB
+    assert 250 * KIB <= members.size_of(peer) < 253 * KIB
     # 8 MiB hold 32 of these.
     for number in range(31):
         members.consume(peer, client=f"c{number}", group=f"g{number}", size=250 * KIB)
@@ -563,11 +563,11 @@ def test_subscriptions_are_counted_as_long_as_a_group_keeps_them() -> None:
 
 
 def test_a_small_subscription_counts_for_what_it_takes() -> None:
-    """Ten thousand topics, tags or codes in 250 KB of JSON are megabytes of objects."""
+    """Thousands of topics, tags or codes in 250 KB of JSON are megabytes of objects."""
     peer = Peer("a")
     names = [f"n{number}" for number in range(10_000)]
     for subscriptions, least in (
-        ([SubscriptionData(name) for name in names], 6_000_000),
+        ([SubscriptionData(name) for name in names[:6_000]], 4_500_000),
         ([SubscriptionData("T", tags_set=set(names))], 1_000_000),
         ([SubscriptionData("T", code_set=set(range(10_000)))], 600_000),
     ):

@@ -12,7 +12,8 @@ from mailboat.broker.processors import query
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import ExtValue, RemotingCommand, decode_command
 from mailboat.protocol.frame import FrameDecoder
-from mailboat.remoting.connection import Connection, ConnectionSet
+from mailboat.remoting.connection import Connection
+from mailboat.remoting.connection_set import ConnectionSet
 from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.store.key_search import KeyQuery, QueryResult
