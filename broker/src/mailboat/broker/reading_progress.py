@@ -299,16 +299,19 @@ class ReadingProgress:
         subscribed: frozenset[str],
         queue_ids: dict[str, list[int]],
         log_end: int,
-    ) -> Iterator[GroupProgress | None]:
+    ) -> Generator[GroupProgress | None, None, None]:
         """Yield each queue that a group has not read to its end, and None after each slice.
 
         What nobody can read any more lies at the log's end, where it holds up nothing.
         """
         queues = self._queues
         looked_at = 0
-        for topic in sorted(self._offsets.topics_of(group) | subscribed):
+        for topic in (yield from sorted_steps(self._offsets.topics_of(group) | subscribed)):
             committed = self._offsets.queues(group, topic)
             readable = self._readable(topic)
+            looked_at += 1
+            if looked_at % _QUEUES_A_SLICE == 0:
+                yield None
             for queue_id in queue_ids.get(topic, ()):
                 looked_at += 1
                 if looked_at % _QUEUES_A_SLICE == 0:

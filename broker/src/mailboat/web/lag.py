@@ -132,7 +132,8 @@ def largest_lags(
     pairs = []
     groups = broker.offsets.groups().union(broker.consumers.groups)
     for group in (yield from sorted_steps(groups)):
-        pairs += [(topic, group) for topic in sorted(group_topics(broker, group))]
+        in_order = yield from sorted_steps(group_topics(broker, group))
+        pairs += [(topic, group) for topic in in_order]
         if len(pairs) >= pairs_max:
             break
         yield

@@ -156,7 +156,7 @@ class ClientAdminProcessor:
                 f"No Any Consumer online in the consumer group: [{group}]"
                 + (f" with the client id {client_id}" if client_id else ""),
             )
-        room = _Room()
+        room = _Room(_STATUS_MAX_BYTES_OF_ALL)
         answers = await asyncio.gather(*(_status(member, topic, group, room) for member in members))
         if room.left_bytes < 0:
             raise BrokerError(
@@ -225,7 +225,7 @@ class ClientAdminProcessor:
 class _Room:
     """How many bytes the members' answers may still have together."""
 
-    left_bytes: int = _STATUS_MAX_BYTES_OF_ALL
+    left_bytes: int
 
 
 def _to_be_asked(info: ConsumerGroupInfo | None, client_id: str | None) -> list[ClientInfo]:
