@@ -42,7 +42,7 @@ _NOTIFY_DELAY_S: Final = 0.02
 _NOTIFY_SLICE_S: Final = 0.005
 # Of the members that leave together: a connection may carry thousands.
 _LOGGED_LEAVES: Final = 10
-_MEMBERS_A_STEP: Final = 1_000
+_MEMBERS_A_STEP: Final = 200
 
 
 _Key = TypeVar("_Key")
@@ -83,14 +83,15 @@ class MemberTable:
             yield from clients.values()
 
     def steps(self) -> Iterator[list[ClientInfo]]:
-        """Yield the members, some thousand at a time: whoever comes or goes between two steps may
+        """Yield the members, some hundred at a time: whoever comes or goes between two steps may
         be among them or not."""
         some: list[ClientInfo] = []
         for connection in list(self._clients):
-            some += self._clients.get(connection, {}).values()
-            if len(some) >= _MEMBERS_A_STEP:
-                yield some
-                some = []
+            for client in list(self._clients.get(connection, {}).values()):
+                some.append(client)
+                if len(some) >= _MEMBERS_A_STEP:
+                    yield some
+                    some = []
         yield some
 
     def __contains__(self, connection: Connection) -> bool:
@@ -130,7 +131,13 @@ class MemberTable:
     def remove_silent(self, oldest_heartbeat: float) -> Iterator[list[ClientInfo]]:
         """Remove the members whose last heartbeat is older; yields those of each step."""
         for members in self.steps():
-            silent = [client for client in members if client.last_heartbeat < oldest_heartbeat]
+            # Some of them may have left, or sent a heartbeat, since the step before.
+            silent = [
+                client
+                for client in members
+                if client.last_heartbeat < oldest_heartbeat
+                and self._clients.get(client.connection, {}).get(client.client_id) is client
+            ]
             for client in silent:
                 self.remove(client.connection, client.client_id)
             yield silent
@@ -161,7 +168,7 @@ class ConsumerGroupInfo:
         return self.message_model == BROADCASTING
 
     def client_ids(self) -> Generator[None, None, list[str]]:
-        """Return the members' ids, each once and in order; some thousand with each step.
+        """Return the members' ids, each once and in order; some hundred with each step.
 
         A double id, such as that of a client whose old connection lingers, would leave queues to a
         member that does not exist.
@@ -314,18 +321,18 @@ class ConsumerManager:
             self._left(info, info.members.remove_connection(connection), log)
         log.close()
 
-    def expire(self, timeout_s: float) -> Generator[None, None, list[Connection]]:
-        """Let clients leave that were silent for too long, some thousand with each step.
+    def expire(self, timeout_s: float) -> Generator[None, None, set[Connection]]:
+        """Let clients leave that were silent for too long, some hundred with each step.
 
         Returns:
             Their connections.
         """
         oldest = self._clock() - timeout_s
-        expired: list[Connection] = []
+        expired: set[Connection] = set()
         log = _LeaveLog("consumer left")
         for info in list(self.groups.values()):
             for silent in info.members.remove_silent(oldest):
-                expired += [client.connection for client in silent]
+                expired.update([client.connection for client in silent])
                 self._left(info, silent, log)
                 yield
         log.close()
@@ -508,20 +515,20 @@ class ProducerManager:
             self._left(group, self.groups[group].remove_connection(connection), log)
         log.close()
 
-    def expire(self, timeout_s: float) -> Generator[None, None, list[Connection]]:
-        """Let clients leave that were silent for too long, some thousand with each step.
+    def expire(self, timeout_s: float) -> Generator[None, None, set[Connection]]:
+        """Let clients leave that were silent for too long, some hundred with each step.
 
         Returns:
             Their connections.
         """
         oldest = self._clock() - timeout_s
-        expired: list[Connection] = []
+        expired: set[Connection] = set()
         log = _LeaveLog("producer left")
         for group, members in list(self.groups.items()):
             for silent in members.remove_silent(oldest):
                 # None of a group that has ended meanwhile.
                 if silent:
-                    expired += [client.connection for client in silent]
+                    expired.update([client.connection for client in silent])
                     self._left(group, silent, log)
                 yield
         log.close()
@@ -552,8 +559,8 @@ async def close_silent(
 ) -> None:
     """Let clients leave that were silent for too long, and close the connections that carry nobody
     any more."""
-    expired = set(await in_turns(consumers.expire(timeout_s)))
-    expired |= set(await in_turns(producers.expire(timeout_s)))
+    expired = await in_turns(consumers.expire(timeout_s))
+    expired |= await in_turns(producers.expire(timeout_s))
     for connection in expired:
         if not (consumers.is_member(connection) or producers.is_member(connection)):
             _log.info("connection closed peer=%s: no heartbeat", connection.peer)

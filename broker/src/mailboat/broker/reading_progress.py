@@ -40,6 +40,9 @@ MEMBERS_RETURN_S: Final = 75.0
 that was away with their next look at the routes (pollNameServerInterval, 30 s) and introduce
 themselves with their next heartbeat (heartbeatBrokerInterval, 30 s); the rest is for slow ones."""
 
+GROUPS_MAX: Final = 200
+"""Most groups whose progress is kept from one round to the next."""
+
 SERIES_MAX: Final = 200
 """Pairs of group and topic with a count of their own; further ones share a sum."""
 
@@ -159,7 +162,11 @@ class ReadingProgress:
         others that wait in its own topics. None for nothing."""
 
         self.groups: list[GroupProgress] = []
-        """Groups with unread messages, as of the last round; the oldest position first."""
+        """The first `GROUPS_MAX` of the groups with unread messages, as of the last round; the
+        oldest position first."""
+
+        self.group_count = 0
+        """How many groups had unread messages in the last round."""
 
         self.rounds_done = 0
         self.lost: dict[tuple[str, str], int] = {}
@@ -246,7 +253,10 @@ class ReadingProgress:
         # Whoever comes from here on is looked at again below.
         self._came.clear()
         known: dict[str, frozenset[str]] = {}
-        names = self._offsets.groups().union(self._subscriptions.clustering_groups())
+        names = self._offsets.groups()
+        yield
+        names.update(self._subscriptions.clustering_groups())
+        yield
         queue_ids: dict[str, list[int]] = {}
         for number, (topic, queue_id) in enumerate(self._queues.queue_keys(), 1):
             queue_ids.setdefault(topic, []).append(queue_id)
@@ -256,7 +266,9 @@ class ReadingProgress:
         for group in names:
             oldest: GroupProgress | None = None
             unread = 0
-            subscribed = known[group] = frozenset(self._subscriptions.clustering_topics(group))
+            subscribed = frozenset(self._subscriptions.clustering_topics(group))
+            if subscribed:
+                known[group] = subscribed
             topics = subscribed | {retry_topic(group)}
             for item in self._unread_of(group, topics, queue_ids, stamp.log_end):
                 if item is None:
@@ -274,14 +286,21 @@ class ReadingProgress:
             for _ in range(min(len(self._came), _NAMES_A_SLICE)):
                 is_grown |= not self._is_known(self._came.pop(), known)
             yield
-        self._is_grown, self._known = is_grown, known
-        self.groups = found
+        self._is_grown = is_grown
+        self._known, known = known, self._known
+        self.groups, self.group_count = found[:GROUPS_MAX], len(found)
         # The broker's own reading of half messages says nothing about everybody else's.
-        readers = [name for name in names if name != TRANSACTIONS_GROUP]
+        has_readers = any(name != TRANSACTIONS_GROUP for name in names)
         oldest_unread = found[0].physical_offset if found else stamp.log_end
-        self._position = min(stamp.log_end, oldest_unread) if readers else 0
+        self._position = min(stamp.log_end, oldest_unread) if has_readers else 0
         self._stamp = stamp
         self.rounds_done += 1
+        # To free a hundred thousand objects takes time as well.
+        while found or known:
+            del found[-_NAMES_A_SLICE:]
+            for _ in range(min(len(known), _NAMES_A_SLICE)):
+                known.popitem()
+            yield
 
     def _present(self) -> "_Stamp":
         offsets = self._offsets

@@ -15,7 +15,7 @@ from aiohttp import web
 from mailboat.broker.controller import BrokerController
 from mailboat.config import MessageStoreConfig
 from mailboat.model.topic import TopicConfig
-from mailboat.remoting.turns import in_turns
+from mailboat.remoting.turns import in_turns, sorted_steps
 from mailboat.store.store_state import StoreState
 from mailboat.web.context import WebContext
 from mailboat.web.lag import (
@@ -34,6 +34,9 @@ PAGE_MAX: Final = 1_000
 
 GROUPS_MAX: Final = 1_000
 """Most groups that are named of one topic."""
+
+TOPICS_MAX: Final = 5_000
+"""Most topics that are shown of one group; the others count for its lag alone."""
 
 _NAMES_A_STEP: Final = 2_000
 
@@ -82,14 +85,16 @@ class MemberBody(msgspec.Struct):
     version: int
 
 
-class GroupBody(msgspec.Struct):
-    """One consumer group; `lag` is the number of messages it has not consumed."""
+class GroupBody(msgspec.Struct, omit_defaults=True):
+    """One consumer group; `lag` is the number of messages it has not consumed. `topics_omitted`
+    counts its topics beyond the first 5,000, whose messages are in `lag`."""
 
     group: str
     message_model: str | None
     lag: int
     members: list[MemberBody]
     topics: list[TopicLagBody]
+    topics_omitted: int = 0
 
 
 class GroupsBody(msgspec.Struct):
@@ -264,9 +269,14 @@ def topic_steps(broker: BrokerController, config: TopicConfig) -> Steps[TopicBod
     body = _topic(broker, config, bounds)
     body.queues = [QueueBody(*each) for each in bounds]
     body.incarnation = broker.topics.incarnation(name)
-    groups = broker.offsets.groups_of(name).union(broker.consumers.groups_on_topic(name))
-    body.groups = yield from first_names(list(groups), GROUPS_MAX)
-    body.groups_omitted = len(groups) - len(body.groups)
+    groups = broker.offsets.groups_of(name)
+    yield
+    groups.update(broker.consumers.groups_on_topic(name))
+    yield
+    names = list(groups)
+    yield
+    body.groups = yield from first_names(names, GROUPS_MAX)
+    body.groups_omitted = len(names) - len(body.groups)
     return body
 
 
@@ -296,7 +306,8 @@ def _groups(broker: BrokerController, names: list[str], following: str | None) -
         if shown > QUEUES_MAX:
             return GroupsBody(bodies, bodies[-1].group)
         body = yield from _group(broker, counter, name)
-        shown += sum(len(topic.queues) or topic.queues_omitted for topic in body.topics)
+        shown += body.topics_omitted
+        shown += sum(len(topic.queues) or topic.queues_omitted or 1 for topic in body.topics)
         bodies.append(body)
     return GroupsBody(bodies, following)
 
@@ -327,22 +338,27 @@ def _is_group(broker: BrokerController, name: str) -> bool:
 
 
 def _group(broker: BrokerController, counter: LagCounter, group: str) -> Steps[GroupBody]:
+    names = yield from sorted_steps(group_topics(broker, group))
     topics: list[TopicLagBody] = []
     left = QUEUES_MAX
-    for topic in sorted(group_topics(broker, group)):
+    for topic in names[:TOPICS_MAX]:
         body = yield from counter.body(group, topic, left)
         left -= len(body.queues)
         topics.append(body)
+    lag = sum(topic.lag for topic in topics)
+    for topic in names[TOPICS_MAX:]:
+        lag += yield from counter.lag(group, topic)
     info = broker.consumers.groups.get(group)
     return GroupBody(
         group=group,
         message_model=None if info is None else info.message_model,
-        lag=sum(topic.lag for topic in topics),
+        lag=lag,
         members=[
             MemberBody(member.client_id, member.connection.peer, member.language, member.version)
             for member in islice(info.members if info is not None else (), PAGE_MAX)
         ],
         topics=topics,
+        topics_omitted=len(names) - len(topics),
     )
 
 

@@ -21,10 +21,6 @@ from mailboat.web.context import WebContext
 from mailboat.web.lag import Steps
 from mailboat.web.replies import reply
 
-GROUPS_MAX: Final = 200
-"""Groups with unread messages that the document shows, those with the oldest ones first."""
-
-
 _SEGMENTS_A_STEP: Final = 200
 
 
@@ -231,9 +227,9 @@ def retention_steps(broker: BrokerController) -> Steps[RetentionDocument]:
             GroupPositionBody(
                 item.group, item.topic, item.queue_id, item.physical_offset, item.unread_messages
             )
-            for item in groups[:GROUPS_MAX]
+            for item in groups
         ],
-        groups_omitted=max(len(groups) - GROUPS_MAX, 0),
+        groups_omitted=reading.group_count - len(groups),
     )
 
 
