@@ -1,215 +1,37 @@
-"""Transactions over real sockets: what consumers see of each way in which one can end.
-
-A producer here is a plain connection that sends what RocketMQ's producers send: a half message with
-TRAN_MSG and PGROUP (310), its end (37), and ends again when the broker asks (39).
-"""
+"""Transactions over real sockets: what consumers see of each way in which one can end."""
 
 import asyncio
-import contextlib
-import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from small_store import small_store
+from transaction_broker import (
+    COMMIT,
+    FAST,
+    GIVEN_UP,
+    GROUP,
+    HALF,
+    OP_HALF,
+    PATIENCE_S,
+    ROLLBACK,
+    UNKNOWN,
+    FillingDisk,
+    Half,
+    Producer,
+    SlowDisk,
+    running,
+    until,
+)
 
 from mailboat.broker.controller import BrokerController
-from mailboat.config import BrokerConfig, Settings
-from mailboat.disk import Disk, VolumeUsage
-from mailboat.disk.real import RealDisk
-from mailboat.model.message import MessageExt
 from mailboat.model.message_id import decode_offset_message_id
-from mailboat.model.record import decode_record, decode_records
 from mailboat.model.topic import TopicConfig
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
-from mailboat.protocol.heartbeat import HeartbeatData, ProducerData, encode_heartbeat
-from mailboat.remoting.client import RemotingClient
-from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.web.context import WebContext
 from mailboat.web.metrics import MetricsPage
-
-UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
-HALF, OP_HALF = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-GIVEN_UP, GROUP = "TRANS_CHECK_MAX_TIME_TOPIC", "CID_RMQ_SYS_TRANS"
-PATIENCE_S = 60
-"""What only a broker that hangs takes."""
-
-FAST = {"transaction_time_out": 40, "transaction_check_interval": 40}
-NO_CHECKS = {"transaction_time_out": 60_000, "transaction_check_interval": 60_000}
-
-
-class Half(NamedTuple):
-    """A half message as its producer knows it."""
-
-    key: str
-    message_id: str
-    queue_offset: int
-    physical_offset: int
-
-
-class Producer:
-    """One connection of a producer; it answers no question by itself."""
-
-    def __init__(self, address: str, group: str = "pg") -> None:
-        """Prepare a producer of a group; `join` makes it a member."""
-        self.address, self.group = address, group
-        self.questions: asyncio.Queue[RemotingCommand] = asyncio.Queue()
-        dispatcher = Dispatcher()
-        dispatcher.register(RequestCode.CHECK_TRANSACTION_STATE, self._asked)
-        self._remoting = RemotingClient(dispatcher)
-        self._prepared = 0
-
-    async def call(self, code: int, fields: dict[str, Any], body: bytes = b"") -> RemotingCommand:
-        """Send a request and return the answer."""
-        command = RemotingCommand.request(code, fields, body)
-        return await self._remoting.request(self.address, command, PATIENCE_S)
-
-    async def join(self) -> None:
-        """Send a heartbeat: from now on the broker may ask this producer."""
-        data = HeartbeatData(f"10.0.0.1@{id(self)}")
-        data.producer_data_set.append(ProducerData(self.group))
-        await self.call(RequestCode.HEART_BEAT, {}, encode_heartbeat(data))
-
-    async def send(self, properties: dict[str, str], topic: str = "t") -> RemotingCommand:
-        """Send a message with these properties."""
-        text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
-        fields = {
-            "a": self.group, "b": topic, "c": "TBW102", "d": 4, "e": 1, "f": 4,
-            "g": int(time.time() * 1000), "h": 0, "i": text, "j": 0, "k": "false", "m": "false",
-        }  # fmt: skip
-        return await self.call(RequestCode.SEND_MESSAGE_V2, fields, b"paid")
-
-    async def prepare(self, topic: str = "t", **properties: str) -> Half:
-        """Store a half message for queue 1 of a topic."""
-        self._prepared += 1
-        key = f"{self.group}-{self._prepared}"
-        known = {"TRAN_MSG": "true", "PGROUP": self.group, "UNIQ_KEY": key, "TAGS": "TagA"}
-        answer = await self.send(known | properties, topic)
-        assert answer.code == ResponseCode.SUCCESS, answer.remark
-        assert answer.ext_fields["queueId"] == "1"
-        assert answer.ext_fields["transactionId"] == properties.get("UNIQ_KEY", key)
-        message_id = answer.ext_fields["msgId"]
-        physical_offset = decode_offset_message_id(message_id).physical_offset
-        return Half(key, message_id, int(answer.ext_fields["queueOffset"]), physical_offset)
-
-    async def end(self, half: Half, state: int, **changes: Any) -> RemotingCommand:
-        """End a transaction, with an answer."""
-        fields = {
-            "producerGroup": self.group,
-            "tranStateTableOffset": half.queue_offset,
-            "commitLogOffset": half.physical_offset,
-            "commitOrRollback": state,
-            "fromTransactionCheck": False,
-            "msgId": half.key,
-            "transactionId": half.key,
-        }
-        return await self.call(RequestCode.END_TRANSACTION, fields | changes)
-
-    async def asked(self) -> tuple[Half, MessageExt]:
-        """Wait for a question; return the half message as it says, and the message in it."""
-        async with asyncio.timeout(PATIENCE_S):
-            command = await self.questions.get()
-        assert command.is_oneway
-        fields = command.ext_fields
-        offsets = int(fields["tranStateTableOffset"]), int(fields["commitLogOffset"])
-        message, _ = decode_record(command.body, verify=False)
-        assert fields["transactionId"] == fields["msgId"] == message.unique_key
-        return Half(fields["msgId"], fields["offsetMsgId"], *offsets), message
-
-    async def read(self, topic: str = "t", queue_id: int = 1) -> list[MessageExt]:
-        """Pull everything that one queue holds."""
-        found: list[MessageExt] = []
-        fields = {
-            "consumerGroup": "readers", "topic": topic, "queueId": queue_id, "maxMsgNums": 32,
-            "sysFlag": 4, "commitOffset": 0, "suspendTimeoutMillis": 0, "subscription": "*",
-            "subVersion": 0,
-        }  # fmt: skip
-        while True:
-            answer = await self.call(RequestCode.PULL_MESSAGE, fields | {"queueOffset": len(found)})
-            if answer.code != ResponseCode.SUCCESS:
-                return found
-            found += decode_records(answer.body)
-
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._remoting.close()
-
-    def _asked(self, _connection: Connection, command: RemotingCommand) -> None:
-        self.questions.put_nowait(command)
-
-
-class FillingDisk(RealDisk):
-    """A disk that is full when a test says so."""
-
-    def __init__(self) -> None:
-        """Begin with room."""
-        super().__init__()
-        self.is_full = False
-
-    def usage(self, path: str) -> VolumeUsage:
-        """Return the state of a volume of a gigabyte."""
-        size_bytes = 1 << 30
-        used_bytes = size_bytes if self.is_full else 0
-        return VolumeUsage(1, size_bytes, used_bytes, size_bytes - used_bytes, 1000, 900)
-
-
-class SlowDisk(RealDisk):
-    """A disk that syncs when a test lets it."""
-
-    def __init__(self) -> None:
-        """Begin with a fast one."""
-        super().__init__()
-        self.may_sync = threading.Event()
-        self.may_sync.set()
-        self.is_syncing = threading.Event()
-
-    def fdatasync(self, fd: int) -> None:
-        """Sync once that is allowed."""
-        self.is_syncing.set()
-        assert self.may_sync.wait(PATIENCE_S)
-        super().fdatasync(fd)
-
-
-def _settings(root: Path, store: dict[str, Any], **broker: Any) -> Settings:
-    return Settings(
-        role="broker",
-        broker=BrokerConfig(listen_port=0, bind_address="127.0.0.1", **broker),
-        store=small_store(root, **store),
-    )
-
-
-@contextlib.asynccontextmanager
-async def _running(
-    root: Path, *, flush: str = "ASYNC_FLUSH", disk: Disk | None = None, **broker: Any
-) -> AsyncIterator[tuple[BrokerController, Producer]]:
-    """Run a broker and a producer that is connected to it and no member yet."""
-    store: dict[str, Any] = {"flush_disk_type": flush}
-    if isinstance(disk, FillingDisk):
-        store |= {"disk_max_used_space_ratio": 75, "disk_space_clean_forcibly_ratio": 85}
-        store |= {"disk_space_warning_level_ratio": 90}
-    settings = _settings(root, store, **(NO_CHECKS | broker))
-    controller = BrokerController(settings, disk=disk)
-    await controller.start()
-    producer = Producer(controller.address)
-    try:
-        yield controller, producer
-    finally:
-        await producer.close()
-        await controller.shutdown()
-
-
-async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for what the broker does by itself."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
@@ -217,7 +39,7 @@ async def test_a_commit_shows_the_message_and_a_rollback_does_not(
     tmp_path: Path, flush: str
 ) -> None:
     """Nobody sees a half message; a commit shows it where it was sent to, once and for all."""
-    async with _running(tmp_path, flush=flush) as (broker, producer):
+    async with running(tmp_path, flush=flush) as (broker, producer):
         first = await producer.prepare(KEYS="order-1")
         second = await producer.prepare()
         assert (first.queue_offset, second.queue_offset) == (0, 1)
@@ -243,7 +65,7 @@ async def test_a_commit_shows_the_message_and_a_rollback_does_not(
 async def test_an_end_is_acknowledged_when_it_is_durable(tmp_path: Path) -> None:
     """With SYNC_FLUSH nobody hears of a commit, and nobody sees it, before it is on the disk."""
     disk = SlowDisk()
-    async with _running(tmp_path, flush="SYNC_FLUSH", disk=disk) as (_, producer):
+    async with running(tmp_path, flush="SYNC_FLUSH", disk=disk) as (_, producer):
         half = await producer.prepare()
         disk.may_sync.clear()
         disk.is_syncing.clear()
@@ -258,7 +80,7 @@ async def test_an_end_is_acknowledged_when_it_is_durable(tmp_path: Path) -> None
 
 async def test_ends_without_an_answer_are_stored_too(tmp_path: Path) -> None:
     """RocketMQ's producers end one-way; the ends of one read share one op record."""
-    async with _running(tmp_path) as (broker, producer):
+    async with running(tmp_path) as (broker, producer):
         halves = [await producer.prepare() for _ in range(3)]
         await asyncio.gather(*[producer.end(half, COMMIT) for half in halves])
         assert len(await producer.read()) == 3
@@ -272,7 +94,7 @@ async def test_ends_without_an_answer_are_stored_too(tmp_path: Path) -> None:
         }  # fmt: skip
         command = RemotingCommand.request(RequestCode.END_TRANSACTION, fields, oneway=True)
         writer.write(command.encode())
-        await _until(lambda: _is_count(producer, 4))
+        await until(lambda: _is_count(producer, 4))
         writer.write_eof()
         assert await reader.read() == b""
         writer.close()
@@ -285,13 +107,13 @@ async def _is_count(producer: Producer, count: int) -> bool:
 @pytest.mark.parametrize("restart", [False, True])
 async def test_a_second_end_changes_nothing(tmp_path: Path, restart: bool) -> None:
     """The same end again is acknowledged, another one refused; the message comes once."""
-    async with _running(tmp_path) as (_, producer):
+    async with running(tmp_path) as (_, producer):
         kept, dropped = await producer.prepare(), await producer.prepare()
         await producer.end(kept, COMMIT)
         await producer.end(dropped, ROLLBACK)
         if not restart:
             await _check_second_ends(producer, kept, dropped)
-    async with _running(tmp_path) as (_, producer):
+    async with running(tmp_path) as (_, producer):
         await _check_second_ends(producer, kept, dropped)
 
 
@@ -308,7 +130,7 @@ async def _check_second_ends(producer: Producer, kept: Half, dropped: Half) -> N
 
 async def test_two_ends_at_once_deliver_once(tmp_path: Path) -> None:
     """The producer's own end and its answer to a question may come with one read."""
-    async with _running(tmp_path) as (_, producer):
+    async with running(tmp_path) as (_, producer):
         half = await producer.prepare()
         answers = await asyncio.gather(
             producer.end(half, COMMIT),
@@ -321,7 +143,7 @@ async def test_two_ends_at_once_deliver_once(tmp_path: Path) -> None:
 
 async def test_an_end_that_is_not_known_yet_leaves_the_transaction_open(tmp_path: Path) -> None:
     """UNKNOWN is acknowledged and ends nothing; a number without meaning is refused."""
-    async with _running(tmp_path) as (broker, producer):
+    async with running(tmp_path) as (broker, producer):
         half = await producer.prepare()
         assert (await producer.end(half, UNKNOWN)).code == ResponseCode.SUCCESS
         answer = await producer.end(half, 5)
@@ -346,7 +168,7 @@ async def test_a_wrong_end_stores_nothing(
     tmp_path: Path, changes: dict[str, Any], sentence: str
 ) -> None:
     """Group and both offsets must be those of the half message."""
-    async with _running(tmp_path) as (broker, producer):
+    async with running(tmp_path) as (broker, producer):
         half = await producer.prepare()
         end = broker.store.commit_log.end
         answer = await producer.end(half, COMMIT, **changes)
@@ -358,7 +180,7 @@ async def test_a_wrong_end_stores_nothing(
 
 async def test_only_a_half_message_can_be_committed(tmp_path: Path) -> None:
     """A message of another topic is none, even with the properties of one."""
-    async with _running(tmp_path) as (_, producer):
+    async with running(tmp_path) as (_, producer):
         answer = await producer.send({"PGROUP": "pg", "REAL_TOPIC": "t", "REAL_QID": "0"})
         place = decode_offset_message_id(answer.ext_fields["msgId"])
         answer = await producer.end(Half("k", "", 0, place.physical_offset), COMMIT)
@@ -369,7 +191,7 @@ async def test_only_a_half_message_can_be_committed(tmp_path: Path) -> None:
 
 async def test_what_cannot_be_a_half_message_is_refused(tmp_path: Path) -> None:
     """No group, a delay as well, or a broker that takes none; nothing is stored."""
-    async with _running(tmp_path) as (broker, producer):
+    async with running(tmp_path) as (broker, producer):
         for properties, code, word in (
             ({"TRAN_MSG": "true"}, ResponseCode.MESSAGE_ILLEGAL, "PGROUP"),
             (
@@ -390,7 +212,7 @@ async def test_what_cannot_be_a_half_message_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", [COMMIT, ROLLBACK])
 async def test_a_forgotten_transaction_is_asked_about(tmp_path: Path, state: int) -> None:
     """A member of the group is asked until it says how it ended; then nobody any more."""
-    async with _running(tmp_path, **FAST) as (_, producer):
+    async with running(tmp_path, **FAST) as (_, producer):
         await producer.join()
         half = await producer.prepare()
         question, message = await producer.asked()
@@ -414,7 +236,7 @@ async def test_a_forgotten_transaction_is_asked_about(tmp_path: Path, state: int
 
 async def test_members_are_asked_in_turn_and_others_never(tmp_path: Path) -> None:
     """Any live member of the group may answer; a producer of another group is not asked."""
-    async with _running(tmp_path, **FAST, transaction_check_max=1000) as (broker, producer):
+    async with running(tmp_path, **FAST, transaction_check_max=1000) as (broker, producer):
         second, stranger = Producer(broker.address), Producer(broker.address, "other")
         for member in (producer, second, stranger):
             await member.join()
@@ -432,12 +254,12 @@ async def test_a_transaction_that_nobody_ends_is_given_up_and_can_be_resumed(
     tmp_path: Path,
 ) -> None:
     """After transactionCheckMax questions it lies in TRANS_CHECK_MAX_TIME_TOPIC; 323 asks again."""
-    async with _running(tmp_path, **FAST, transaction_check_max=3) as (broker, producer):
+    async with running(tmp_path, **FAST, transaction_check_max=3) as (broker, producer):
         await producer.join()
         half = await producer.prepare()
         times = [(await producer.asked())[1].properties["TRANSACTION_CHECK_TIMES"] for _ in "123"]
         assert times == ["1", "2", "3"]
-        await _until(lambda: _holds(producer, GIVEN_UP))
+        await until(lambda: _holds(producer, GIVEN_UP))
         assert producer.questions.empty()
         (given_up,) = await producer.read(GIVEN_UP, 0)
         assert (given_up.body, given_up.unique_key) == (b"paid", half.key)
@@ -458,7 +280,7 @@ async def test_a_transaction_that_nobody_ends_is_given_up_and_can_be_resumed(
 
 async def test_checks_follow_settings_that_change(tmp_path: Path) -> None:
     """When and how often is asked can be changed while a transaction is open."""
-    async with _running(tmp_path) as (broker, producer):
+    async with running(tmp_path) as (broker, producer):
         await producer.join()
         half = await producer.prepare()
         broker.change_config(
@@ -470,7 +292,7 @@ async def test_checks_follow_settings_that_change(tmp_path: Path) -> None:
         )
         question, _ = await producer.asked()
         assert question.key == half.key
-        await _until(lambda: _holds(producer, GIVEN_UP))
+        await until(lambda: _holds(producer, GIVEN_UP))
         assert producer.questions.empty()
 
 
@@ -480,7 +302,7 @@ async def _holds(producer: Producer, topic: str) -> bool:
 
 async def test_only_what_was_given_up_or_is_open_can_be_resumed(tmp_path: Path) -> None:
     """An ended transaction is not asked about again, however its message is named."""
-    async with _running(tmp_path) as (_, producer):
+    async with running(tmp_path) as (_, producer):
         half = await producer.prepare()
         resume = RequestCode.RESUME_CHECK_HALF_MESSAGE
         assert (await producer.call(resume, {"msgId": half.message_id})).code == 0
@@ -495,9 +317,9 @@ async def test_only_what_was_given_up_or_is_open_can_be_resumed(tmp_path: Path) 
 
 async def test_checks_count_while_no_producer_is_there(tmp_path: Path) -> None:
     """As in RocketMQ: a group that stays away has its transactions given up."""
-    async with _running(tmp_path, **FAST, transaction_check_max=2) as (broker, producer):
+    async with running(tmp_path, **FAST, transaction_check_max=2) as (broker, producer):
         half = await producer.prepare()
-        await _until(lambda: _holds(producer, GIVEN_UP))
+        await until(lambda: _holds(producer, GIVEN_UP))
         (given_up,) = await producer.read(GIVEN_UP, 0)
         assert given_up.unique_key == half.key
         assert broker.transactions.counters.checks_unsent == 2
@@ -505,7 +327,7 @@ async def test_checks_count_while_no_producer_is_there(tmp_path: Path) -> None:
 
 async def test_immunity_puts_questions_off(tmp_path: Path) -> None:
     """CHECK_IMMUNITY_TIME_IN_SECONDS of a message stands in for transactionTimeOut."""
-    async with _running(tmp_path, **FAST) as (broker, producer):
+    async with running(tmp_path, **FAST) as (broker, producer):
         await producer.join()
         begin = time.monotonic()
         immune = await producer.prepare(CHECK_IMMUNITY_TIME_IN_SECONDS="1")
@@ -525,11 +347,11 @@ async def test_immunity_puts_questions_off(tmp_path: Path) -> None:
 
 async def test_open_transactions_outlive_a_restart(tmp_path: Path) -> None:
     """Nothing but the log and the committed offsets is needed to find them, and only them."""
-    async with _running(tmp_path) as (_, producer):
+    async with running(tmp_path) as (_, producer):
         halves = [await producer.prepare() for _ in range(200)]
         for half in halves[::2]:
             await producer.end(half, COMMIT if half.queue_offset % 4 else ROLLBACK)
-    async with _running(tmp_path, **FAST) as (broker, producer):
+    async with running(tmp_path, **FAST) as (broker, producer):
         await producer.join()
         asked = {(await producer.asked())[0].queue_offset for _ in range(100)}
         assert asked == set(range(1, 200, 2))
@@ -542,7 +364,7 @@ async def test_open_transactions_outlive_a_restart(tmp_path: Path) -> None:
 
 async def test_a_commit_without_its_op_record_is_not_repeated(tmp_path: Path) -> None:
     """A kill between the message and its op record: the message is found, and delivered once."""
-    async with _running(tmp_path) as (broker, producer):
+    async with running(tmp_path) as (broker, producer):
         half = await producer.prepare()
         await producer.end(half, COMMIT)
         (message,) = await producer.read()
@@ -555,7 +377,7 @@ async def test_a_commit_without_its_op_record_is_not_repeated(tmp_path: Path) ->
         broker.store.put_messages([copy])
         assert copy.status == PutStatus.PUT_OK
         open_one = await producer.prepare()
-    async with _running(tmp_path, **FAST) as (broker, producer):
+    async with running(tmp_path, **FAST) as (broker, producer):
         await producer.join()
         question, _ = await producer.asked()
         assert question.key == open_one.key
@@ -567,7 +389,7 @@ async def test_a_commit_without_its_op_record_is_not_repeated(tmp_path: Path) ->
 
 async def test_a_deleted_topic_keeps_the_transaction_open(tmp_path: Path) -> None:
     """A commit to it is refused; once the topic is there again the next one delivers."""
-    async with _running(tmp_path) as (broker, producer):
+    async with running(tmp_path) as (broker, producer):
         half = await producer.prepare()
         broker.topics.delete("t")
         answer = await producer.end(half, COMMIT)
@@ -583,7 +405,7 @@ async def test_a_deleted_topic_keeps_the_transaction_open(tmp_path: Path) -> Non
 async def test_a_full_disk_keeps_the_transaction_open(tmp_path: Path, state: int) -> None:
     """An end that cannot be stored is refused, and taken once there is room."""
     disk = FillingDisk()
-    async with _running(tmp_path, disk=disk) as (broker, producer):
+    async with running(tmp_path, disk=disk) as (broker, producer):
         half = await producer.prepare()
         disk.is_full = True
         broker.store.clean()
@@ -599,13 +421,13 @@ async def test_a_full_disk_keeps_the_transaction_open(tmp_path: Path, state: int
 
 async def test_metrics_show_open_transactions_and_outcomes(tmp_path: Path) -> None:
     """One gauge for what is open, counters for ends and questions."""
-    async with _running(tmp_path, **FAST, transaction_check_max=2) as (broker, producer):
+    async with running(tmp_path, **FAST, transaction_check_max=2) as (broker, producer):
         for state in (COMMIT, COMMIT, ROLLBACK):
             await producer.end(await producer.prepare(), state)
         await producer.prepare()
-        await _until(lambda: _holds(producer, GIVEN_UP))
+        await until(lambda: _holds(producer, GIVEN_UP))
         await producer.prepare(CHECK_IMMUNITY_TIME_IN_SECONDS="600")
-        await _until(lambda: _is_open_count(broker, 1))
+        await until(lambda: _is_open_count(broker, 1))
         page = (await MetricsPage(WebContext(broker.settings, broker=broker)).render()).decode()
     for line in (
         "mailboat_half_messages 1.0",
@@ -625,7 +447,7 @@ async def _is_open_count(broker: BrokerController, count: int) -> bool:
 
 async def test_progress_follows_the_oldest_open_transaction(tmp_path: Path) -> None:
     """CID_RMQ_SYS_TRANS commits what a restart need not look at, and nothing that it needs."""
-    async with _running(tmp_path, transaction_time_out=80) as (broker, producer):
+    async with running(tmp_path, transaction_time_out=80) as (broker, producer):
         first, second = await producer.prepare(), await producer.prepare()
         await producer.end(second, COMMIT)
 
@@ -634,23 +456,23 @@ async def test_progress_follows_the_oldest_open_transaction(tmp_path: Path) -> N
                 broker.offsets.queues(GROUP, OP_HALF) == {0: op}
             )
 
-        await _until(lambda: is_committed(0, 0))
+        await until(lambda: is_committed(0, 0))
         await producer.end(first, COMMIT)
-        await _until(lambda: is_committed(2, 2))
+        await until(lambda: is_committed(2, 2))
 
 
 async def test_retention_keeps_what_an_open_transaction_needs(tmp_path: Path) -> None:
     """The committed offsets count as a reader's; alone they make nobody else's messages read."""
-    async with _running(tmp_path, transaction_time_out=80) as (broker, producer):
+    async with running(tmp_path, transaction_time_out=80) as (broker, producer):
         await producer.send({})
         half = await producer.prepare()
-        await _until(lambda: _is_position(broker, 0))
+        await until(lambda: _is_position(broker, 0))
         # A group that has read everything.
         for queue_id in range(4):
             broker.offsets.commit("readers", "t", queue_id, broker.store.max_offset("t", queue_id))
-        await _until(lambda: _is_position(broker, half.physical_offset))
+        await until(lambda: _is_position(broker, half.physical_offset))
         await producer.end(half, ROLLBACK)
-        await _until(lambda: _is_position(broker, broker.store.commit_log.end))
+        await until(lambda: _is_position(broker, broker.store.commit_log.end))
 
 
 async def _is_position(broker: BrokerController, physical_offset: int) -> bool:

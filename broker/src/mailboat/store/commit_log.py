@@ -193,18 +193,24 @@ class CommitLog:
         encode = self._encoder.encode
         physical_offset = self.end
         records: list[bytes] = []
-        for message, queue in zip(batch, queues, strict=True):
-            queue_offset = queue.next_offset
-            size = message.size_bytes
-            records.append(encode(message, size, queue_offset, physical_offset, now_ms))
-            queue.next_offset = queue_offset + 1
-            message.queue_offset = queue_offset
-            message.physical_offset = physical_offset
-            message.status = PutStatus.PUT_OK
-            physical_offset += size
-        if not self.write_records(b"".join(records), now_ms):
-            for queue in queues:
-                queue.next_offset -= 1
+        is_written = False
+        try:
+            for message, queue in zip(batch, queues, strict=True):
+                queue_offset = queue.next_offset
+                size = message.size_bytes
+                records.append(encode(message, size, queue_offset, physical_offset, now_ms))
+                queue.next_offset = queue_offset + 1
+                message.queue_offset = queue_offset
+                message.physical_offset = physical_offset
+                message.status = PutStatus.PUT_OK
+                physical_offset += size
+            is_written = self.write_records(b"".join(records), now_ms)
+        finally:
+            if not is_written:
+                # Also where a message could not be encoded: others must get its place.
+                for queue in queues[: len(records)]:
+                    queue.next_offset -= 1
+        if not is_written:
             _refuse(batch, self._unwritten_status())
             return 0
         return len(batch)

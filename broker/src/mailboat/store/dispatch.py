@@ -8,6 +8,7 @@ Source: apache/rocketmq store/DefaultMessageStore.java (ReputMessageService, Com
 """
 
 import logging
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import starmap
@@ -151,6 +152,23 @@ class Dispatch:
     def is_holding_below(self, physical_offset: int) -> bool:
         """Tell whether something is held back that ends at or below a physical offset."""
         return bool(self._waiting) and self._waiting[0].derived.end <= physical_offset
+
+    def is_queued(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
+        """Tell whether a message of a queue lies at this place; also while it is held back.
+
+        Raises:
+            OSError: the queue's file cannot be read.
+        """
+        if queue_offset < queue.max_offset:
+            unit = queue.unit(queue_offset)
+            return unit is not None and unit[0] == physical_offset
+        waiting = self._waiting
+        at = bisect_right(waiting, physical_offset, key=lambda entry: entry.derived.end)
+        for each in waiting[at].derived.queues if at < len(waiting) else ():
+            if each.queue is queue and each.queue_offset <= queue_offset < each.end:
+                index = (queue_offset - each.queue_offset) * UNIT_BYTES
+                return bool(UNIT.unpack_from(each.units, index)[0] == physical_offset)
+        return False
 
     def forget_above(self, physical_offset: int) -> int:
         """Drop what is held back of a log that ends there now, and what queues counted of it.

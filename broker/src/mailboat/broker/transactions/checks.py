@@ -26,6 +26,7 @@ from mailboat.broker.transactions.parts import TransactionCounters, Transactions
 from mailboat.broker.transactions.records import given_up_message, immunity_s, stored_checks
 from mailboat.errors import BrokerError
 from mailboat.model.message import MessageExt
+from mailboat.model.names import HALF_TOPIC
 from mailboat.store.message_inner import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -50,7 +51,8 @@ class CheckRounds:
     def round(self) -> Iterator[None]:
         """Look at every open half message once; yields after each slice of work."""
         window, now = self._ledger.window, self._ledger.now
-        limit = window.end
+        # What waits for its flush may have been asked about already, but is in no queue yet.
+        limit = min(window.end, self._broker.store.max_offset(HALF_TOPIC, 0))
         offset = window.start
         looked_for: list[int] = []
         try:

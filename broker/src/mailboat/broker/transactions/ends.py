@@ -33,7 +33,7 @@ from mailboat.broker.transactions.records import (
     real_topic,
     stored_checks,
 )
-from mailboat.errors import BrokerError, MailboatError
+from mailboat.errors import BrokerError
 from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC
 from mailboat.model.properties import PropertyName
@@ -146,11 +146,13 @@ class TransactionEnds:
             request = self._gathered.popleft()
             try:
                 stored_bytes += self._add(request, ends, records.get(request.physical_offset))
-            except (MailboatError, OSError) as error:
+            except Exception as error:
+                # Also a fault of ours, which is logged: others that came with it go on.
                 self._answer(request, error)
             if time.monotonic() > end_s or stored_bytes > _STORED_BYTES:
                 break
         if self._gathered:
+            # Before anything is stored: what fails there must not stop the others.
             asyncio.get_running_loop().call_soon(self.store_gathered)
         if ends:
             self._store(list(ends.values()))

@@ -149,15 +149,27 @@ class HalfLedger:
     # -- half messages --------------------------------------------------------------------------
 
     def at(self, physical_offset: int) -> MessageExt | None:
-        """Return the message stored at a physical offset, None when none can be read there."""
+        """Return the message stored at a physical offset, None when none can be read there.
+
+        A body may hold what looks like a record of its own: the queue has to name this place.
+
+        Raises:
+            OSError: the queue cannot be read.
+        """
+        store = self._broker.store
         # A producer that does not wait for the flush may end its transaction before.
-        record = self._broker.store.look_message_by_offset(physical_offset, with_unflushed=True)
+        record = store.look_message_by_offset(physical_offset, with_unflushed=True)
         if record is None:
             return None
         try:
-            return decode_record(record, verify=False)[0]
+            message = decode_record(record, verify=False)[0]
         except CorruptRecordError:
             return None
+        queue = store.queues.get(message.topic, message.queue_id)
+        is_queued = queue is not None and store.dispatch.is_queued(
+            queue, message.queue_offset, physical_offset
+        )
+        return message if is_queued else None
 
     def read(self, places: Sequence[tuple[int, int]]) -> dict[int, HalfRecord]:
         """Return half messages by physical offset, those of some that one read finds in good order.

@@ -32,12 +32,12 @@ class TransactionalMessageService:
     def __init__(self, broker: TransactionsBroker, flush: FlushService, disk: Disk) -> None:
         """Work for one broker; `run` begins with what its store holds."""
         self._broker = broker
-        self._ledger = HalfLedger(broker, disk)
+        self.ledger = HalfLedger(broker, disk)
         self.counters = TransactionCounters()
         """What became of half messages."""
 
-        self._ends = TransactionEnds(broker, flush, self._ledger, self.counters)
-        self._checks = CheckRounds(broker, self._ledger, self.counters)
+        self._ends = TransactionEnds(broker, flush, self.ledger, self.counters)
+        self._checks = CheckRounds(broker, self.ledger, self.counters)
 
     @property
     def restorer(self) -> Restorer | None:
@@ -51,12 +51,12 @@ class TransactionalMessageService:
     @property
     def open_halves(self) -> int:
         """How many half messages are neither committed nor rolled back nor given up."""
-        return self._ledger.window.open_count
+        return self.ledger.window.open_count
 
     @property
     def is_ready(self) -> bool:
         """Whether it is known, after a start, which half messages are open."""
-        return self._ledger.is_ready
+        return self.ledger.is_ready
 
     def prepare(self, message: MessageInner, properties: Mapping[str, str]) -> MessageInner:
         """Make a message with TRAN_MSG one of the half topic.
@@ -91,22 +91,22 @@ class TransactionalMessageService:
         Raises:
             BrokerError: there is no such message, it has ended, or it cannot be stored.
         """
-        if not self._ledger.is_ready:
+        if not self.ledger.is_ready:
             raise BrokerError(
                 ResponseCode.SYSTEM_BUSY,
                 "the broker has just started and still reads which transactions are open, try "
                 "again later",
             )
-        message = self._ledger.at(physical_offset)
+        message = self.ledger.at(physical_offset)
         if message is not None and message.topic == HALF_TOPIC:
-            self._ledger.window.extend(message.queue_offset + 1)
-            if not self._ledger.window.is_open(message.queue_offset):
+            self.ledger.window.extend(message.queue_offset + 1)
+            if not self.ledger.window.is_open(message.queue_offset):
                 raise BrokerError(
                     ResponseCode.SYSTEM_ERROR,
                     "the transaction of this half message has ended; where it was given up, name "
                     f"its message in {CHECK_MAX_TIME_TOPIC}",
                 )
-            self._ledger.window.forget_checks(message.queue_offset)
+            self.ledger.window.forget_checks(message.queue_offset)
             return
         if message is None or message.topic != CHECK_MAX_TIME_TOPIC:
             raise BrokerError(
@@ -126,7 +126,7 @@ class TransactionalMessageService:
 
     async def run(self, progress: TaskProgress) -> None:
         """Find out what is open, then look after it for good."""
-        ledger = self._ledger
+        ledger = self.ledger
         await self._until_all_is_shown(progress)
         await self._finish(ledger.rebuild(), progress, _REBUILD_PAUSE_S)
         self._ends.store_gathered()
@@ -167,8 +167,8 @@ class TransactionalMessageService:
         begin = loop.time()
         for _ in slices:
             if loop.time() - begin > _SLICE_S:
-                if self._ledger.is_ready:
-                    self.counters.lost += self._ledger.tick()
+                if self.ledger.is_ready:
+                    self.counters.lost += self.ledger.tick()
                 progress.beat()
                 await asyncio.sleep(pause_s)
                 begin = loop.time()

@@ -1,0 +1,71 @@
+"""Which half message an end may name, and what a check round may take for lost."""
+
+import asyncio
+import struct
+from pathlib import Path
+
+from transaction_broker import (
+    COMMIT,
+    PATIENCE_S,
+    ROLLBACK,
+    Half,
+    SlowDisk,
+    running,
+    until,
+)
+
+from mailboat.broker.controller import BrokerController
+from mailboat.broker.transactions.checks import CheckRounds
+from mailboat.model.message_id import encode_offset_message_id
+from mailboat.protocol.codes import RequestCode, ResponseCode
+
+
+async def test_what_a_body_holds_is_no_half_message(tmp_path: Path) -> None:
+    """A body may hold the record of a half message, made for just the place where it will lie."""
+    async with running(tmp_path) as (broker, producer):
+        half, log = await producer.prepare(), broker.store.commit_log
+        record = broker.store.look_message_by_offset(half.physical_offset)
+        assert record is not None
+        for queue_offset in (0, 1, 1 << 61):
+            # A record has its queue offset at 20 and its place at 28; the body begins at 88.
+            forged = struct.pack(">qq", queue_offset, log.end + 88)
+            place = Half(half.key, "", queue_offset, log.end + 88)
+            await producer.send({}, body=record[:20] + forged + record[36:])
+            answer = await producer.end(place, COMMIT)
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "Find prepared transaction message failed" in (answer.remark or "")
+            answer = await producer.call(
+                RequestCode.RESUME_CHECK_HALF_MESSAGE,
+                {"msgId": encode_offset_message_id(log.store_host, place.physical_offset)},
+            )
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+        assert broker.transactions.ledger.window.end <= 1
+        assert (await producer.end(half, COMMIT)).code == ResponseCode.SUCCESS
+        assert [message.body for message in await producer.read()][-1:] == [b"paid"]
+        assert len(await producer.read()) == 4
+
+
+async def test_what_waits_for_its_flush_is_not_lost(tmp_path: Path) -> None:
+    """A round that comes meanwhile cannot read it, though one behind it has ended already."""
+    disk = SlowDisk()
+    async with running(tmp_path, flush="SYNC_FLUSH", disk=disk) as (broker, producer):
+        await producer.send({}, body=b"first")
+        disk.may_sync.clear()
+        disk.is_syncing.clear()
+        waiting = asyncio.create_task(producer.prepare())
+        assert await asyncio.to_thread(disk.is_syncing.wait, PATIENCE_S)
+        other = await producer.prepare(WAIT="false")
+        end = asyncio.create_task(producer.end(other, ROLLBACK))
+        await until(lambda: _is_ended(broker, other))
+        rounds = CheckRounds(broker, broker.transactions.ledger, broker.transactions.counters)
+        assert len(list(rounds.round())) == 0
+        disk.may_sync.set()
+        assert (await end).code == ResponseCode.SUCCESS
+        assert (await producer.end(await waiting, COMMIT)).code == ResponseCode.SUCCESS
+        assert broker.transactions.counters.lost == 0
+        assert [message.body for message in await producer.read()] == [b"first", b"paid"]
+
+
+async def _is_ended(broker: BrokerController, half: Half) -> bool:
+    window = broker.transactions.ledger.window
+    return window.end > half.queue_offset and not window.is_open(half.queue_offset)
