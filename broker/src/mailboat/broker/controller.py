@@ -434,12 +434,12 @@ class BrokerController:
         await self.store_threads.drain()
         await self._drain_flush()
         try:
+            await self.flush.close()
             if await self._is_store_open():
                 await asyncio.to_thread(self._close_files)
                 if self.replicas is not None:
                     await asyncio.to_thread(self.replicas.note_clean)
         finally:
-            self.flush.close()
             self.store_threads.close()
             if self.guard is not None:
                 for listener in self._user_listeners:

@@ -69,6 +69,7 @@ class FlushService:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_changed = False
+        self._is_closed = False
         self.on_flushed: Callable[[], None] = lambda: None
         """Called when more of the log is durable."""
 
@@ -164,13 +165,18 @@ class FlushService:
             await asyncio.sleep(0)
         await self._idle.wait()
 
-    def close(self) -> None:
-        """End the thread; a running sync is waited for."""
+    async def close(self) -> None:
+        """Begin no flush any more, and wait for the one that runs, however long the disk takes.
+
+        The store closes its files after that, and counts for clean what is flushed then.
+        """
+        self._is_closed = True
+        await self._idle.wait()
         self._thread.shutdown()
 
     def _begin(self) -> None:
         self._is_begin_due = False
-        job = self._store.begin_flush()
+        job = None if self._is_closed else self._store.begin_flush()
         if job is None:
             self._release()
             return

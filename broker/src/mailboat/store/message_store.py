@@ -262,6 +262,8 @@ class MessageStore:
                 self.finish_flush(job, exc)
                 raise
             self.finish_flush(job, None)
+        if self.flushed_offset < self.commit_log.end:
+            raise OSError("a flush of the log is still running; the next start recovers the log")
         self.settle()
         opening.complete_index(self._disk, self.commit_log, self.dispatch, self.index)
         while not self.cleaner.trim(TRIM_SLICE_S):

@@ -115,7 +115,7 @@ async def test_ends_wait_for_the_start_and_only_so_many(broker: Broker) -> None:
     ends.store_gathered()
     for _ in range(WAITING_MAX):
         await asyncio.sleep(0)
-    flush.close()
+    await flush.close()
     assert broker.store.max_offset("t", 1) == 2
     assert counters.committed == 2
     # The first one had ended without a message before.
