@@ -156,13 +156,18 @@ def test_a_rebuild_keeps_the_ends(end: int, *, is_killed: bool) -> None:
     _goes_on(disk, end, rebuild=True)
 
 
+@pytest.mark.parametrize("file_bytes", [40, 200, 700])
+@pytest.mark.parametrize("has_progress", [True, False])
 @promised("no queue offset is given out again")
-def test_queues_with_files_of_another_size_keep_their_ends() -> None:
+def test_queues_with_files_of_another_size_keep_their_ends(
+    has_progress: bool, file_bytes: int
+) -> None:
     """Files that `mappedFileSizeConsumeQueue` does not fit any more are read before they go."""
     disk = SimulatedDisk()
     _with_an_emptied_queue(disk, 47)
-    _lose_progress(disk)
-    _goes_on(disk, 47, mapped_file_size_consume_queue=200)
+    if not has_progress:
+        _lose_progress(disk)
+    _goes_on(disk, 47, mapped_file_size_consume_queue=file_bytes)
 
 
 @pytest.mark.parametrize("lose", [None, *_LOSSES[:-1]])

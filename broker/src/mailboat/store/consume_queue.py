@@ -455,8 +455,10 @@ class ConsumeQueue:
                 self._disk.ftruncate(self._pool.get(path), self._file_bytes)
         if not self._files:
             return intact
-        starts = range(self._files[0], self._files[-1] + 1, self._file_bytes)
-        return intact and len(starts) == len(self._files) and self._files == list(starts)
+        first, last = self._files[0], self._files[-1]
+        if first % self._file_bytes or last - first != (len(self._files) - 1) * self._file_bytes:
+            return False  # Of another mappedFileSizeConsumeQueue, or one is missing.
+        return intact and self._files == list(range(first, last + 1, self._file_bytes))
 
     def cut_from(self, physical_offset: int, given_out: int) -> int:
         """Keep the leading units whose records lie whole below a physical offset; zero the rest.

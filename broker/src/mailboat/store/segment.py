@@ -280,7 +280,8 @@ def open_segments(disk: Disk, pool: FilePool, directory: str, size_bytes: int) -
     """Find the segments of a directory, oldest first.
 
     A last file that is too short is what a crash leaves between creating and reserving; it is
-    removed when it holds no record and reserved in full when it does.
+    removed when it holds no record and reserved in full when it does. One before a last file
+    without a record is what a crash leaves while a failed write is wiped.
 
     Raises:
         DamagedStoreError: a name or size that no CommitLog has; the text says which.
@@ -290,14 +291,17 @@ def open_segments(disk: Disk, pool: FilePool, directory: str, size_bytes: int) -
     segments: list[Segment] = []
     for index, name in enumerate(names):
         path = f"{directory}/{name}"
-        if len(name) != 20 or not name.isdigit():
+        if len(name) != 20 or not (name.isascii() and name.isdigit()):
             raise DamagedStoreError(f"{path} is not a CommitLog segment; move it elsewhere")
         actual_bytes = disk.size(path)
         is_last = index == len(names) - 1
         if actual_bytes != size_bytes:
-            if is_last and actual_bytes < size_bytes:
+            is_cut = names[index + 1 :] == [segment_name(int(name) + size_bytes)] and (
+                _is_empty(disk, pool, f"{directory}/{names[-1]}", size_bytes)
+            )
+            if (is_last or is_cut) and actual_bytes < size_bytes:
                 fd = pool.get(path)
-                if not read_fully(disk, fd, 8, 0).strip(b"\0"):
+                if is_last and not _has_record(disk, fd):
                     pool.drop(path)
                     disk.unlink(path)
                     disk.fsync_dir(directory)
@@ -310,3 +314,12 @@ def open_segments(disk: Disk, pool: FilePool, directory: str, size_bytes: int) -
                 )
         segments.append(Segment(disk, pool, path, int(name), size_bytes))
     return segments
+
+
+def _is_empty(disk: Disk, pool: FilePool, path: str, size_bytes: int) -> bool:
+    """Tell whether a file is a segment of the right size that was made ahead."""
+    return disk.size(path) == size_bytes and not _has_record(disk, pool.get(path))
+
+
+def _has_record(disk: Disk, fd: int) -> bool:
+    return bool(read_fully(disk, fd, 8, 0).strip(b"\0"))
