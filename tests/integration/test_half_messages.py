@@ -4,8 +4,11 @@ import asyncio
 import struct
 from pathlib import Path
 
+import pytest
 from transaction_broker import (
     COMMIT,
+    GROUP,
+    HALF,
     PATIENCE_S,
     ROLLBACK,
     Half,
@@ -14,8 +17,10 @@ from transaction_broker import (
     until,
 )
 
+from mailboat.broker import administration
 from mailboat.broker.controller import BrokerController
 from mailboat.broker.transactions.checks import CheckRounds
+from mailboat.errors import BrokerError
 from mailboat.model.message_id import encode_offset_message_id
 from mailboat.protocol.codes import RequestCode, ResponseCode
 
@@ -69,3 +74,29 @@ async def test_what_waits_for_its_flush_is_not_lost(tmp_path: Path) -> None:
 async def _is_ended(broker: BrokerController, half: Half) -> bool:
     window = broker.transactions.ledger.window
     return window.end > half.queue_offset and not window.is_open(half.queue_offset)
+
+
+async def test_nobody_else_changes_what_the_broker_has_read(tmp_path: Path) -> None:
+    """A reset of its own group would have the transactions that are open forgotten at a start."""
+    async with running(tmp_path) as (broker, producer):
+        half = await producer.prepare()
+        place = {"topic": HALF, "group": GROUP, "consumerGroup": GROUP, "queueId": 0}
+        for code, fields in (
+            (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, {"timestamp": -1, "isForce": True}),
+            (RequestCode.UPDATE_CONSUMER_OFFSET, {"commitOffset": 1}),
+            (RequestCode.CLONE_GROUP_OFFSET, {"srcGroup": "readers", "destGroup": GROUP}),
+            (RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": GROUP, "cleanOffset": True}),
+        ):
+            answer = await producer.call(code, place | fields)
+            assert answer.code == ResponseCode.NO_PERMISSION, (code, answer.remark)
+            assert "the broker's own group" in (answer.remark or "")
+        pull = place | {
+            "queueOffset": 0, "maxMsgNums": 1, "sysFlag": 1 | 4, "commitOffset": 1,
+            "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0,
+        }  # fmt: skip
+        assert (await producer.call(RequestCode.PULL_MESSAGE, pull)).code == ResponseCode.SUCCESS
+        with pytest.raises(BrokerError):
+            await administration.delete_offsets(broker, GROUP, HALF)
+        assert broker.offsets.query(GROUP, HALF, 0) <= 0
+    async with running(tmp_path) as (_, producer):
+        assert (await producer.end(half, COMMIT)).code == ResponseCode.SUCCESS

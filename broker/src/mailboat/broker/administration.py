@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from mailboat.broker.blocking_calls import on_thread
 from mailboat.broker.context import BrokerContext
+from mailboat.broker.offsets import refuse_own_group
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.model.names import RETRY_PREFIX, check_group, check_topic
 from mailboat.model.stored_configs import check_group_config
@@ -122,6 +123,8 @@ async def delete_group(broker: BrokerContext, group: str, *, clean_offset: bool)
     broker.refuse_changes()
     if broker.groups.select(group) is None:
         _refuse_illegal(check_group, group)
+    if clean_offset:
+        refuse_own_group(group)
     broker.groups.delete(group)
     broker.stats.forget_group(group)
     if clean_offset:
@@ -138,6 +141,7 @@ async def delete_offsets(broker: BrokerContext, group: str, topic: str) -> bool:
             topic can have that name; SYSTEM_ERROR, the change could not be saved.
     """
     broker.refuse_changes()
+    refuse_own_group(group)
     if topic not in broker.offsets.topics_of(group):
         _refuse_illegal(check_group, group)
         _refuse_illegal(check_topic, topic)

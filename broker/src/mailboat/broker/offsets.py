@@ -30,9 +30,12 @@ from mailboat.broker.journal import Journal
 from mailboat.broker.state_saver import SavedTable, StateSaver
 from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile
+from mailboat.errors import BrokerError
 from mailboat.model.data_version import DataVersion
+from mailboat.model.names import TRANSACTIONS_GROUP
 from mailboat.model.stored_configs import INT64_MAX
 from mailboat.protocol.bodies import decode_body
+from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.json_slices import Member, compact_slices, pretty_slices, table_parts
 from mailboat.protocol.stats_bodies import (
     ConsumerOffsetTable,
@@ -50,6 +53,20 @@ _SET_BACK_SHOWN: Final = 10
 UNKNOWN_OFFSET: Final = -1
 
 _BARE_KEY: Final = re.compile(rb"([{,]\s*)(-?[0-9]+)(?=\s*:)")
+
+
+def refuse_own_group(group: str) -> None:
+    """Refuse to change for somebody else what the broker itself has read.
+
+    Raises:
+        BrokerError: NO_PERMISSION, the group is the broker's own.
+    """
+    if group == TRANSACTIONS_GROUP:
+        raise BrokerError(
+            ResponseCode.NO_PERMISSION,
+            f"{group} is the broker's own group: its offsets say which transactions are open, and "
+            "nobody else may change them",
+        )
 
 
 class _ResetTable(msgspec.Struct, rename="camel"):

@@ -24,8 +24,7 @@ from collections.abc import Callable, Generator, Iterator, Set
 from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 
-from mailboat.broker.transactions import TRANSACTIONS_GROUP
-from mailboat.model.names import RETRY_PREFIX, retry_topic
+from mailboat.model.names import RETRY_PREFIX, TRANSACTIONS_GROUP, retry_topic
 from mailboat.remoting.turns import sorted_steps
 from mailboat.store.queue_table import RaisedQueue
 

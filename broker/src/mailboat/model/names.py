@@ -39,6 +39,9 @@ SEND_FORBIDDEN_TOPICS: Final = frozenset(
 SYSTEM_TOPICS: Final = SEND_FORBIDDEN_TOPICS | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+TRANSACTIONS_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""The broker's own group: its offsets say how far half messages and op records are dealt with."""
+
 SYSTEM_GROUPS: Final = (
     TOOLS_GROUP,
     "FILTERSRV_CONSUMER",
@@ -47,7 +50,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_PULL",
     "CID_ONSAPI_PERMISSION",
     "CID_ONSAPI_OWNER",
-    "CID_RMQ_SYS_TRANS",
+    TRANSACTIONS_GROUP,
 )
 
 _MAX_FILE_NAME_BYTES: Final = 255

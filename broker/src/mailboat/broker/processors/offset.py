@@ -11,7 +11,7 @@ Source: apache/rocketmq broker/processor/ConsumerManageProcessor.java and AdminB
 """
 
 from mailboat.broker.context import BrokerContext
-from mailboat.broker.offsets import UNKNOWN_OFFSET
+from mailboat.broker.offsets import UNKNOWN_OFFSET, refuse_own_group
 from mailboat.broker.processors.checks import (
     has_queue,
     require_queue,
@@ -87,6 +87,7 @@ class OffsetProcessor:
         topic = required_str(command, "topic")
         queue_id = required_int32(command, "queueId")
         queue_offset = required_int(command, "commitOffset")
+        refuse_own_group(group)
         if self._broker.groups.select(group) is None:
             raise BrokerError(
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!"

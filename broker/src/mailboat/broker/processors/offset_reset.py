@@ -18,7 +18,7 @@ from itertools import chain
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
-from mailboat.broker.offsets import UNKNOWN_OFFSET
+from mailboat.broker.offsets import UNKNOWN_OFFSET, refuse_own_group
 from mailboat.broker.processors.checks import queues_to_show, require_queue, require_topic
 from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue
@@ -89,6 +89,7 @@ class OffsetResetProcessor:
         group = required_str(command, "group")
         timestamp_ms = required_int(command, "timestamp")
         is_forced = required_bool(command, "isForce")
+        refuse_own_group(group)
         _log.info(
             "reset of offsets asked for peer=%s topic=%s group=%s timestamp=%d",
             connection.peer,
@@ -119,6 +120,7 @@ class OffsetResetProcessor:
         source = required_str(command, "srcGroup")
         target = required_str(command, "destGroup")
         topic = optional_str(command, "topic")
+        refuse_own_group(target)
         broker = self._broker
         topics = {topic} if topic else broker.offsets.topics_of(source) - {retry_topic(source)}
         if topic:

@@ -34,7 +34,7 @@ from mailboat.config import BrokerConfig
 from mailboat.errors import BrokerError, IllegalMessageError
 from mailboat.filtering.property_filter import PropertyFilter
 from mailboat.filtering.tag_filter import tags_codes
-from mailboat.model.names import RETRY_PREFIX
+from mailboat.model.names import RETRY_PREFIX, TRANSACTIONS_GROUP
 from mailboat.model.subscription import EXPRESSION_SQL92, EXPRESSION_TAG, SUBSCRIBE_ALL
 from mailboat.model.sys_flag import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND
 from mailboat.model.topic import Perm
@@ -121,7 +121,8 @@ class PullMessageProcessor:
                 return LATER
         except BrokerError as error:
             return refused(request, error)
-        if fields.sys_flag & PULL_COMMIT_OFFSET and not self.is_slave:
+        may_commit = not self.is_slave and fields.consumer_group != TRANSACTIONS_GROUP
+        if fields.sys_flag & PULL_COMMIT_OFFSET and may_commit:
             # Beyond the end lies what another log held: to keep it would skip what comes.
             if fields.commit_offset <= self._store.max_offset(fields.topic, fields.queue_id):
                 self._broker.offsets.commit(

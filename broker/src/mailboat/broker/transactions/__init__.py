@@ -6,11 +6,9 @@ TransactionalMessageBridge.java @ rocketmq-all-5.3.3.
 
 from mailboat.broker.transactions.ends import EndRequest
 from mailboat.broker.transactions.parts import TransactionCounters
-from mailboat.broker.transactions.records import TRANSACTIONS_GROUP
 from mailboat.broker.transactions.service import TransactionalMessageService
 
 __all__ = [
-    "TRANSACTIONS_GROUP",
     "EndRequest",
     "TransactionCounters",
     "TransactionalMessageService",

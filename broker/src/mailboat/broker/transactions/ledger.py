@@ -15,17 +15,12 @@ from typing import Final, NamedTuple
 
 from mailboat.broker.transactions.half_window import ArrivalTimes, HalfWindow, OpProgress
 from mailboat.broker.transactions.parts import TransactionsBroker
-from mailboat.broker.transactions.records import (
-    TRANSACTIONS_GROUP,
-    ended_offsets,
-    op_messages,
-    real_topic,
-)
+from mailboat.broker.transactions.records import ended_offsets, op_messages, real_topic
 from mailboat.disk import Disk
 from mailboat.errors import CorruptRecordError
 from mailboat.model import compiled
 from mailboat.model.message import MessageExt
-from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC
+from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTIONS_GROUP
 from mailboat.model.record import decode_record, iterate_records
 from mailboat.model.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from mailboat.store.consume_queue import UNIT

@@ -22,9 +22,6 @@ from mailboat.model.tags import tags_code
 from mailboat.protocol.codes import ResponseCode
 from mailboat.store.message_inner import MessageInner
 
-TRANSACTIONS_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group whose offsets say how far half messages and op records are dealt with."""
-
 TRANSACTION_ID: Final = "__transactionId__"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 IMMUNITY: Final = "CHECK_IMMUNITY_TIME_IN_SECONDS"
