@@ -298,3 +298,31 @@ def test_an_index_that_is_built_anew_has_nothing_of_a_deleted_topic() -> None:
     assert store.recovery.records == 0
     assert store.query_message(_KEY[0], "U20", 10, 0, 1 << 60).records == []
     assert len(store.query_message(_KEY[0], "U220", 10, 0, 1 << 60).records) == 1
+
+
+@promised("a deleted topic takes nothing with it, and stays away")
+def test_what_comes_due_while_a_topic_is_deleted_waits() -> None:
+    """A delayed message would make a queue anew whose file the deletion takes along."""
+    disk = SimulatedDisk()
+    store = _open(disk)
+    _put(store, _OTHER, range(10))
+    for queue_id in range(3):
+        _put(store, (_KEY[0], queue_id), range(100, 150))
+    _checkpoint(disk, store)
+    steps = store.delete_topic_steps(_KEY[0])
+    for _ in steps:
+        due = make_message(Sent(7, (_KEY[0], 2), b"7"), "U7")
+        other = make_message(Sent(8, _OTHER, b"8"), "U8")
+        store.put_messages([due, other])
+        assert (due.status, other.status) == (PutStatus.MESSAGE_ILLEGAL, PutStatus.PUT_OK)
+        store.background()
+    store.deletion_job()()
+    _put(store, (_KEY[0], 2), range(7, 8))
+    _checkpoint(disk, store)
+    assert store.refusal() is None
+    store.close()
+    again = _open(disk)
+    assert again.recovery.records == 0
+    assert [int(found.body) for found in read_queue(again, (_KEY[0], 2)).messages] == [7]
+    assert len(read_queue(again, _OTHER).messages) == 13
+    again.close()

@@ -466,10 +466,11 @@ class ScheduleMessageService:
             return
         _log.warning(
             "delayed message at queue_offset=%d of level %d is not taken by the store, to be tried "
-            "again: its body has %d bytes",
+            "again: its body has %d bytes, or topic %s is being deleted",
             queue_offset,
             source.level,
             len(copy.body),
+            copy.topic,
         )
         self.progress.set_aside(source, queue_offset)
         for aside in self.progress.aside():

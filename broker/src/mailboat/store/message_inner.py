@@ -3,7 +3,7 @@
 Source: apache/rocketmq store/MessageExtBrokerInner.java and base/PutMessageStatus.java.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -80,6 +80,17 @@ def refuse(messages: list[MessageInner]) -> None:
     """Note that messages are not taken."""
     for message in messages:
         message.status = PutStatus.SERVICE_NOT_AVAILABLE
+
+
+def refuse_topics(messages: list[MessageInner], going: Set[str]) -> list[MessageInner]:
+    """Refuse messages of topics that are being deleted; return the others."""
+    others = []
+    for message in messages:
+        if message.topic in going:
+            message.status = PutStatus.MESSAGE_ILLEGAL
+        else:
+            others.append(message)
+    return others
 
 
 class BlockingRunner(Protocol):

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Generator
+from itertools import compress
 from typing import Final
 
 from mailboat.config import MessageStoreConfig
@@ -41,6 +42,7 @@ from mailboat.store.message_inner import (
     PutStatus,
     Runners,
     refuse,
+    refuse_topics,
     run_inline,
 )
 from mailboat.store.queue_table import QueueTable
@@ -319,18 +321,15 @@ class MessageStore:
             refuse(batch)
             self._count_rejected(len(batch))
             return
+        if self.queues.going:
+            batch = refuse_topics(batch, self.queues.going)
         get_or_add = self.queues.get_or_add
         queues = [get_or_add(message.topic, message.queue_id) for message in batch]
         written = self.commit_log.append(batch, queues)
         if written != len(batch):
             self._count_rejected(sum(message.status in _REJECTED for message in batch))
-            pairs = [
-                (message, queue)
-                for message, queue in zip(batch, queues, strict=True)
-                if message.status == PutStatus.PUT_OK
-            ]
-            batch = [message for message, _ in pairs]
-            queues = [queue for _, queue in pairs]
+            is_put = [message.status == PutStatus.PUT_OK for message in batch]
+            batch, queues = list(compress(batch, is_put)), list(compress(queues, is_put))
         if written:
             self._note_put(batch, queues)
 

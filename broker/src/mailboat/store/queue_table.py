@@ -106,6 +106,8 @@ class QueueTable:
         # given out, whatever became of the messages.
         self._known_ends: dict[tuple[str, int], int] = {}
         self._given_out: dict[tuple[str, int], int] = {}
+        self.going: set[str] = set()
+        """Topics whose files are being removed: a new queue would lose its own among them."""
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """Return a queue that exists."""
@@ -299,12 +301,16 @@ class QueueTable:
         known = {queue.queue_id for queue in queues}
         queues += [self._make(topic, queue_id) for queue_id in left if queue_id not in known]
         first_error: OSError | None = None
-        for queue in queues:
-            try:
-                queue.remove()
-            except OSError as exc:
-                first_error = first_error or exc
-            yield
+        self.going.add(topic)
+        try:
+            for queue in queues:
+                try:
+                    queue.remove()
+                except OSError as exc:
+                    first_error = first_error or exc
+                yield
+        finally:
+            self.going.discard(topic)
         if first_error is not None:
             raise first_error
         directory = f"{self._directory}/{topic}"
