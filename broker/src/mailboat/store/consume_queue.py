@@ -45,6 +45,8 @@ _MAX_QUEUE_ID: Final = (1 << 31) - 1
 _QUEUE_ID_DIGITS: Final = len(str(_MAX_QUEUE_ID))
 _NOTHING: Final = (0, BLANK_SIZE, 0)
 BLANK_UNIT: Final = UNIT.pack(*_NOTHING)
+# At a time, where units say nothing.
+_UNITS_A_LOOK: Final = 512
 
 
 class UnitPlace(NamedTuple):
@@ -587,11 +589,10 @@ class ConsumeQueue:
             return
         while low < high:
             middle = (low + high) // 2
-            unit = self.unit(middle)
-            if unit is None or (unit[0] >= physical_offset and unit != _NOTHING):
-                high = middle
-            else:
+            if self._lies_below(middle, low, high, physical_offset):
                 low = middle + 1
+            else:
+                high = middle
         self.min_offset = low
         first = self.unit(low)
         self._first_physical_offset = -1 if first is None or first == _NOTHING else first[0]
@@ -599,6 +600,27 @@ class ConsumeQueue:
             file_start = self._files.pop(0)
             self._pool.drop(self._path(file_start))
             self._dropped.append(file_start)
+
+    def _lies_below(self, queue_offset: int, low: int, high: int, physical_offset: int) -> bool:
+        """Tell whether a message of a queue lies below a place of the log, as its units say.
+
+        What units do not say for certain is not below: a message that nobody has read must not go
+        with one that went. A unit that is all zeros says nothing, those behind it do; one that
+        lies before the one before it has lost a bit.
+        """
+        before = self.unit(queue_offset - 1) if queue_offset > low else None
+        if before is None or before[1] <= 0:
+            before = _NOTHING
+        if before[0] >= physical_offset:
+            return False
+        at, count = queue_offset, 1
+        while at < high and (units := self.read_units(at, min(count, high - at))):
+            for unit in UNIT.iter_unpack(units):
+                if unit[1] > 0:
+                    return unit == _NOTHING or bool(before[0] <= unit[0] < physical_offset)
+            at += len(units) // UNIT_BYTES
+            count = _UNITS_A_LOOK
+        return False
 
     @property
     def dropped_count(self) -> int:

@@ -167,6 +167,34 @@ def test_a_removal_reads_nothing_of_queues_that_it_does_not_touch() -> None:
     assert sorted(item.queue_id for item in raised) == list(range(50))
 
 
+@pytest.mark.parametrize("start", [0, 1005, 1150, 1395, 1500, 9999])
+@pytest.mark.parametrize(
+    ("first", "damage"),
+    [
+        (40, bytes(60 * 20)),
+        (0, bytes(60 * 20)),
+        (60, bytes(40 * 20)),
+        (50, UNIT.pack(3, 10, 0)),
+        (24, UNIT.pack(3, 10, 0)),
+        (50, UNIT.pack(1 << 60, 10, 0)),
+    ],
+)
+def test_damaged_units_take_no_unread_message_along(first: int, damage: bytes, start: int) -> None:
+    """Zeros in place of units, or one bit of one, are not taken for messages that went."""
+    disk = SimulatedDisk()
+    disk.mkdir("/queues")
+    table = QueueTable(disk, FilePool(disk, 8), "/queues", 4000)
+    queue = table.get_or_add("topic", 0)
+    for number in range(100):
+        _append(queue, 1000 + 10 * number, 10)
+    table.mark_dirty(queue)
+    table.write()
+    fd = disk.open(f"/queues/topic/0/{0:020d}")
+    disk.pwrite(fd, damage, first * 20)
+    table.raise_min(start)
+    assert queue.min_offset <= max(0, min(-(-(start - 1000) // 10), 100))
+
+
 def test_queues_are_adjusted_in_slices_and_nobody_sees_it() -> None:
     """Who asks for a queue gets it adjusted; every loss is told once, checkpoints wait."""
     simulated = SimulatedDisk()
