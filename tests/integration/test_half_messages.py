@@ -100,3 +100,28 @@ async def test_nobody_else_changes_what_the_broker_has_read(tmp_path: Path) -> N
         assert broker.offsets.query(GROUP, HALF, 0) <= 0
     async with running(tmp_path) as (_, producer):
         assert (await producer.end(half, COMMIT)).code == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize("damage", [b"\x01", bytes(20), b"\xff" * 20])
+async def test_a_damaged_unit_ends_no_transaction(tmp_path: Path, damage: bytes) -> None:
+    """What the half topic's queue says wrongly is still in the log."""
+    async with running(tmp_path) as (broker, producer):
+        halves = [await producer.prepare() for _ in range(3)]
+        await until(lambda: _is_written(broker))
+        queue_file = tmp_path / "consumequeue" / HALF / "0" / f"{0:020d}"
+        units = bytearray(queue_file.read_bytes())
+        units[7 : 7 + len(damage)] = damage
+        units[27:28] = damage[:1]
+        with queue_file.open("r+b") as file:
+            file.write(units)
+        broker.transactions.ledger.tick()
+        rounds = CheckRounds(broker, broker.transactions.ledger, broker.transactions.counters)
+        assert len(list(rounds.round())) == 3
+        assert broker.transactions.counters.lost == 0
+        for half in halves:
+            assert (await producer.end(half, COMMIT)).code == ResponseCode.SUCCESS
+        assert len(await producer.read()) == 3
+
+
+async def _is_written(broker: BrokerController) -> bool:
+    return not broker.store.queues.has_unwritten

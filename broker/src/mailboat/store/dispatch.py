@@ -153,21 +153,26 @@ class Dispatch:
         """Tell whether something is held back that ends at or below a physical offset."""
         return bool(self._waiting) and self._waiting[0].derived.end <= physical_offset
 
-    def is_queued(self, queue: ConsumeQueue, queue_offset: int, physical_offset: int) -> bool:
+    def is_queued(self, queue: ConsumeQueue, queue_offset: int, place: tuple[int, int]) -> bool:
         """Tell whether a message of a queue lies at this place; also while it is held back.
+
+        Args:
+            queue: the queue.
+            queue_offset: the message's.
+            place: physical offset and size.
 
         Raises:
             OSError: the queue's file cannot be read.
         """
         if queue_offset < queue.max_offset:
             unit = queue.unit(queue_offset)
-            return unit is not None and unit[0] == physical_offset
+            return unit is not None and unit[:2] == place
         waiting = self._waiting
-        at = bisect_right(waiting, physical_offset, key=lambda entry: entry.derived.end)
+        at = bisect_right(waiting, place[0], key=lambda entry: entry.derived.end)
         for each in waiting[at].derived.queues if at < len(waiting) else ():
             if each.queue is queue and each.queue_offset <= queue_offset < each.end:
                 index = (queue_offset - each.queue_offset) * UNIT_BYTES
-                return bool(UNIT.unpack_from(each.units, index)[0] == physical_offset)
+                return UNIT.unpack_from(each.units, index)[:2] == place
         return False
 
     def forget_above(self, physical_offset: int) -> int:

@@ -92,7 +92,7 @@ class UnitRepair:
             # Another reader may have mended it since it was read.
             return stored if stored[:2] != read else None
         key = queue, queue_offset
-        if self._is_damaged_record(stored) or self._in_vain.get(key, 0) > self._monotonic():
+        if self.is_damaged_record(stored) or self._in_vain.get(key, 0) > self._monotonic():
             return None
         found = self._find(queue, queue_offset)
         if found is None:
@@ -141,7 +141,7 @@ class UnitRepair:
             except StopIteration as done:
                 return last if done.value else None
 
-    def _is_damaged_record(self, unit: Unit) -> bool:
+    def is_damaged_record(self, unit: Unit) -> bool:
         """Tell whether a record of this place and size is there, not whole: the unit is right."""
         physical_offset, size, _ = unit
         segment = self._commit_log.find(physical_offset)

@@ -85,9 +85,11 @@ class CheckRounds:
         ledger, window = self._ledger, self._ledger.window
         half = ledger.half(queue_offset)
         if half is None:
-            _log.warning("half message not readable queue_offset=%d: it is lost", queue_offset)
-            self._counters.lost += 1
-            ledger.close([queue_offset])
+            if ledger.is_damaged(queue_offset):
+                _log.warning("half message is damaged queue_offset=%d: it is lost", queue_offset)
+                self._counters.lost += 1
+                ledger.close([queue_offset])
+            # Where only its queue is, its producer can still end it.
             return
         asked = window.checks(queue_offset)
         was_cut_off = False if asked else ledger.was_cut_off(half)

@@ -23,7 +23,7 @@ from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTIONS_GROUP
 from mailboat.model.record import decode_record, iterate_records
 from mailboat.model.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
-from mailboat.store.consume_queue import UNIT
+from mailboat.store.consume_queue import UNIT, ConsumeQueue
 from mailboat.store.key_search import KeyQuery, QueryResult
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import PutStatus
@@ -160,11 +160,23 @@ class HalfLedger:
             message = decode_record(record, verify=False)[0]
         except CorruptRecordError:
             return None
+        queue_offset = message.queue_offset
         queue = store.queues.get(message.topic, message.queue_id)
-        is_queued = queue is not None and store.dispatch.is_queued(
-            queue, message.queue_offset, physical_offset
-        )
-        return message if is_queued else None
+        if queue is None:
+            return None
+        place = physical_offset, message.store_size_bytes
+        if store.dispatch.is_queued(queue, queue_offset, place):
+            return message
+        # Its unit may have lost a bit.
+        return message if self._mended(queue, queue_offset) == physical_offset else None
+
+    def _mended(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
+        """Return where a message lies whose unit leads elsewhere, None where it is not found."""
+        unit = queue.unit(queue_offset)
+        if unit is None:
+            return None
+        mended = self._broker.store.unit_repair.mend(queue, queue_offset, unit[:2])
+        return None if mended is None else mended[0]
 
     def read(self, places: Sequence[tuple[int, int]]) -> dict[int, HalfRecord]:
         """Return half messages by physical offset, those of some that one read finds in good order.
@@ -214,12 +226,26 @@ class HalfLedger:
         return found
 
     def half(self, queue_offset: int) -> MessageExt | None:
-        """Return a half message by its queue offset, None when it can no longer be read."""
-        position = self._broker.store.physical_position(HALF_TOPIC, 0, queue_offset)
-        half = None if position is None else self.at(position)
-        if half is None or (half.topic, half.queue_offset) != (HALF_TOPIC, queue_offset):
+        """Return a half message by its queue offset, None when it cannot be read.
+
+        Raises:
+            OSError: not now.
+        """
+        queue = self._broker.store.queues.get(HALF_TOPIC, 0)
+        unit = None if queue is None else queue.unit(queue_offset)
+        if queue is None or unit is None:
             return None
+        half = self.at(unit[0])
+        if half is None or (half.topic, half.queue_offset) != (HALF_TOPIC, queue_offset):
+            position = self._mended(queue, queue_offset)
+            half = None if position is None else self.at(position)
         return half
+
+    def is_damaged(self, queue_offset: int) -> bool:
+        """Tell whether a half message is there, not whole: nobody can ever read it."""
+        queue = self._broker.store.queues.get(HALF_TOPIC, 0)
+        unit = None if queue is None else queue.unit(queue_offset)
+        return unit is not None and self._broker.store.unit_repair.is_damaged_record(unit)
 
     def age_s(self, half: MessageExt) -> float:
         """Return how long a half message has been stored.

@@ -15,13 +15,14 @@ from mailboat.broker.topics import TopicConfigManager
 from mailboat.broker.transactions.checks import CheckRounds
 from mailboat.broker.transactions.ledger import HalfLedger
 from mailboat.broker.transactions.parts import TransactionCounters
-from mailboat.broker.transactions.records import (
-    TRANSACTIONS_GROUP,
-    committed_message,
-    half_message,
-)
+from mailboat.broker.transactions.records import committed_message, half_message
 from mailboat.config import BrokerConfig, MessageStoreConfig, Settings
-from mailboat.model.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC, OP_HALF_TOPIC
+from mailboat.model.names import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TRANSACTIONS_GROUP,
+)
 from mailboat.model.record import decode_record
 from mailboat.model.topic import TopicConfig
 from mailboat.store.message_inner import MessageInner, PutStatus
