@@ -45,6 +45,9 @@ _MAX_QUEUE_ID: Final = (1 << 31) - 1
 _QUEUE_ID_DIGITS: Final = len(str(_MAX_QUEUE_ID))
 _NOTHING: Final = (0, BLANK_SIZE, 0)
 BLANK_UNIT: Final = UNIT.pack(*_NOTHING)
+LOST_UNIT: Final = bytes(UNIT_BYTES)
+"""Stands for a unit that cannot be read: it says nothing of its message."""
+
 # At a time, where units say nothing.
 _UNITS_A_LOOK: Final = 512
 

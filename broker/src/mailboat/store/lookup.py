@@ -357,11 +357,14 @@ class Lookup:
         ends_at_s = self._clock() + _SLICE_S
         for physical_offset, size, code in UNIT.iter_unpack(units):
             if tags_codes is not None and code not in tags_codes:
-                # What is no unit says nothing of tags.
-                unit = None
+                # What is no unit says nothing of tags: where it is not mended either, its message
+                # may be one that is wanted, and counts as damaged.
                 if size < FIXED_BYTES:
                     unit = self._repair.mend(queue, at, (physical_offset, size))
-                if unit is None or unit[2] not in tags_codes:
+                    is_wanted = unit is None or unit[2] in tags_codes
+                else:
+                    is_wanted = False
+                if not is_wanted:
                     at += 1
                     continue
             if records and (len(records) >= max_messages or total + size > max_bytes):

@@ -15,7 +15,7 @@ from mailboat.disk import Disk, UnreadableError
 from mailboat.store.commit_log import CommitLog
 from mailboat.store.consume_queue import (
     BLANK_SIZE,
-    BLANK_UNIT,
+    LOST_UNIT,
     UNIT,
     UNIT_BYTES,
     ConsumeQueue,
@@ -71,10 +71,10 @@ class LogSource:
         self._commit_log = commit_log
 
     def units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
-        """Return up to so many packed units, a blank where the first is lost."""
+        """Return up to so many packed units, `LOST_UNIT` where the first is lost."""
         units = queue.read_units(queue_offset, count)
         if not units and queue.min_offset <= queue_offset < queue.max_offset:
-            return BLANK_UNIT
+            return LOST_UNIT
         return units
 
     def copy(self, places: bytes, runs: Sequence[Run]) -> bytes | None:
@@ -183,7 +183,7 @@ def fetch_job(
                 if len(piece) < place.size_bytes:
                     break
             if places and not units:
-                units = BLANK_UNIT
+                units = LOST_UNIT
             covered, runs = _choose(segments, units, limits)
             records: dict[int, bytes | UnreadableError] = {}
             for run in runs:

@@ -1,8 +1,8 @@
 """Units that do not lead to their message are put right from the CommitLog.
 
-A bit of a ConsumeQueue may flip, or a folder of another queue may lie in its place. The message is
-still in the log: behind the one before it in the queue. It is looked for there, record by record,
-and its unit is written anew.
+A bit of a ConsumeQueue may flip, a page of it may be lost, or a folder of another queue may lie in
+its place. The message is still in the log: behind the one before it in the queue. It is looked for
+there, record by record, and its unit is written anew.
 
 A reader waits for the search, so it has a limit: where too many records lie between a message and
 the one before it, the message counts as damaged. So it does where none of the three messages before
@@ -13,7 +13,7 @@ What a unit says of tags is believed: to check it would mean to read what nobody
 
 import logging
 from collections.abc import Callable, Generator
-from typing import Final
+from typing import Final, TypeVar
 
 from mailboat.disk import UnreadableError
 from mailboat.model.record import (
@@ -46,8 +46,11 @@ _WINDOW_BYTES: Final = 256 * 1024
 _RECORD_BYTES: Final = 4096
 # The nearest of so many units before, and behind, that leads to its message bounds the search.
 _LOOKS: Final = 3
-_IN_VAIN_MOST: Final = 4096
+_KEPT_MOST: Final = 4096
 _AGAIN_S: Final = 60.0
+
+_Key = tuple[ConsumeQueue, int]
+_T = TypeVar("_T")
 
 
 class UnitRepair:
@@ -67,7 +70,9 @@ class UnitRepair:
         self._monotonic = monotonic
         self._reported: ConsumeQueue | None = None
         # When what was looked for in vain may be looked for again.
-        self._in_vain: dict[tuple[ConsumeQueue, int], float] = {}
+        self._in_vain: dict[_Key, float] = {}
+        # What was found, and could not be written where the disk has lost it.
+        self._unwritten: dict[_Key, Unit] = {}
 
     def mend(self, queue: ConsumeQueue, queue_offset: int, read: tuple[int, int]) -> Unit | None:
         """Put a unit right that leads to no message of its queue.
@@ -85,25 +90,31 @@ class UnitRepair:
             UnreadableError: the log or the queue has lost bytes on the way.
             OSError: they cannot be read now.
         """
+        key = queue, queue_offset
         stored = queue.unit(queue_offset)
-        if stored is None or stored[1] == BLANK_SIZE:
+        if stored is None:
+            if queue.is_removed or not queue.min_offset <= queue_offset < queue.max_offset:
+                return None
+            if key in self._unwritten:
+                return self._unwritten[key]
+        elif stored[1] == BLANK_SIZE:
             return None
-        if self._leads(queue, queue_offset, stored):
+        elif self._leads(queue, queue_offset, stored):
             # Another reader may have mended it since it was read.
             return stored if stored[:2] != read else None
-        key = queue, queue_offset
-        if self.is_damaged_record(stored) or self._in_vain.get(key, 0) > self._monotonic():
+        elif self.is_damaged_record(stored):
+            return None
+        if self._in_vain.get(key, 0) > self._monotonic():
             return None
         found = self._find(queue, queue_offset)
         if found is None:
-            if len(self._in_vain) >= _IN_VAIN_MOST:
-                del self._in_vain[next(iter(self._in_vain))]
-            self._in_vain[key] = self._monotonic() + _AGAIN_S
+            _keep(self._in_vain, key, self._monotonic() + _AGAIN_S)
             return None
         try:
             queue.replace_unit(queue_offset, UNIT.pack(*found))
         except OSError as error:
-            # The message is there all the same. The next reader finds it as this one has.
+            # The message is there all the same, and so is the one behind it.
+            _keep(self._unwritten, key, found)
             log.warning(
                 "a unit cannot be written topic=%s queue_id=%d queue_offset=%d: %s",
                 queue.topic, queue.queue_id, queue_offset, error,
@@ -116,7 +127,7 @@ class UnitRepair:
             log.warning(
                 "mended units of topic=%s queue_id=%d from queue_offset=%d on: "
                 "it led to physical_offset=%d, and the message is at %d",
-                queue.topic, queue.queue_id, queue_offset, stored[0], found[0],
+                queue.topic, queue.queue_id, queue_offset, read[0], found[0],
             )  # fmt: skip
         return found
 
@@ -157,7 +168,7 @@ class UnitRepair:
 
     def _next_that_leads(self, queue: ConsumeQueue, queue_offsets: range) -> Unit | None:
         for queue_offset in queue_offsets:
-            unit = queue.unit(queue_offset)
+            unit = queue.unit(queue_offset) or self._unwritten.get((queue, queue_offset))
             if unit is not None and self._leads(queue, queue_offset, unit):
                 return unit
         return None
@@ -214,6 +225,13 @@ class UnitRepair:
             return False
         place = (parts.header.size_bytes, parts.header.queue_offset)
         return place == (size, queue_offset) and is_of(view, parts, queue)
+
+
+def _keep(table: dict[_Key, _T], key: _Key, value: _T) -> None:
+    """Keep one more; the oldest goes where there are too many."""
+    if len(table) >= _KEPT_MOST:
+        del table[next(iter(table))]
+    table[key] = value
 
 
 def _head(reader: SegmentReader, position: int) -> RecordHeader | None:

@@ -333,3 +333,24 @@ def test_lost_units_hide_nothing_from_readers_of_a_tag(
             at = result.next_offset
         assert found == expected
     store.close()
+
+
+@pytest.mark.parametrize("wanted", [None, "A"], ids=["all", "by tag"])
+def test_a_page_of_units_that_is_lost_hides_no_message(wanted: str | None) -> None:
+    """One after the other is found behind the one before it, though none can be written."""
+    disk = SimulatedDisk()
+    store = _open(disk)
+    bodies = [b"%d" % number for number in range(450)]
+    for body in bodies:
+        _put(store, "AAA", 0, body)
+    _flush(store)
+    disk.file(f"{store.paths.consume_queue}/AAA/0/{4000:020d}").make_unreadable(0, 4000)
+    codes = None if wanted is None else frozenset({tags_code(wanted)})
+    found: list[bytes] = []
+    while len(found) < 450:
+        result = store.get_message("AAA", 0, len(found), 32, 1 << 20, codes)
+        assert result.status == GetStatus.FOUND
+        found += [message.body for message in decode_records(b"".join(result.slices))]
+        assert result.next_offset == len(found)
+    assert found == bodies
+    store.close()
