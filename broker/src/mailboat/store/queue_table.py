@@ -3,12 +3,13 @@
 Source: apache/rocketmq store/queue/ConsumeQueueStore.java @ rocketmq-all-5.3.3.
 """
 
+import errno
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from mailboat.disk import Disk, UnreadableError, remove_if_empty
+from mailboat.disk import NO_ROOM, Disk, UnreadableError, remove_if_empty
 from mailboat.errors import IllegalMessageError
 from mailboat.model.names import is_file_name
 from mailboat.store.consume_queue import (
@@ -27,6 +28,10 @@ log = logging.getLogger(__name__)
 # Queues that are adjusted before the clock is looked at.
 _RAISES_A_LOOK: Final = 32
 _AT_ONCE_S: Final = 3600.0
+# What no queue can be written for; anything else is about the files of one.
+_OF_ALL: Final = NO_ROOM | {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EROFS}
+_AGAIN_S: Final = 5.0
+_FAILED_BYTES_MOST: Final = 16 << 20
 
 
 class QueueSync(NamedTuple):
@@ -92,6 +97,9 @@ class QueueTable:
         # In the order in which they are written.
         self._dirty: dict[ConsumeQueue, None] = {}
         self._written_count = 0
+        # Those whose own files cannot be written, and when to try again.
+        self._failed: dict[ConsumeQueue, float] = {}
+        self._failed_error = OSError()
         self._unsynced: dict[ConsumeQueue, int] = {}
         self._trimmed: dict[ConsumeQueue, None] = {}
         self.by_key: dict[tuple[str, int], ConsumeQueue] = {}
@@ -156,27 +164,51 @@ class QueueTable:
     def write_some(self, limit: int, slice_s: float = _AT_ONCE_S) -> int:
         """Write the pending units of up to `limit` queues; return how many queues were written.
 
-        It ends after so many seconds: the first unit of a queue makes a folder and a file.
+        It ends after so many seconds: the first unit of a queue makes a folder and a file. A queue
+        whose own file cannot be written keeps its units in memory, and is tried again later.
 
         Raises:
-            OSError: the queue that failed and the rest keep their units in memory.
+            OSError: no queue can be written, or too much waits in memory; nothing is lost.
         """
         count = 0
-        ends_at_s = self._disk.monotonic() + slice_s
+        now_s = self._disk.monotonic()
+        while self._failed and next(iter(self._failed.values())) <= now_s:
+            queue = next(iter(self._failed))
+            del self._failed[queue]
+            self._dirty[queue] = None
+        ends_at_s = now_s + slice_s
         while self._dirty and count < limit and self._disk.monotonic() <= ends_at_s:
             queue = next(iter(self._dirty))
             # Noted first: a call that fails may have written a part.
             self.mark_unsynced(queue, queue.written_bytes)
-            queue.write_pending()
+            try:
+                queue.write_pending()
+            except OSError as error:
+                if error.errno in _OF_ALL:
+                    raise
+                self._set_aside(queue, error)
+                continue
             queue.is_dirty = False
             del self._dirty[queue]
             self._written_count += 1
             count += 1
+        if self._failed and sum(queue.pending_bytes for queue in self._failed) > _FAILED_BYTES_MOST:
+            raise self._failed_error
         return count
+
+    def _set_aside(self, queue: ConsumeQueue, error: OSError) -> None:
+        if not self._failed:
+            log.warning(
+                "the units of topic=%s queue_id=%d stay in memory and are written later: %s",
+                queue.topic, queue.queue_id, error,
+            )  # fmt: skip
+        self._failed_error = error
+        del self._dirty[queue]
+        self._failed[queue] = self._disk.monotonic() + _AGAIN_S
 
     @property
     def has_unwritten(self) -> bool:
-        """Some units are only in memory."""
+        """Some units are only in memory, and can be written now."""
         return bool(self._dirty)
 
     def note_unwritten(self) -> Callable[[], bool]:
@@ -184,8 +216,8 @@ class QueueTable:
 
         It does not hold over the deletion of a topic.
         """
-        target = self._written_count + len(self._dirty)
-        return lambda: self._written_count >= target
+        target = self._written_count + len(self._dirty) + len(self._failed)
+        return lambda: not self._failed and self._written_count >= target
 
     def write(self) -> list[QueueSync]:
         """Write the pending units of all queues; return what must be synced.
@@ -193,7 +225,11 @@ class QueueTable:
         Raises:
             OSError: the call may be repeated.
         """
-        self.write_some(len(self._dirty))
+        for queue in self._failed:
+            self._failed[queue] = 0.0
+        self.write_some(len(self._dirty) + len(self._failed))
+        if self._failed:
+            raise self._failed_error
         return self.take_syncs()
 
     def take_syncs(self) -> list[QueueSync]:
@@ -320,6 +356,7 @@ class QueueTable:
     def _take_out(self, queue: ConsumeQueue) -> None:
         queue.is_removed = True
         self._dirty.pop(queue, None)
+        self._failed.pop(queue, None)
         self._unsynced.pop(queue, None)
         self._trimmed.pop(queue, None)
         self._unraised.pop(queue, None)
@@ -335,7 +372,7 @@ class QueueTable:
         self._pool.close()
         self.by_key = {}
         self._by_topic = {}
-        self._dirty = {}
+        self._dirty, self._failed = {}, {}
         self._unsynced = {}
         self._trimmed = {}
         self._unraised = {}
