@@ -2,6 +2,8 @@
 
 import asyncio
 import struct
+import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ from mailboat.broker.transactions.checks import CheckRounds
 from mailboat.errors import BrokerError
 from mailboat.model.message_id import encode_offset_message_id
 from mailboat.protocol.codes import RequestCode, ResponseCode
+from mailboat.protocol.command import RemotingCommand
 
 
 async def test_what_a_body_holds_is_no_half_message(tmp_path: Path) -> None:
@@ -125,3 +128,28 @@ async def test_a_damaged_unit_ends_no_transaction(tmp_path: Path, damage: bytes)
 
 async def _is_written(broker: BrokerController) -> bool:
     return not broker.store.queues.has_unwritten
+
+
+async def test_ends_that_wait_for_a_flush_keep_no_bodies(tmp_path: Path) -> None:
+    """The disk may hang for long, and whoever sends them may put anything in."""
+    disk = SlowDisk()
+    async with running(tmp_path, flush="SYNC_FLUSH", disk=disk) as (broker, producer):
+        await producer.send({})
+        halves = [await producer.prepare() for _ in range(8)]
+        _, writer = await asyncio.open_connection(*broker.address.split(":"))
+        disk.may_sync.clear()
+        tracemalloc.start()
+        try:
+            for half in halves:
+                fields = producer.end_fields(half, COMMIT)
+                code, body = RequestCode.END_TRANSACTION, bytes(2 << 20)
+                writer.write(RemotingCommand.request(code, fields, body, oneway=True).encode())
+                await until(partial(_is_ended, broker, half))
+            kept_bytes, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            disk.may_sync.set()
+        writer.close()
+        assert kept_bytes < 4 * len(body)
+    async with running(tmp_path) as (_, producer):
+        assert len(await producer.read()) == 9

@@ -94,9 +94,9 @@ class Producer:
         physical_offset = decode_offset_message_id(message_id).physical_offset
         return Half(key, message_id, int(answer.ext_fields["queueOffset"]), physical_offset)
 
-    async def end(self, half: Half, state: int, **changes: Any) -> RemotingCommand:
-        """End a transaction, with an answer."""
-        fields = {
+    def end_fields(self, half: Half, state: int) -> dict[str, Any]:
+        """Return the fields of the end of a transaction."""
+        return {
             "producerGroup": self.group,
             "tranStateTableOffset": half.queue_offset,
             "commitLogOffset": half.physical_offset,
@@ -105,7 +105,10 @@ class Producer:
             "msgId": half.key,
             "transactionId": half.key,
         }
-        return await self.call(RequestCode.END_TRANSACTION, fields | changes)
+
+    async def end(self, half: Half, state: int, **changes: Any) -> RemotingCommand:
+        """End a transaction, with an answer."""
+        return await self.call(RequestCode.END_TRANSACTION, self.end_fields(half, state) | changes)
 
     async def asked(self) -> tuple[Half, MessageExt]:
         """Wait for a question; return the half message as it says, and the message in it."""

@@ -227,6 +227,15 @@ class RemotingCommand:
             serialize_type=self.serialize_type,
         )
 
+    def without_content(self) -> "RemotingCommand":
+        """Return a request without its fields and its body: what its answer is made of.
+
+        Who answers later keeps this, however much a peer has sent.
+        """
+        return RemotingCommand(
+            self.code, opaque=self.opaque, flag=self.flag, serialize_type=self.serialize_type
+        )
+
     def encode(self) -> bytes:
         """Return the whole frame.
 

@@ -49,7 +49,7 @@ class EndTransactionProcessor:
         state = required_int32(command, "commitOrRollback")
         request = EndRequest(
             connection,
-            command,
+            command.without_content(),
             required_str(command, "producerGroup"),
             required_int(command, "tranStateTableOffset"),
             required_int(command, "commitLogOffset"),

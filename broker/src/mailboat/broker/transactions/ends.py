@@ -46,8 +46,8 @@ from mailboat.store.message_inner import MessageInner, PutStatus
 _log = logging.getLogger(__name__)
 
 WAITING_MAX: Final = 10_000
-"""Ends that wait, mostly while the store is looked through after a start; further ones are answered
-SYSTEM_BUSY, and their producers asked later."""
+"""Ends that wait, mostly while the store is looked through after a start or a disk hangs; further
+ones are answered SYSTEM_BUSY, and their producers asked later."""
 
 _TOGETHER_MAX: Final = 64
 # A large message takes ten milliseconds to read, and as long to store.
@@ -61,6 +61,8 @@ class EndRequest(NamedTuple):
 
     connection: Connection
     command: RemotingCommand
+    """Without its content: thousands may wait for a disk that hangs."""
+
     producer_group: str
     queue_offset: int
     physical_offset: int
@@ -107,6 +109,8 @@ class TransactionEnds:
         self._gathered: deque[EndRequest] = deque()
         # Requests that wait for a search.
         self._looked_for = 0
+        # And those that wait for a flush.
+        self._unsettled = 0
         self._remembered: dict[int, bool] = {}
         self.restorer: Restorer | None = None
         """Stores many messages at a time, None where there is no compiled core."""
@@ -117,7 +121,7 @@ class TransactionEnds:
         Raises:
             BrokerError: too many wait.
         """
-        if len(self._gathered) + self._looked_for >= WAITING_MAX:
+        if len(self._gathered) + self._looked_for + self._unsettled >= WAITING_MAX:
             raise BrokerError(
                 ResponseCode.SYSTEM_BUSY,
                 "[OVERLOAD]too many ends of transactions wait, try again later",
@@ -364,7 +368,10 @@ class TransactionEnds:
         # Not the ends, which hold bodies: a disk may hang for long.
         requests = [request for end in ends for request in end.requests]
 
+        self._unsettled += len(requests)
+
         def settled(code: int) -> None:
+            self._unsettled -= len(requests)
             for request in requests:
                 self._answer(request, _unknown() if code else None)
 
