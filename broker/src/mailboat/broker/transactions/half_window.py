@@ -17,6 +17,7 @@ _FIRST_WAIT: Final = -2
 _TICKS_A_SECOND: Final = 10
 _LAST_TICK: Final = (1 << 31) + _FIRST_WAIT
 _SCAN: Final = 4096
+_ENDED_BLOCK: Final = array("i", [_ENDED]) * _SCAN
 # What has ended is cut off in pieces, so that each costs little.
 _TRIM: Final = 65_536
 
@@ -67,10 +68,15 @@ class HalfWindow:
 
     def close_before(self, queue_offset: int) -> int:
         """Note that everything below an offset has ended; return how much of it was open."""
-        before = self.open_count
-        for offset in range(self.start, min(queue_offset, self.end)):
-            self.close(offset)
-        return before - self.open_count
+        begin, end = self.start - self._base, min(queue_offset, self.end) - self._base
+        if end <= begin:
+            return 0
+        gone = self._states[begin:end]
+        self._states[begin:end] = array("i", [_ENDED]) * len(gone)
+        closed = len(gone) - gone.count(_ENDED)
+        self.open_count -= closed
+        self._advance()
+        return closed
 
     def checks(self, queue_offset: int) -> int:
         """Return how often somebody was asked about an open half message."""
@@ -107,11 +113,20 @@ class HalfWindow:
             offset += 1
         return offset
 
+    def _pass_ended(self, index: int, stop: int) -> int:
+        states = self._states
+        while index < stop and states[index] == _ENDED:
+            index += 1
+        return index
+
     def _advance(self) -> None:
         states = self._states
         index, size = self.start - self._base, len(states)
-        while index < size and states[index] == _ENDED:
-            index += 1
+        index = self._pass_ended(index, min(index + _SCAN, size))
+        # A million may have ended behind the one that was open: those are passed by the block.
+        while states[index : index + _SCAN] == _ENDED_BLOCK:
+            index += _SCAN
+        index = self._pass_ended(index, size)
         self.start = self._base + index
         if index >= _TRIM or index == size:
             del states[:index]
