@@ -180,3 +180,46 @@ def test_torn_bytes_are_told() -> None:
     report = check(disk)
     assert report is not None
     assert (report.is_sound, report.torn_bytes) == (True, 8)
+
+
+@pytest.mark.parametrize(
+    ("file", "at", "data"),
+    [
+        (0, 30 * 20, bytes(20)),
+        (1000, 0, bytes(500)),
+        (0, 30 * 20 + 11, b"\x07"),
+        (0, 30 * 20 + 19, b"\x07"),
+        (1000, 0, b"\xff"),
+        (0, 7, b"\x07"),
+        (0, None, b""),
+        (1000, None, b""),
+        (2000, None, b""),
+    ],
+    ids=["zeroed", "page", "size", "tags", "below", "place", "first", "middle", "last"],
+)
+def test_a_queue_that_does_not_lead_to_its_messages_is_not_sound(
+    file: int, at: int | None, data: bytes
+) -> None:
+    """Of a store that was closed; `at` None takes the whole file."""
+    disk = SimulatedDisk()
+    config = small_config("ASYNC_FLUSH", mapped_file_size_consume_queue=1000)
+    store = MessageStore(config, disk, store_host=HOST)
+    store.open()
+    for number in range(120):
+        message = make_message(History().send("orders", 0, b"%d" % number), f"U{number}")
+        store.put_messages([message])
+        assert message.status == PutStatus.PUT_OK
+    store.close()
+    report = check(disk)
+    assert report is not None
+    assert report.is_sound, report.problems
+    path = f"/store/consumequeue/orders/0/{file:020d}"
+    if at is None:
+        disk.unlink(path)
+    else:
+        fd = disk.open(path)
+        disk.pwrite(fd, data, at)
+        disk.close(fd)
+    report = check(disk)
+    assert report is not None
+    assert not report.is_sound

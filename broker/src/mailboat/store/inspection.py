@@ -12,11 +12,14 @@ from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk, UnreadableError, read_file
 from mailboat.errors import DamagedStoreError
 from mailboat.model.message import MessageExt
+from mailboat.model.names import SCHEDULE_TOPIC
+from mailboat.model.properties import PropertyName, decode_properties
 from mailboat.model.record import (
     RecordParts,
     has_damaged_checksum_name,
     to_message,
 )
+from mailboat.model.tags import tags_code
 from mailboat.store.checkpoint import (
     CheckpointTimes,
     Progress,
@@ -56,6 +59,8 @@ class QueueReport:
     first_queue_offset: int = -1
     last_queue_offset: int = -1
     units: int = 0
+    found: int = 0
+    """Records that their units lead to."""
 
 
 @dataclass(slots=True)
@@ -133,7 +138,7 @@ class StoreInspector:
         report.is_clean = claims.is_clean
         records = _Records()
         self._scan(report, claims, records)
-        beyond = self._check_queues(report, records)
+        beyond = self._check_queues(report, records, is_whole=claims.is_whole)
         if beyond:
             # A broker at work may have stored them meanwhile: a unit comes after its record.
             self._add_new_segments()
@@ -142,6 +147,8 @@ class StoreInspector:
         records.fill_in(report, claims)
         _check_beyond(report, records, beyond)
         _check_queue_ends(report, is_foreign=claims.is_foreign)
+        if claims.is_whole:
+            _check_missing_units(report)
         _check_claims(report, claims, records)
         return report
 
@@ -236,13 +243,15 @@ class StoreInspector:
             )
             yield from found
 
-    def _check_queues(self, report: StoreReport, records: "_Records") -> list["_Beyond"]:
+    def _check_queues(
+        self, report: StoreReport, records: "_Records", *, is_whole: bool
+    ) -> list["_Beyond"]:
         """Compare all units with the records; return those that point behind the log's end."""
         beyond: list[_Beyond] = []
         for topic, queue_id, path in stored_queues(self._disk, self.paths.consume_queue):
             key = (topic, queue_id)
             queue = report.queues.setdefault(key, QueueReport(*key))
-            self._check_queue(report, queue, path, records, beyond)
+            self._check_queue(report, queue, path, records, beyond, is_whole=is_whole)
         return beyond
 
     def _check_queue(
@@ -252,7 +261,10 @@ class StoreInspector:
         directory: str,
         records: "_Records",
         beyond: list["_Beyond"],
+        *,
+        is_whole: bool,
     ) -> None:
+        is_in_log = False
         for name in numbered_files(self._disk, directory):
             path = f"{directory}/{name}"
             try:
@@ -262,17 +274,33 @@ class StoreInspector:
                 continue
             queue_offset = int(name) // UNIT_BYTES
             whole = len(data) - len(data) % UNIT_BYTES
-            for physical_offset, size, _ in UNIT.iter_unpack(data[:whole]):
+            for physical_offset, size, code in UNIT.iter_unpack(data[:whole]):
                 if size <= 0:
-                    break
-                place = (queue.topic, queue.queue_id, queue_offset)
+                    if not is_whole:
+                        break
+                    queue_offset += 1
+                    continue
+                place = _place(queue.topic, queue.queue_id, queue_offset, size, code)
                 if size != BLANK_SIZE and physical_offset >= report.end:
                     beyond.append(_Beyond(path, physical_offset, place))
-                elif size != BLANK_SIZE and physical_offset >= report.start:
-                    if records.places.get(physical_offset) != place:
+                elif size != BLANK_SIZE and (physical_offset >= report.start or is_in_log):
+                    is_in_log = True
+                    if records.places.get(physical_offset) == place:
+                        queue.found += 1
+                    else:
                         _add(report, _wrong_unit(path, physical_offset, queue_offset))
                 queue_offset += 1
                 queue.units = queue_offset
+
+
+_Place = tuple[str, int, int, int, int]
+"""Topic, queue id, queue offset, size and tagsCode of a message."""
+
+
+def _place(topic: str, queue_id: int, queue_offset: int, size_bytes: int, code: int) -> _Place:
+    # That of a delayed message says when it is due, which depends on settings.
+    code = 0 if topic == SCHEDULE_TOPIC else code
+    return topic, queue_id, queue_offset, size_bytes, code
 
 
 class _Beyond(NamedTuple):
@@ -280,8 +308,7 @@ class _Beyond(NamedTuple):
 
     path: str
     physical_offset: int
-    place: tuple[str, int, int]
-    """Topic, queue id and queue offset."""
+    place: _Place
 
 
 class _Claims(NamedTuple):
@@ -299,13 +326,18 @@ class _Claims(NamedTuple):
     checkpoint: CheckpointTimes
     deleted: DeletedTopics
 
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether mailboat has closed the directory: then every message has its unit."""
+        return self.is_clean and not self.is_foreign
+
 
 class _Records:
     """The records of the log, as they are read."""
 
     def __init__(self) -> None:
-        self.places: dict[int, tuple[str, int, int]] = {}
-        """Topic, queue id and queue offset of the record at each physical offset."""
+        self.places: dict[int, _Place] = {}
+        """What the unit of the record at each physical offset has to say."""
 
         self.last_store_timestamp_ms = 0
         self._misnamed: dict[int, DamagedRange] = {}
@@ -314,7 +346,11 @@ class _Records:
         """Take note of a record."""
         header = parts.header
         topic = str(view[parts.topic_at : parts.topic_end], "utf-8", "replace")
-        self.places[header.physical_offset] = (topic, header.queue_id, header.queue_offset)
+        properties = str(view[parts.properties_at : parts.properties_end], "utf-8", "replace")
+        code = tags_code(decode_properties(properties).get(PropertyName.TAGS))
+        self.places[header.physical_offset] = _place(
+            topic, header.queue_id, header.queue_offset, header.size_bytes, code
+        )
         record = view[parts.properties_end - header.size_bytes : parts.properties_end]
         if has_damaged_checksum_name(record):
             self._misnamed[header.physical_offset] = DamagedRange(
@@ -324,7 +360,7 @@ class _Records:
     def fill_in(self, report: StoreReport, claims: _Claims) -> None:
         """Report what lies in each queue, and the gaps between records of one."""
         report.damaged += self._misnamed.values()
-        for physical_offset, (topic, queue_id, queue_offset) in sorted(self.places.items()):
+        for physical_offset, (topic, queue_id, queue_offset, *_) in sorted(self.places.items()):
             if claims.deleted.is_gone(topic, physical_offset):
                 continue
             key = (topic, queue_id)
@@ -375,7 +411,7 @@ def _check_claims(report: StoreReport, claims: _Claims, records: _Records) -> No
 def _check_beyond(report: StoreReport, records: _Records, beyond: list[_Beyond]) -> None:
     """Report units of messages that the log does not have."""
     for unit in beyond:
-        topic, queue_id, queue_offset = unit.place
+        topic, queue_id, queue_offset, *_ = unit.place
         if unit.physical_offset >= report.end:
             _add(
                 report,
@@ -401,10 +437,21 @@ def _check_queue_ends(report: StoreReport, *, is_foreign: bool) -> None:
             )
 
 
+def _check_missing_units(report: StoreReport) -> None:
+    """Report messages of a closed store that no unit leads to."""
+    for queue in report.queues.values():
+        if queue.found < queue.records:
+            _add(
+                report,
+                f"{queue.topic} queue {queue.queue_id}: of {queue.records} records in the log the "
+                f"ConsumeQueue leads to {queue.found} only",
+            )
+
+
 def _wrong_unit(path: str, physical_offset: int, queue_offset: int) -> str:
     return (
         f"{path}: unit of queue offset {queue_offset} points at {physical_offset}, where that "
-        "message is not"
+        "message, of its size and tags, is not"
     )
 
 
