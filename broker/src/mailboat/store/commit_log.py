@@ -7,11 +7,12 @@ refused message; where even that fails, the log takes nothing more until it is r
 Source: apache/rocketmq store/CommitLog.java @ rocketmq-all-5.3.3.
 """
 
+import contextlib
 import errno
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 # A new try for a segment costs file-system calls: once in this time is enough while a disk is full.
 RETRY_CREATE_S: Final = 0.2
+# How long a sender may wait, and with it everybody else, for a segment that was begun too late.
+_MAKING_S: Final = 0.5
 
 
 class CommitLog:
@@ -58,6 +61,7 @@ class CommitLog:
         # Held while a segment is made: by the blocking runner ahead of need, or by a roll that the
         # runner did not come in time for; and while segments at the end are taken off.
         self._create_lock = threading.Lock()
+        self._is_late = False
         self._prepared: Segment | None = None
         self._is_preparing = False
         self._next_create_try_s = 0.0
@@ -357,7 +361,10 @@ class CommitLog:
 
     def _create(self, start: int) -> bool:
         now_s = self._disk.monotonic()
-        with self._create_lock:
+        with self._making() as is_free:
+            if not is_free:
+                self.no_room = f"the CommitLog segment at {start} is still being made"
+                return False
             prepared, self._prepared = self._prepared, None
             if prepared is None:
                 if now_s < self._next_create_try_s:
@@ -374,6 +381,25 @@ class CommitLog:
         self.segments.append(prepared)
         self.no_room = None
         return True
+
+    @contextlib.contextmanager
+    def _making(self) -> Iterator[bool]:
+        """Keep others from making a segment; yield False where one is being made that takes long.
+
+        A disk that hangs is waited for once: after that whoever sends is refused at once, and
+        whoever reads is served.
+        """
+        is_free = self._create_lock.acquire(timeout=0 if self._is_late else _MAKING_S)
+        if not is_free and not self._is_late:
+            log.warning(
+                "refused physical_offset=%d: the next segment is still being made", self.end
+            )
+        self._is_late = not is_free
+        try:
+            yield is_free
+        finally:
+            if is_free:
+                self._create_lock.release()
 
     def _create_here(self, start: int, *, reserve: bool = True) -> Segment:
         """Make a segment on the store's thread, at the cost of files that are open for reading."""
@@ -425,7 +451,9 @@ class CommitLog:
         last = self.segments[-1]
         if self.is_followed:
             return False
-        with self._create_lock:
+        with self._making() as is_free:
+            if not is_free:
+                return False
             if self._prepared is None:
                 try:
                     self._prepared = self._create_here(last.end, reserve=reserve)

@@ -1,5 +1,7 @@
 """The room of the log's last file: set aside, and known to be or not, whatever happened to it."""
 
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ from mailboat.store.file_pool import FilePool
 from mailboat.store.message_inner import PutStatus, Runners, run_inline
 from mailboat.store.message_store import MessageStore
 from mailboat.store.segment import create_segment
+from mailboat.testing.disk_wrapper import DiskWrapper
 from mailboat.testing.history import Sent
 from mailboat.testing.simulated_disk import SimulatedDisk
 from mailboat.testing.store_simulator import HOST, make_message, small_config
@@ -153,3 +156,57 @@ def test_a_late_reservation_touches_no_other_file(monkeypatch: pytest.MonkeyPatc
     assert disk.allocated_bytes(segment.path) == SEGMENT
     assert segment.is_reserved
     assert len(read_file(disk, segment.path)) == SEGMENT
+
+
+def test_a_disk_that_hangs_while_a_segment_is_made_is_waited_for_once() -> None:
+    """Senders are refused, and readers are served, until the segment is there."""
+    disk, began = SimulatedDisk(), threading.Event()
+    may_end = threading.Event()
+
+    class Hanging(DiskWrapper):
+        """A disk on which a thread that makes a file waits."""
+
+        def fallocate(self, fd: int, size: int) -> None:
+            """Wait in that thread alone."""
+            if threading.current_thread() is not threading.main_thread():
+                began.set()
+                assert may_end.wait(60)
+            self.disk.fallocate(fd, size)
+
+    ended: list[Callable[[], None]] = []
+
+    def run(job: Callable[[], Any], done: Callable[[Any, BaseException | None], None]) -> None:
+        def work() -> None:
+            result = job()
+            ended.append(lambda: done(result, None))
+
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+
+    threads: list[threading.Thread] = []
+    runners = Runners(run_inline, run, run_inline, run_inline)
+    config = small_config(
+        "ASYNC_FLUSH", mapped_file_size_commit_log=SEGMENT, message_index_enable=False
+    )
+    store = MessageStore(config, Hanging(disk), store_host=HOST, runners=runners)
+    store.open()
+    put(store, FULL - 1)
+    store.commit_log.prepare_next()
+    assert began.wait(60)
+    put(store)
+    statuses, took_s = [], []
+    for number in range(20):
+        message = make_message(Sent(number, ("topic", 0), b"x" * 4000), f"V{number}")
+        began_s = time.monotonic()
+        store.put_messages([message])
+        took_s.append(time.monotonic() - began_s)
+        statuses.append(message.status)
+    assert set(statuses) == {PutStatus.CREATE_MAPPED_FILE_FAILED}
+    assert "still being made" in store.why_refused()
+    assert sum(sorted(took_s)[:-1]) < 0.3
+    may_end.set()
+    threads[0].join()
+    ended[0]()
+    put(store, 2)
+    assert store.max_offset("topic", 0) == FULL + 2
+    store.close()
