@@ -25,6 +25,7 @@ from mailboat.store.file_pool import FilePool
 from mailboat.store.message_inner import BlockingRunner, MessageInner, PutStatus
 from mailboat.store.record_encoder import RecordEncoder
 from mailboat.store.segment import Segment, create_segment, open_segments
+from mailboat.store.segment_reader import find_record_at
 from mailboat.store.write_times import WriteTimes
 
 log = logging.getLogger(__name__)
@@ -126,6 +127,26 @@ class CommitLog:
         if index < 0 or physical_offset >= self.segments[index].end:
             return None
         return self.segments[index]
+
+    def reading_job(self, physical_offset: int) -> Callable[[], bytes | None]:
+        """Return a call that reads the record at a physical offset; it may run on any thread.
+
+        It returns None where no good record begins there. It opens the file anew, as the store's
+        thread may close and remove it meanwhile: then it raises OSError.
+        """
+        segment = self.find(physical_offset)
+
+        def read() -> bytes | None:
+            if segment is None:
+                return None
+            pool = FilePool(self._disk, 1)
+            try:
+                found = find_record_at(segment.opened_in(pool), physical_offset)
+            finally:
+                pool.close()
+            return None if found is None else bytes(found[0][: found[1].properties_end])
+
+        return read
 
     # -- writing ----------------------------------------------------------------------------------
 

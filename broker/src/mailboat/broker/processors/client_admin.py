@@ -19,6 +19,7 @@ from typing import Final
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.membership import ClientInfo, ConsumerGroupInfo, MemberTable
 from mailboat.broker.processors.checks import require_topic
+from mailboat.broker.record_reads import record_at
 from mailboat.errors import (
     BrokerError,
     ConnectionLostError,
@@ -137,7 +138,7 @@ class ClientAdminProcessor:
         topic = optional_str(command, "topic")
         if topic:
             require_topic(self._broker, topic)
-        record = self._record(required_str(command, "msgId"))
+        record = await self._record(required_str(command, "msgId"))
         broker_name = self._broker.settings.broker.broker_name
         return await self._relay(command, {**command.ext_fields, "brokerName": broker_name}, record)
 
@@ -178,13 +179,13 @@ class ClientAdminProcessor:
         body = await joined_in_turns(consumer_status_slices(table))
         return command.response(ResponseCode.SUCCESS, body=body)
 
-    def _record(self, message_id: str) -> bytes:
+    async def _record(self, message_id: str) -> bytes:
         """Return a stored message by its offset message id; raise BrokerError without one."""
         try:
             place = decode_offset_message_id(message_id)
         except IllegalMessageError as error:
             raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        record = self._broker.store.look_message_by_offset(place.physical_offset)
+        record = await record_at(self._broker, place.physical_offset)
         if record is None:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,

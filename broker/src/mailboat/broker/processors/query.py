@@ -10,6 +10,7 @@ from typing import Final
 
 from mailboat.broker.blocking_calls import SEARCHES_MAX, SEARCHES_MAX_PER_ADDRESS
 from mailboat.broker.context import BrokerContext
+from mailboat.broker.record_reads import record_at
 from mailboat.errors import BrokerError
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import (
@@ -112,12 +113,12 @@ class QueryMessageProcessor:
                 ResponseCode.SYSTEM_ERROR, f"the index or the log cannot be read: {error}"
             ) from error
 
-    def view_message_by_id(
+    async def view_message_by_id(
         self, _connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return the message at a physical offset."""
         physical_offset = required_int(command, "offset")
-        record = self._broker.store.look_message_by_offset(physical_offset)
+        record = await record_at(self._broker, physical_offset)
         if record is None:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,

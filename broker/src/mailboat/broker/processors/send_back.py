@@ -12,6 +12,7 @@ AdminBrokerProcessor.java (getAllDelayOffset) @ rocketmq-all-5.3.3.
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
+from mailboat.broker.record_reads import record_at
 from mailboat.broker.retry import FIRST_LEVEL
 from mailboat.broker.stored_message import inner_of, stored_form
 from mailboat.errors import BrokerError
@@ -73,7 +74,7 @@ class SendBackProcessor:
             )
         if group.retry_queue_nums <= 0:
             return command.response(ResponseCode.SUCCESS)
-        message = self._look(physical_offset)
+        message = await self._look(physical_offset)
         inner = await self._next_try(command, group, message, level)
         self._broker.store.put_messages([inner])
         self._check(inner)
@@ -91,8 +92,8 @@ class SendBackProcessor:
         await self._flushed()
         return command.response(ResponseCode.SUCCESS)
 
-    def _look(self, physical_offset: int) -> MessageExt:
-        record = self._broker.store.look_message_by_offset(physical_offset)
+    async def _look(self, physical_offset: int) -> MessageExt:
+        record = await record_at(self._broker, physical_offset)
         message = None if record is None else decode_record(record, verify=False)[0]
         if message is None or message.topic in _UNREADABLE:
             raise BrokerError(
