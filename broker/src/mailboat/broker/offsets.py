@@ -49,10 +49,25 @@ _SEPARATOR: Final = "@"
 _VERSION_STEP: Final = 500  # commits per version, as consumerOffsetUpdateVersionStep
 
 _SET_BACK_SHOWN: Final = 10
+_MAX_QUEUE_ID: Final = (1 << 31) - 1
 
 UNKNOWN_OFFSET: Final = -1
 
 _BARE_KEY: Final = re.compile(rb"([{,]\s*)(-?[0-9]+)(?=\s*:)")
+
+
+def _sane(key: str, queues: dict[int, int]) -> dict[int, int]:
+    """Leave out what a file says that no broker has written: those queues have no offset."""
+    sane = {
+        queue_id: queue_offset
+        for queue_id, queue_offset in queues.items()
+        if 0 <= queue_id <= _MAX_QUEUE_ID and 0 <= queue_offset <= INT64_MAX
+    }
+    if len(sane) < len(queues):
+        _log.warning(
+            "consumer offsets ignored: %d of %r are out of range", len(queues) - len(sane), key
+        )
+    return sane
 
 
 def refuse_own_group(group: str) -> None:
@@ -145,7 +160,7 @@ class ConsumerOffsetManager(SavedTable):
         for key, queues in table.offset_table.items():
             topic, separator, group = key.partition(_SEPARATOR)
             if separator and topic and group:
-                self._table[key] = queues
+                self._table[key] = _sane(key, queues)
                 self._add_to_indexes(topic, group)
             else:
                 _log.warning("consumer offset ignored: %r is not TOPIC@GROUP", key)

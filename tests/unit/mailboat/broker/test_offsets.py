@@ -109,6 +109,16 @@ def test_the_file_of_a_java_broker_is_read() -> None:
     assert offsets.data_version.counter == 4
 
 
+@pytest.mark.parametrize(
+    "entry", ["0:-1", "0:-100000000000000000000000000", "-1:5", "4294967296:5"]
+)
+def test_numbers_that_no_broker_has_written_are_left_out(entry: str) -> None:
+    """The group has no offset there, and keeps the others."""
+    disk = SimulatedDisk()
+    JsonFile(disk, PATH).save(JAVA_FILE.replace(b"0:379", entry.encode()))
+    assert manager(disk).queues("G", "T") == {1: 380}
+
+
 def test_a_large_file_of_a_java_broker_is_read() -> None:
     """More than a request may hold is no problem in a file."""
     padding = "x" * 100
