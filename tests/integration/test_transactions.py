@@ -362,9 +362,11 @@ async def test_open_transactions_outlive_a_restart(tmp_path: Path) -> None:
         assert len(await producer.read()) == 150
 
 
-async def test_a_commit_without_its_op_record_is_not_repeated(tmp_path: Path) -> None:
+@pytest.mark.parametrize("index", [True, False], ids=["index", "no index"])
+async def test_a_commit_without_its_op_record_is_not_repeated(tmp_path: Path, index: bool) -> None:
     """A kill between the message and its op record: the message is found, and delivered once."""
-    async with running(tmp_path) as (broker, producer):
+    store = {"message_index_enable": index}
+    async with running(tmp_path, store=store) as (broker, producer):
         half = await producer.prepare()
         await producer.end(half, COMMIT)
         (message,) = await producer.read()
@@ -377,7 +379,7 @@ async def test_a_commit_without_its_op_record_is_not_repeated(tmp_path: Path) ->
         broker.store.put_messages([copy])
         assert copy.status == PutStatus.PUT_OK
         open_one = await producer.prepare()
-    async with running(tmp_path, **FAST) as (broker, producer):
+    async with running(tmp_path, store=store, **FAST) as (broker, producer):
         await producer.join()
         question, _ = await producer.asked()
         assert question.key == open_one.key

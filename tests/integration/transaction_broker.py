@@ -185,10 +185,15 @@ def _settings(root: Path, store: dict[str, Any], **broker: Any) -> Settings:
 
 @contextlib.asynccontextmanager
 async def running(
-    root: Path, *, flush: str = "ASYNC_FLUSH", disk: Disk | None = None, **broker: Any
+    root: Path,
+    *,
+    flush: str = "ASYNC_FLUSH",
+    disk: Disk | None = None,
+    store: dict[str, Any] | None = None,
+    **broker: Any,
 ) -> AsyncIterator[tuple[BrokerController, Producer]]:
     """Run a broker and a producer that is connected to it and no member yet."""
-    store: dict[str, Any] = {"flush_disk_type": flush}
+    store = {"flush_disk_type": flush, **(store or {})}
     if isinstance(disk, FillingDisk):
         store |= {"disk_max_used_space_ratio": 75, "disk_space_clean_forcibly_ratio": 85}
         store |= {"disk_space_warning_level_ratio": 90}

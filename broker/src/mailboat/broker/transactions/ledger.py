@@ -23,6 +23,7 @@ from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTIONS_GROUP
 from mailboat.model.record import decode_record, iterate_records
 from mailboat.model.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from mailboat.store.commit_search import commits_job
 from mailboat.store.consume_queue import UNIT, ConsumeQueue
 from mailboat.store.key_search import KeyQuery, QueryResult
 from mailboat.store.lookup import GetStatus
@@ -80,6 +81,9 @@ class HalfLedger:
         self._delivered: dict[int, bool | OSError] = {}
         self._searches: set[int] = set()
         self._looked_for: dict[int, list[Callable[[], None]]] = {}
+        # Where there is no index: who waits, and for which half messages the log has a commit.
+        self._await_commits: list[MessageExt] = []
+        self._commits: frozenset[int] | None = None
         self._committed = _Progress(0, 0, 0)
         self._progress: _Progress | None = None
         self.window = HalfWindow(0, 0)
@@ -285,8 +289,10 @@ class HalfLedger:
         return known if half.unique_key else False
 
     def _look_for(self, half: MessageExt) -> None:
-        offset = half.queue_offset
-        self._searches.add(offset)
+        self._searches.add(half.queue_offset)
+        if not self._broker.settings.store.message_index_enable:
+            self._look_through_log(half)
+            return
         query = KeyQuery(
             real_topic(half),
             half.unique_key or "",
@@ -301,14 +307,43 @@ class HalfLedger:
                 raise error
             records = [] if result is None else result.records
             is_there = any(_is_commit_of(record, half.physical_offset) for record in records)
-            self._delivered[offset] = is_there if error is None else error
-            while len(self._delivered) > _REMEMBERED:
-                del self._delivered[next(iter(self._delivered))]
-            self._searches.discard(offset)
-            for callback in self._looked_for.pop(offset, ()):
-                callback()
+            self._found(half, is_there if error is None else error)
 
         self._broker.store.search(query, done, is_own=True)
+
+    def _look_through_log(self, half: MessageExt) -> None:
+        """Find out without an index what was delivered: once for all half messages."""
+        if self._commits is not None:
+            self._found(half, half.physical_offset in self._commits)
+            return
+        self._await_commits.append(half)
+        if len(self._await_commits) > 1:
+            return
+
+        def done(commits: frozenset[int] | None, error: BaseException | None) -> None:
+            if error is not None and not isinstance(error, OSError):
+                raise error
+            self._commits = commits
+            halves, self._await_commits = self._await_commits, []
+            for each in halves:
+                is_there = each.physical_offset in (commits or ())
+                self._found(each, is_there if error is None else error)
+
+        store = self._broker.store
+        begin = half.physical_offset
+        oldest = store.physical_position(HALF_TOPIC, 0, self.window.start)
+        if oldest is not None:
+            begin = min(begin, oldest)
+        store.runners.searches(commits_job(self._disk, store.commit_log, begin), done)
+
+    def _found(self, half: MessageExt, is_there: "bool | OSError") -> None:
+        offset = half.queue_offset
+        self._delivered[offset] = is_there
+        while len(self._delivered) > _REMEMBERED:
+            del self._delivered[next(iter(self._delivered))]
+        self._searches.discard(offset)
+        for callback in self._looked_for.pop(offset, ()):
+            callback()
 
     def is_looked_for(self, queue_offset: int) -> bool:
         """Tell whether another thread still looks for the message of a half message."""
