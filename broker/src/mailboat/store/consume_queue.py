@@ -540,10 +540,13 @@ class ConsumeQueue:
 
         Where there is none yet, that is where it will be made.
         """
-        if not self._files:
+        files = self._files
+        if not files:
             return self._written // self._file_bytes * self._file_bytes
-        index = bisect_right(self._files, self.min_offset * UNIT_BYTES) - 1
-        return self._files[max(index, 0)]
+        # A checkpoint asks a hundred thousand queues, most of which have one file.
+        if len(files) == 1 or self.min_offset * UNIT_BYTES < files[1]:
+            return files[0]
+        return files[bisect_right(files, self.min_offset * UNIT_BYTES) - 1]
 
     def _count_beyond(self, queue_offset: int, given_out: int) -> int:
         """Return where the units end that are stored beyond a cut, of records below an offset."""

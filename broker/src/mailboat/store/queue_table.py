@@ -240,11 +240,11 @@ class QueueTable:
 
     def total_units(self) -> int:
         """Return the sum of all queues' ends: a check that no queue is missing."""
-        return sum(queue.max_offset for queue in self.by_key.values())
+        return sum([queue.max_offset for queue in self.by_key.values()])
 
     def first_bytes(self) -> int:
         """Return the sum of all queues' first file names: a check that no first file is missing."""
-        return sum(queue.first_byte for queue in self.by_key.values())
+        return sum([queue.first_byte for queue in self.by_key.values()])
 
     def load(self, physical_offset: int, given_out: int) -> bool:
         """Open the queues as far as their records lie below a physical offset.
