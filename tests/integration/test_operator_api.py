@@ -365,4 +365,7 @@ async def test_declarations_are_shown_and_made_where_they_are_missing(api: Api) 
     last = {**other, "topic_name": "last"}
     assert (await api.call("POST", path, {"topics": [last, illegal]}))[0] == 400
     assert api.broker.topics.select("last") is None
+    odd_group = {"group_name": "no/group"}
+    assert (await api.call("POST", path, {"topics": [last], "groups": [odd_group]}))[0] == 400
+    assert api.broker.topics.select("last") is None
     assert (await api.call("POST", path, {"topics": [last] * 1001}))[0] == 400

@@ -113,6 +113,25 @@ async def update_groups(broker: BrokerContext, configs: Sequence[SubscriptionGro
     await broker.known_to_replicas()
 
 
+async def declare(
+    broker: BrokerContext,
+    topics: Sequence[TopicConfig],
+    groups: Sequence[SubscriptionGroupConfig],
+) -> None:
+    """Make topics and consumer groups, none of them if one is not legal or there is no room.
+
+    Raises:
+        BrokerError: as `update_topics` and `update_groups`.
+    """
+    broker.refuse_changes()
+    await in_turns(_checked(check_group_config, groups))
+    broker.groups.refuse_too_many(config.group_name for config in groups)
+    if topics:
+        await update_topics(broker, topics)
+    if groups:
+        await update_groups(broker, groups)
+
+
 async def delete_group(broker: BrokerContext, group: str, *, clean_offset: bool) -> None:
     """Remove a consumer group, and its offsets if asked to; an unknown one is no error.
 

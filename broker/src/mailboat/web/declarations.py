@@ -107,10 +107,7 @@ class DeclarationsApi:
         body = await read_declarations(request)
         topics = [item for item in body.topics if broker.topics.select(item.topic_name) is None]
         groups = [item for item in body.groups if broker.groups.select(item.group_name) is None]
-        if topics:
-            await administration.update_topics(broker, topics)
-        if groups:
-            await administration.update_groups(broker, groups)
+        await administration.declare(broker, topics, groups)
         return reply(DeclaredBody(len(topics), len(groups)))
 
 
