@@ -158,7 +158,8 @@ class RouteInfoManager:
         if self._is_outdated(registration, group):
             logger.warning("registration ignored, a newer one is known %s", registration.key)
             if group.addresses.get(registration.broker_id) != registration.address:
-                self._drop_live(registration.key)
+                # Under another id it would stay in routes, and nobody would notice its end.
+                self.unregister(registration.key, registration.broker_name)
             return
         changed = is_new or self.is_changed(registration.key, registration.data_version)
         self._end_other_name(registration)

@@ -175,6 +175,21 @@ def test_an_older_state_does_not_replace_a_newer_one(routes: RouteInfoManager) -
     assert routes.broker_count() == 1
 
 
+def test_a_slave_that_calls_itself_an_older_master_is_in_no_route(
+    routes: RouteInfoManager,
+) -> None:
+    """Nobody would notice when it goes; with its next registration as a slave it is back."""
+    routes.register(replace(MASTER, data_version=DataVersion(1, 1, state_version=2)), "m")
+    routes.register(SLAVE, "s")
+    older = replace(SLAVE, broker_id=0, data_version=DataVersion(9, 9, state_version=1))
+    routes.register(older, "s")
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
+    routes.register(SLAVE, "s")
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
+    routes.connection_closed("s")
+    assert routes.broker_addresses("a") == {0: "10.0.0.1:10911"}
+
+
 def _elected(registration: Registration, state_version: int, counter: int = 1) -> Registration:
     return replace(registration, data_version=DataVersion(counter, 1, state_version))
 
