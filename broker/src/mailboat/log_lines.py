@@ -6,7 +6,8 @@ told once lines are written again.
 
 What a peer can cause it can cause very often. So each kind of line (the text before its values are
 put in) has a limit for each address that it names, and one for all of them. What is beyond is
-counted, and told by the next line of its kind, or once the time of the limit is over.
+counted, and told by the next line of its kind, or once the time of the limit is over. Values are
+cut before they are put in: a peer chooses how long they are.
 """
 
 import logging
@@ -22,7 +23,13 @@ from logging.handlers import QueueHandler
 from typing import Final
 
 MAX_WAITING: Final = 10_000
-"""Most lines that wait to be written: some megabytes."""
+"""Most lines that wait to be written: some megabytes, 80 at the very most."""
+
+MAX_VALUE_LENGTH: Final = 1_024
+"""Most characters of a text that is put into a line."""
+
+MAX_LENGTH: Final = 8_192
+"""Most characters of a line, tracebacks aside."""
 
 WINDOW_S: Final = 10.0
 """The limits below are for so long."""
@@ -115,21 +122,19 @@ class LineHandler(QueueHandler):
             self.say(f"a line of {record.name} cannot be written: {type(error).__name__}: {error}")
 
     def _emit(self, record: logging.LogRecord) -> None:
-        if record.levelno < logging.INFO:
-            self.say(self.format(record))  # Somebody wants to see everything.
-            return
-        message = record.getMessage()
-        with self._limits:
-            withheld = self._limit.admit(str(record.msg), _address_in(message), time.monotonic())
-        if withheld is None:
-            self.withheld += 1
-            return
-        if withheld:
-            record = logging.makeLogRecord(
-                {**record.__dict__, "args": None}
-                | {"msg": f"{message} ({withheld} more lines of this kind were left out before it)"}
-            )
-        self.say(self.format(record))
+        message = _message_of(record)
+        if record.levelno >= logging.INFO:  # Who wants to see more wants to see everything.
+            kind = _cut(str(record.msg), MAX_VALUE_LENGTH)
+            with self._limits:
+                withheld = self._limit.admit(kind, _address_in(message), time.monotonic())
+            if withheld is None:
+                self.withheld += 1
+                return
+            if withheld:
+                message += f" ({withheld} more lines of this kind were left out before it)"
+        self.say(
+            self.format(logging.makeLogRecord({**record.__dict__, "msg": message, "args": None}))
+        )
 
     def say(self, line: str) -> None:
         """Hand a line on as it is."""
@@ -185,6 +190,22 @@ class LineHandler(QueueHandler):
             # The disk behind it is full, or who reads it is gone. It may work again later.
             return False
         return True
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    """Return what a line says, with no more than the beginning of what is long."""
+    args = record.args
+    if isinstance(args, tuple):
+        args = tuple(
+            _cut(value, MAX_VALUE_LENGTH) if isinstance(value, str) else value for value in args
+        )
+    message = str(record.msg)
+    return _cut(message % args if args else message, MAX_LENGTH)
+
+
+def _cut(text: str, length: int) -> str:
+    left_out = len(text) - length
+    return text if left_out <= 0 else f"{text[:length]}... ({left_out} more characters)"
 
 
 def _address_in(message: str) -> str:

@@ -10,6 +10,8 @@ import pytest
 from mailboat.log_lines import (
     LINES_A_KIND,
     LINES_AN_ADDRESS,
+    MAX_LENGTH,
+    MAX_VALUE_LENGTH,
     MAX_WAITING,
     WINDOW_S,
     LineHandler,
@@ -208,3 +210,20 @@ def test_an_address_is_not_what_a_peer_calls_itself(
         record.args = (number,) * (text.count("{"))
         handler.handle(record)
     assert handler.withheld == LINES_AN_ADDRESS
+
+
+def test_what_a_line_says_has_a_length(make: Make, pipe: tuple[int, int]) -> None:
+    """A peer chooses how long its name is; whose line it is must be found all the same."""
+    handler = make(pipe[1])
+    for level in (logging.DEBUG, logging.INFO):
+        handler.handle(
+            event("joined client=%s peer=%s", "\x01" * 300_000, "1.2.3.4:5", level=level)
+        )
+        handler.handle(event("x %s", RuntimeError("y" * 300_000), level=level))
+    handler.handle(event("last"))
+    joined, spoken, *others, last = read_lines(pipe[0], "last")
+    assert len(joined) < MAX_VALUE_LENGTH + 100
+    assert joined.endswith("... (298976 more characters) peer=1.2.3.4:5")
+    assert len(spoken) < MAX_LENGTH + 100
+    assert [line.replace("INFO", "DEBUG") for line in others] == [joined, spoken]
+    assert last == "INFO last"

@@ -26,7 +26,7 @@ from mailboat.broker.state_saver import SavedTable, StateSaver
 from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile, refuse_newer
 from mailboat.model.message_queue import MessageQueue
-from mailboat.protocol.json_slices import pretty_slices, table_parts
+from mailboat.protocol.bodies import encode_body
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +34,7 @@ LOCK_LIFE_S: Final = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 CLIENT_LOCK_LIFE_S: Final = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime
 
 _FORMAT_VERSION: Final = 1
+_SLICE_BYTES: Final = 65_536
 
 _Place = tuple[str, int]
 
@@ -249,20 +250,24 @@ class QueueLockManager(SavedTable):
                 del self._groups[group]
 
     def _encode_file(self) -> Iterator[bytes]:
-        groups = table_parts(self._groups, _encode_groups, weigh=len)
-        return pretty_slices([("formatVersion", b"%d" % _FORMAT_VERSION), ("groups", groups)])
-
-
-def _encode_groups(groups: dict[str, dict[_Place, _Lock]]) -> bytes:
-    return msgspec.json.encode(
-        {
-            group: [
-                _Holder(topic, queue_id, lock.client_id)
-                for (topic, queue_id), lock in sorted(locks.items())
-            ]
-            for group, locks in groups.items()
-        }
-    )
+        """Write the holders, one a line; a slice may end within a group: one may have them all."""
+        some = bytearray(b'{\n "formatVersion": %d,\n "groups": {' % _FORMAT_VERSION)
+        comma = b""
+        for group, locks in list(self._groups.items()):
+            some += comma + b"\n  " + encode_body(group) + b": ["
+            comma, inner_comma = b",", b""
+            for topic, queue_id in list(locks):
+                lock = locks.get((topic, queue_id))
+                if lock is None:
+                    continue
+                holder = encode_body(_Holder(topic, queue_id, lock.client_id))
+                some += inner_comma + b"\n   " + holder
+                inner_comma = b","
+                if len(some) >= _SLICE_BYTES:
+                    yield bytes(some)
+                    some.clear()
+            some += b"\n  ]"
+        yield bytes(some + b"\n }\n}\n")
 
 
 def _decode_file(content: bytes) -> _File:

@@ -49,6 +49,7 @@ from mailboat.protocol.command import (
     optional_int,
     optional_str,
     required_int,
+    required_name,
     required_str,
 )
 from mailboat.protocol.register_broker import (
@@ -254,7 +255,7 @@ class NamesrvProcessor:
 
     def _unregister(self, request: RemotingCommand) -> RemotingCommand:
         required_int(request, "brokerId")
-        key, name = _broker_address(request), required_str(request, "brokerName")
+        key, name = _broker_address(request), required_name(request, "brokerName")
         kept_s = _route_kept_s(request)
         logger.info("broker unregistered name=%s route_kept_s=%g %s", name, kept_s, key)
         self._routes.unregister(key, name, route_kept_s=kept_s)
@@ -276,7 +277,7 @@ class NamesrvProcessor:
         )
 
     def _get_route(self, connection: Connection, request: RemotingCommand) -> RemotingCommand:
-        topic = required_str(request, "topic")
+        topic = required_name(request, "topic")
         route = self._routes.route(topic, connection.listener)
         if route is None:
             by = f", by listener {connection.listener}" if connection.listener else ""
@@ -298,22 +299,22 @@ class NamesrvProcessor:
     def _get_member_group(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        name = required_str(request, "brokerName")
+        name = required_name(request, "brokerName")
         group = BrokerMemberGroup(
-            cluster=required_str(request, "clusterName"),
+            cluster=required_name(request, "clusterName"),
             broker_name=name,
             broker_addrs=self._routes.broker_addresses(name, connection.listener),
         )
         return request.response(ResponseCode.SUCCESS, body=encode_member_group(group))
 
     def _wipe_write_permission(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        name = required_str(request, "brokerName")
+        name = required_name(request, "brokerName")
         count = self._routes.set_write_permission(name, writable=False)
         logger.info("write permission wiped broker=%s topics=%d", name, count)
         return request.response(ResponseCode.SUCCESS, ext_fields={"wipeTopicCount": count})
 
     def _add_write_permission(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        name = required_str(request, "brokerName")
+        name = required_name(request, "brokerName")
         count = self._routes.set_write_permission(name, writable=True)
         logger.info("write permission added broker=%s topics=%d", name, count)
         return request.response(ResponseCode.SUCCESS, ext_fields={"addTopicCount": count})
@@ -324,7 +325,7 @@ class NamesrvProcessor:
     async def _list_topics_of_cluster(
         self, _: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        cluster = required_str(request, "cluster")
+        cluster = required_name(request, "cluster")
         return await _topic_list(request, self._routes.topics_of_cluster(cluster))
 
     def _list_system_topics(
@@ -342,13 +343,13 @@ class NamesrvProcessor:
         return answer
 
     def _delete_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        topic = required_str(request, "topic")
+        topic = required_name(request, "topic")
         self._routes.delete_topic(topic, optional_str(request, "clusterName") or None)
         logger.info("topic deleted topic=%s", topic)
         return request.response(ResponseCode.SUCCESS)
 
     def _register_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        topic = required_str(request, "topic")
+        topic = required_name(request, "topic")
         if len(request.body) > LENIENT_REQUEST_MAX_BYTES:
             raise BrokerError(
                 ResponseCode.INVALID_PARAMETER,
@@ -400,7 +401,9 @@ async def _topic_list(request: RemotingCommand, found: TopicsFound) -> RemotingC
 
 
 def _broker_address(request: RemotingCommand) -> BrokerAddress:
-    return BrokerAddress(required_str(request, "clusterName"), required_str(request, "brokerAddr"))
+    return BrokerAddress(
+        required_name(request, "clusterName"), required_name(request, "brokerAddr")
+    )
 
 
 def _place_taken(request: RemotingCommand, error: PlaceTakenError) -> RemotingCommand:
@@ -432,7 +435,7 @@ def _registration(
     timeout_s = optional_int(request, "heartbeatTimeoutMillis", 0) / 1000
     return Registration(
         cluster_name=key.cluster_name,
-        broker_name=required_str(request, "brokerName"),
+        broker_name=required_name(request, "brokerName"),
         broker_id=required_int(request, "brokerId"),
         address=key.address,
         host=connection.peer_address,

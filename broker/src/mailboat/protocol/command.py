@@ -51,6 +51,12 @@ ExtValue = str | int | bool | None
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
+MAX_NAME_LENGTH: Final = 1024
+"""Longest name that a peer may give to anything, itself included. What is a legal topic or group is
+shorter; client ids of Java have the host, the process and any unit's name."""
+
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME_LENGTH)]
+
 _INT16_MAX: Final = 32767
 # The largest requests have some twenty. To read forty thousand would take 50 ms.
 _BINARY_EXT_FIELDS_MOST: Final = 4096
@@ -321,6 +327,18 @@ def required_str(command: RemotingCommand, name: str) -> str:
 def optional_str(command: RemotingCommand, name: str, default: str | None = None) -> str | None:
     """Return an ext field, or `default` when it is absent."""
     return command.ext_fields.get(name, default)
+
+
+def required_name(command: RemotingCommand, name: str) -> str:
+    """Return a mandatory ext field that names something: it is kept, and stands in the log.
+
+    Raises:
+        BrokerError: SYSTEM_ERROR, the field is absent or too long for a name.
+    """
+    value = required_str(command, name)
+    if len(value) > MAX_NAME_LENGTH:
+        raise _bad_field(command, name, f"has {len(value)} characters, more than {MAX_NAME_LENGTH}")
+    return value
 
 
 def required_int(command: RemotingCommand, name: str) -> int:

@@ -13,7 +13,7 @@ import msgspec
 from mailboat.errors import RemoteProtocolError
 from mailboat.model.subscription import SubscriptionData
 from mailboat.protocol.bodies import decode_body, decode_request, encode_body
-from mailboat.protocol.command import Int32, Int64
+from mailboat.protocol.command import Int32, Int64, Name
 
 CONSUME_ACTIVELY: Final = "CONSUME_ACTIVELY"
 CONSUME_PASSIVELY: Final = "CONSUME_PASSIVELY"
@@ -76,7 +76,7 @@ class CheckClientConfig:
 class SubscriptionDataBody(msgspec.Struct, rename="camel", gc=False):
     """SubscriptionData as JSON."""
 
-    topic: str
+    topic: Name
     sub_string: str = ""
     tags_set: set[str] = set()
     code_set: set[Int32] = set()
@@ -87,11 +87,11 @@ class SubscriptionDataBody(msgspec.Struct, rename="camel", gc=False):
 
 
 class _ProducerBody(msgspec.Struct, rename="camel", gc=False):
-    group_name: str
+    group_name: Name
 
 
 class _ConsumerBody(msgspec.Struct, rename="camel", gc=False):
-    group_name: str
+    group_name: Name
     consume_type: str | int = CONSUME_PASSIVELY
     message_model: str | int = CLUSTERING
     consume_from_where: str | int = CONSUME_FROM_LAST_OFFSET
@@ -114,14 +114,14 @@ def _constant(value: str | int, names: Sequence[str]) -> str:
 
 
 class _HeartbeatBody(msgspec.Struct, rename="camel", gc=False):
-    client_id: str = msgspec.field(name="clientID")
+    client_id: Name = msgspec.field(name="clientID")
     producer_data_set: list[_ProducerBody] = []
     consumer_data_set: list[_ConsumerBody] = []
 
 
 class _CheckClientBody(msgspec.Struct, rename="camel", gc=False):
-    client_id: str
-    group: str
+    client_id: Name
+    group: Name
     subscription_data: SubscriptionDataBody
 
 
@@ -146,7 +146,8 @@ def decode_heartbeat(body: bytes) -> HeartbeatData:
     """Read a heartbeat; absent and null sets are empty.
 
     Raises:
-        RemoteProtocolError: the body is not a HeartbeatData, or one that would take long to read.
+        RemoteProtocolError: the body is not a HeartbeatData, or one that would take long to read,
+            or a name in it is too long.
     """
     if body.count(b"{") > MAX_OBJECTS or body.count(b",") > MAX_ENTRIES:
         raise RemoteProtocolError(

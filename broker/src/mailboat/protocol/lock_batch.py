@@ -12,6 +12,7 @@ import msgspec
 
 from mailboat.model.message_queue import MessageQueue, in_order
 from mailboat.protocol.bodies import decode_body, decode_request, encode_body
+from mailboat.protocol.command import Name
 from mailboat.protocol.queue_map import MessageQueueBody
 
 
@@ -27,8 +28,8 @@ class LockBatch:
 
 
 class _LockBatchBody(msgspec.Struct, rename="camel", gc=False):
-    consumer_group: str
-    client_id: str
+    consumer_group: Name
+    client_id: Name
     mq_set: list[MessageQueueBody] = []
     only_this_broker: bool = False
 
@@ -54,7 +55,7 @@ def decode_lock_batch(body: bytes) -> LockBatch:
     """Read the body of 41 and 42.
 
     Raises:
-        RemoteProtocolError: the body is not a LockBatchRequestBody.
+        RemoteProtocolError: the body is not a LockBatchRequestBody, or a name in it is too long.
     """
     fields = decode_request(body, _lock_batch)
     return LockBatch(
@@ -66,7 +67,7 @@ def decode_lock_names(body: bytes) -> tuple[str, set[str]]:
     """Read of the body of 41 and 42 no more than the group and the topics: that takes a quarter.
 
     Raises:
-        RemoteProtocolError: the body is not a LockBatchRequestBody.
+        RemoteProtocolError: the body is not a LockBatchRequestBody, or a name in it is too long.
     """
     fields = decode_request(body, _lock_batch)
     return fields.consumer_group, {queue.topic for queue in fields.mq_set}

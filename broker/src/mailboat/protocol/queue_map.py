@@ -17,16 +17,16 @@ import msgspec
 from mailboat.errors import RemoteProtocolError
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.bodies import convert_body, decode_body, encode_body
-from mailboat.protocol.command import Int32
+from mailboat.protocol.command import Int32, Name
 from mailboat.protocol.lenient_json import loads
 
 
 class MessageQueueBody(msgspec.Struct, rename="camel", gc=False):
     """MessageQueue as JSON, the keys in alphabetical order."""
 
-    broker_name: str
+    broker_name: Name
     queue_id: Int32
-    topic: str
+    topic: Name
 
 
 _QUEUES_A_SLICE: Final = 200

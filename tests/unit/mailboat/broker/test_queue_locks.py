@@ -187,3 +187,22 @@ def test_who_held_a_lock_before_a_restart_counts_with_the_next_renewal() -> None
     assert locks.held_by("u") == 0
     assert locks.lock("G", "a", [FIRST], "u") == {FIRST}
     assert locks.held_by("u") == 1
+
+
+async def test_one_group_with_many_locks_is_written_in_slices() -> None:
+    """Weighed in bytes: ids may be long. What is unlocked meanwhile is left out."""
+    disk = SimulatedDisk()
+    locks = manager(VirtualTime(), disk)
+    queues = [MessageQueue("T", "b", number) for number in range(1_000)]
+    locks.lock("G", "c" * 1_000, queues)
+    locks.lock("H", "c", [FIRST])
+    slices = locks._encode_file()
+    content = [next(slices)]
+    locks.unlock("G", "c" * 1_000, queues[500:])
+    content += slices
+    assert len(content) > 5
+    assert max(map(len, content)) < 70_000
+    JsonFile(disk, f"{OWN}/queueLocks.json").save(b"".join(content))
+    again = manager(VirtualTime(), disk)
+    assert (again.held("G"), again.held("H")) == (500, 1)
+    assert again.holder("G", "T", 499) == "c" * 1_000

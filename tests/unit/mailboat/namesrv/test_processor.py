@@ -628,3 +628,22 @@ def test_listeners_that_nobody_could_use_are_refused(listeners: str, words: str)
     assert answer.code == 1
     assert words in (answer.remark or "")
     assert server.ok(RequestCode.GET_BROKER_CLUSTER_INFO)["brokerAddrTable"] == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [
+        (RequestCode.UNREGISTER_BROKER, "brokerName"),
+        (RequestCode.UNREGISTER_BROKER, "brokerAddr"),
+        (RequestCode.WIPE_WRITE_PERM_OF_BROKER, "brokerName"),
+        (RequestCode.ADD_WRITE_PERM_OF_BROKER, "brokerName"),
+        (RequestCode.DELETE_TOPIC_IN_NAMESRV, "topic"),
+        (RequestCode.REGISTER_TOPIC_IN_NAMESRV, "topic"),
+    ],
+)
+def test_a_name_has_a_length(server: NameServer, code: int, name: str) -> None:
+    """Each of these writes it to the log."""
+    fields: dict[str, ExtValue] = {**IDENTITY, "topic": "T", name: "n" * 1025}
+    answer = server.ask(code, fields)
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert f"field '{name}' has 1025 characters" in (answer.remark or "")

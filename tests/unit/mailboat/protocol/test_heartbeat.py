@@ -85,3 +85,22 @@ def test_subscription_survives_the_round_trip() -> None:
     assert SUBSCRIPTION == decode_subscription_data(encode_subscription_data(SUBSCRIPTION))
     with pytest.raises(RemoteProtocolError):
         decode_subscription_data(b'{"subString":"*"}')
+
+
+def test_names_have_a_length() -> None:
+    """Each of them is kept for every group, and stands in the log."""
+    for length, refused in ((1024, False), (1025, True)):
+        name = "n" * 1024
+        wanted = SubscriptionData(name, "*", set(), set(), 5, "TAG", False)
+        for heartbeat in (
+            HeartbeatData(name),
+            HeartbeatData("id", [ProducerData(name)]),
+            HeartbeatData("id", [], [ConsumerData(name)]),
+            HeartbeatData("id", [], [ConsumerData("C", subscription_data_set=[wanted])]),
+        ):
+            body = encode_heartbeat(heartbeat).replace(b"n" * 1024, b"n" * length)
+            if not refused:
+                assert decode_heartbeat(body) == heartbeat
+                continue
+            with pytest.raises(RemoteProtocolError, match="1024"):
+                decode_heartbeat(body)

@@ -57,3 +57,20 @@ def test_other_bodies_are_refused(body: bytes) -> None:
         decode_lock_batch(body)
     with pytest.raises(RemoteProtocolError):
         decode_lock_names(body)
+
+
+@pytest.mark.parametrize("name", ["clientId", "consumerGroup", "brokerName", "topic"])
+def test_a_name_has_a_length(name: str) -> None:
+    """Each queue is kept with the id of its holder: a long one would be kept a thousand times."""
+    value = {"clientId": b'"c"', "consumerGroup": b'"G"', "brokerName": b'"b"', "topic": b'"T"'}
+    for length, is_read in ((1024, True), (1025, False)):
+        body = JAVA_REQUEST.replace(
+            b'"%s":%s' % (name.encode(), value[name]),
+            b'"%s":"%s"' % (name.encode(), b"n" * length),
+        )
+        if is_read:
+            decode_lock_batch(body)
+            continue
+        for decode in (decode_lock_batch, decode_lock_names):
+            with pytest.raises(RemoteProtocolError, match="1024"):
+                decode(body)
