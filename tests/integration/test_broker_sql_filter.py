@@ -12,6 +12,8 @@ from raw_client import RawClient, broker_settings, connected, running_broker
 
 from mailboat.broker import sql_filters
 from mailboat.broker.controller import BrokerController
+from mailboat.broker.sql_filters import SqlFilters
+from mailboat.errors import BrokerError
 from mailboat.filtering.sql.sql_filter import SqlFilter
 from mailboat.model.properties import encode_properties
 from mailboat.model.record import decode_records
@@ -206,6 +208,21 @@ async def test_a_dropped_expression_is_compiled_again_for_a_waiting_pull(
         ResponseCode.PULL_RETRY_IMMEDIATELY, 0, []
     )  # fmt: skip
     assert _seen(await _pull(client, 0)) == (ResponseCode.SUCCESS, 1, [6])
+
+
+async def test_a_pull_whose_expression_cannot_wait_is_not_held(
+    broker: BrokerController, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused once, and takes no place among those that wait for a message."""
+
+    def full(*_: object) -> None:
+        raise BrokerError(ResponseCode.SYSTEM_BUSY, "too many wait")
+
+    monkeypatch.setattr(SqlFilters, "compile", full)
+    answer = await _pull(client, 0, suspend_ms=_LONG_MS)
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_BUSY, "too many wait")
+    assert not broker.pull_holds._by_connection
+    assert broker.pull_holds._count == 0
 
 
 async def test_messages_on_the_disk_are_filtered_too(tmp_path: Path) -> None:

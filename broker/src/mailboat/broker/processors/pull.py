@@ -357,7 +357,9 @@ class PullMessageProcessor:
             wanted=wanted,
             count=self._use(request),
         )
-        self._sql_filters.compile(expression, self._holds.keep(held))
+        # What is kept first would be kept for good where this refuses.
+        self._sql_filters.compile(expression, partial(self._holds.try_again, held))
+        self._holds.keep(held)
 
     # -- checks ---------------------------------------------------------------------------------
 
