@@ -1,6 +1,7 @@
 """Compiled expressions: compiled off the loop, once, and no more of them kept than is said."""
 
 import asyncio
+import contextlib
 import threading
 from functools import partial
 
@@ -94,7 +95,7 @@ async def test_compiling_does_not_stop_the_loop(monkeypatch: pytest.MonkeyPatch)
         return compile_one(text)
 
     monkeypatch.setattr(sql_filters, "_compile", slow)
-    monkeypatch.setattr(sql_filters, "MAX_WAITING", 3)
+    monkeypatch.setattr(sql_filters, "MAX_WAITING", 8)
     filters = SqlFilters()
     checks = [asyncio.create_task(filters.check(f"a = {number}")) for number in range(3)]
     await asyncio.sleep(0)
@@ -135,3 +136,50 @@ async def test_a_bug_of_the_compiler_is_told(
         await SqlFilters().check("a = 1")
     assert caught.value.code == ResponseCode.SYSTEM_ERROR
     assert "a bug" in caplog.text
+
+
+@pytest.mark.parametrize("limit", ["MAX_WAITING", "MAX_EXPRESSIONS", "MAX_CHARACTERS"])
+async def test_one_address_leaves_room_for_others(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """What it asks for waits behind one another's, and pushes out nothing but its own."""
+    compiled: list[str] = []
+    compile_one = sql_filters._compile
+
+    def note(text: str) -> sql_filters._Outcome:
+        compiled.append(text)
+        return compile_one(text)
+
+    monkeypatch.setattr(sql_filters, "_compile", note)
+    monkeypatch.setattr(sql_filters, limit, 40)
+    filters = SqlFilters()
+    await filters.check("a = 1", "10.0.0.1")
+    wanted = [f"b = {number}" for number in range(100)]
+    for text in wanted:
+        with contextlib.suppress(BrokerError):
+            filters.compile(text, lambda: None, "10.0.0.2")
+    await filters.check("c = 1", "10.0.0.3")
+    assert compiled.index("c = 1") <= 3
+    assert compiled[:2] == ["a = 1", "b = 0"]
+    await filters.check(compiled[2] if compiled[2] != "c = 1" else "b = 1", "10.0.0.2")
+    while filters._is_running:  # noqa: ASYNC110 - nothing tells of it
+        await asyncio.sleep(0.001)
+    assert len(compiled) == len(set(compiled)) == (13 if limit == "MAX_WAITING" else 102)
+    for text in ("a = 1", "c = 1", compiled[-1]):
+        assert filters.find(text) is not None
+    assert filters._places.taken == 0
+
+
+async def test_who_asks_for_what_another_address_waits_for_need_not_wait_for_that_ones_turn() -> (
+    None
+):
+    """It is compiled once, at the first turn of the two."""
+    filters = SqlFilters()
+    told: list[str] = []
+    for number in range(20):
+        filters.compile(f"a = {number}", partial(told.append, f"one {number}"), "10.0.0.1")
+    filters.compile("a = 19", partial(told.append, "other 19"), "10.0.0.2")
+    await filters.check("a = 18", "10.0.0.1")
+    assert told[2:4] == ["one 19", "other 19"]
+    assert len(told) == 21
+    assert len(filters) == 20

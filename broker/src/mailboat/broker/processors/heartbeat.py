@@ -172,7 +172,7 @@ class ClientManageProcessor:
         )
         config = groups.find(group, maker)
         assert config is not None
-        self._compile_filters(consumer)
+        self._compile_filters(consumer, maker)
         return self._create_retry_topic(consumer, config, is_news=is_changed)
 
     def unregister(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -193,29 +193,31 @@ class ClientManageProcessor:
         return command.response(ResponseCode.SUCCESS)
 
     def check_client_config(
-        self, _connection: Connection, command: RemotingCommand
+        self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Say whether the broker can filter as a subscription wants."""
         if command.body:
             wanted = decode_check_client_config(command.body).subscription_data
             if wanted.expression_type not in ("", EXPRESSION_TAG):
                 check_expression_type(wanted.expression_type, self._broker.settings.broker)
-                return self._check_sql(command, wanted.sub_string)
+                return self._check_sql(connection, command, wanted.sub_string)
         return command.response(ResponseCode.SUCCESS)
 
-    async def _check_sql(self, command: RemotingCommand, expression: str) -> RemotingCommand:
-        await self._broker.sql_filters.check(expression)
+    async def _check_sql(
+        self, connection: Connection, command: RemotingCommand, expression: str
+    ) -> RemotingCommand:
+        await self._broker.sql_filters.check(expression, connection.peer_address)
         return command.response(ResponseCode.SUCCESS)
 
-    def _compile_filters(self, consumer: ConsumerData) -> None:
+    def _compile_filters(self, consumer: ConsumerData, host: str) -> None:
         """Have SQL92 expressions ready for the first pull, and say which are wrong."""
         if not self._broker.settings.broker.enable_property_filter:
             return
         for subscription in consumer.subscription_data_set:
             if subscription.expression_type == EXPRESSION_SQL92:
-                self._compile_filter(consumer.group_name, subscription)
+                self._compile_filter(consumer.group_name, subscription, host)
 
-    def _compile_filter(self, group: str, subscription: SubscriptionData) -> None:
+    def _compile_filter(self, group: str, subscription: SubscriptionData, host: str) -> None:
         filters, expression = self._broker.sql_filters, subscription.sub_string
 
         def report() -> None:
@@ -232,7 +234,7 @@ class ClientManageProcessor:
         try:
             if filters.find(expression) is None and not filters.is_waiting(expression):
                 # One report is enough, however often heartbeats come until then.
-                filters.compile(expression, report)
+                filters.compile(expression, report, host)
         except BrokerError:
             # Known to be wrong, or too many wait: its pulls are told.
             return

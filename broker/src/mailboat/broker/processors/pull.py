@@ -358,7 +358,8 @@ class PullMessageProcessor:
             count=self._use(request),
         )
         # What is kept first would be kept for good where this refuses.
-        self._sql_filters.compile(expression, partial(self._holds.try_again, held))
+        done = partial(self._holds.try_again, held)
+        self._sql_filters.compile(expression, done, connection.peer_address)
         self._holds.keep(held)
 
     # -- checks ---------------------------------------------------------------------------------
