@@ -3,12 +3,14 @@
 import errno
 from random import Random
 
+import msgspec
 import pytest
 
 from mailboat.disk import read_file, replace_file
 from mailboat.disk.json_file import JsonFile
 from mailboat.errors import BrokerError
-from mailboat.namesrv.kv_config import KvConfigManager
+from mailboat.namesrv.kv_config import MAX_BYTES, KvConfigManager, _file_slices
+from mailboat.protocol.codes import ResponseCode
 from mailboat.testing.faulty_disk import Fault, FaultyDisk
 from mailboat.testing.simulated_disk import SimulatedDisk
 
@@ -91,3 +93,59 @@ async def test_what_the_disk_refuses_is_not_changed() -> None:
     with pytest.raises(BrokerError):
         await table.delete("n", "k")
     assert table.get("n", "k") == "old"
+
+
+async def test_the_table_has_a_limit_as_it_is_written() -> None:
+    """A control character takes six bytes: the answers to registrations must fit a frame."""
+    disk = SimulatedDisk()
+    table = KvConfigManager(JsonFile(disk, PATH))
+    namespace = "n"
+    for number in range(100):
+        try:
+            await table.put(namespace, f"{number}" + "\x01" * 60_000, "\x01" * 30_000)
+        except BrokerError as error:
+            assert error.code == ResponseCode.SYSTEM_ERROR
+            assert f"at most {MAX_BYTES} are allowed" in error.remark
+            break
+    listed = table.namespace(namespace)
+    assert listed is not None
+    assert len(listed) == 7
+    assert len(read_file(disk, PATH)) <= MAX_BYTES
+    again = KvConfigManager(JsonFile(disk, PATH))
+    again.load()
+    assert again.namespace(namespace) == listed
+    for key in listed:
+        await again.delete(namespace, key)
+    assert again._bytes < 100
+
+
+async def test_a_large_table_is_written_in_slices() -> None:
+    """Nobody waits for more than one of them."""
+    table = {"n": {f"k{number}": "v" * 20 for number in range(5_000)}, "m": {}, "o": {"k": "v"}}
+    slices = list(_file_slices(table))
+    assert len(slices) > 2
+    assert max(map(len, slices)) < 70_000
+    assert msgspec.json.decode(b"".join(slices)) == {"configTable": table}
+    assert b"".join(_file_slices({"n": {"k": "v"}})) == (
+        b'{\n "configTable": {\n  "n": {\n   "k": "v"\n  }\n }\n}\n'
+    )
+
+
+@pytest.mark.parametrize("key", ["\x01", "", "a b", "t" * 128])
+async def test_only_topics_have_order_configurations(
+    key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What an earlier version took is left out at the next start."""
+    table = KvConfigManager()
+    with pytest.raises(BrokerError) as caught:
+        await table.put("ORDER_TOPIC_CONFIG", key, "broker-a:4")
+    assert caught.value.code == ResponseCode.INVALID_PARAMETER
+    assert table.namespace("ORDER_TOPIC_CONFIG") is None
+    disk = SimulatedDisk()
+    content = {"configTable": {"ORDER_TOPIC_CONFIG": {key: "b:4", "T": "b:4"}, "n": {key: "v"}}}
+    JsonFile(disk, PATH).save(msgspec.json.encode(content))
+    table = KvConfigManager(JsonFile(disk, PATH))
+    table.load()
+    assert table.namespace("ORDER_TOPIC_CONFIG") == {"T": "b:4"}
+    assert table.get("n", key) == "v"
+    assert "1 order configurations are ignored" in caplog.text
