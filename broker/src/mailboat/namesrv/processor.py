@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import zlib
-from collections.abc import Awaitable, Callable, Set
+from collections.abc import Awaitable, Callable, Generator, Set
 from functools import partial
 from typing import Any, Final, cast
 
@@ -68,7 +68,7 @@ from mailboat.protocol.route import (
 from mailboat.protocol.topic_table import TopicConfigTable
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Processor
-from mailboat.remoting.turns import first_turn, in_turns, joined_in_turns, listed_in_turns
+from mailboat.remoting.turns import first_turn, in_turns, joined_in_turns
 
 _WRITABLE_AT_RUNTIME: Final = (
     "orderMessageEnable",
@@ -175,31 +175,35 @@ class NamesrvProcessor:
     def _register_broker(
         self, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | Awaitable[RemotingCommand]:
-        place = _broker_address(request)
-        slices = _table_slices(request)
+        place, work = _broker_address(request), self._registering(connection, request)
         if place not in self._turns:
-            table = first_turn(slices)
-            if table is not None:
-                return self._registered(connection, request, table)
-        return self._in_turn(place, partial(self._register_slowly, connection, request, slices))
+            answer = first_turn(work)
+            if answer is not None:
+                return answer
+        return self._in_turn(place, partial(in_turns, work))
 
-    async def _register_slowly(
-        self, connection: Connection, request: RemotingCommand, slices: TableSlices
-    ) -> RemotingCommand:
-        table = await in_turns(slices)
+    def _registering(
+        self, connection: Connection, request: RemotingCommand
+    ) -> Generator[None, None, RemotingCommand]:
+        """Read a registration and take it over, a step at a time; return the answer.
+
+        What is short to read may be long to take over: one without topics ends a thousand routes.
+        """
+        table = yield from _table_slices(request)
         if connection.is_closed:
             raise BrokerError(ResponseCode.SYSTEM_ERROR, "the broker is gone")
         registration = _registration(connection, request, table)
+        master = MasterOfGroup()
         try:
-            masters = await listed_in_turns(
-                self._routes.register_in_steps(registration, connection)
-            )
+            for known in self._routes.register_in_steps(registration, connection):
+                master = known
+                yield
         except PlaceTakenError as error:
             return _place_taken(request, error)
         if connection.is_closed:
             # It ended before the broker was in the table, and will not end again.
             self._routes.connection_closed(connection)
-        return self._answer(request, masters[-1] if masters else MasterOfGroup())
+        return self._answer(request, master)
 
     def _in_turn(
         self, place: BrokerAddress, work: Callable[[], Awaitable[RemotingCommand]]
@@ -218,15 +222,6 @@ class NamesrvProcessor:
                     del self._turns[place]
 
         return begin()
-
-    def _registered(
-        self, connection: Connection, request: RemotingCommand, table: TopicConfigTable
-    ) -> RemotingCommand:
-        try:
-            master = self._routes.register(_registration(connection, request, table), connection)
-        except PlaceTakenError as error:
-            return _place_taken(request, error)
-        return self._answer(request, master)
 
     def _answer(self, request: RemotingCommand, master: MasterOfGroup) -> RemotingCommand:
         body = b""

@@ -4,6 +4,7 @@ import asyncio
 import json
 import zlib
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -647,3 +648,37 @@ def test_a_name_has_a_length(server: NameServer, code: int, name: str) -> None:
     answer = server.ask(code, fields)
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert f"field '{name}' has 1025 characters" in (answer.remark or "")
+
+
+def test_a_short_registration_that_ends_many_routes_lets_others_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is read at once is taken over in turns; the next one of the same broker waits for it."""
+    server = NameServer()
+    server.routes.delete_unlisted_topics = True
+    names = [f"t{number}" for number in range(5_000)]
+    many = TopicConfigTable(DataVersion(3, 1), {name: TopicConfig(name) for name in names})
+    server.ask(RequestCode.REGISTER_BROKER, IDENTITY, encode_register_broker(many))
+    assert server.routes.topic_count() == 5_000
+    clock = VirtualTime()
+
+    def look() -> float:
+        clock.advance(turns.FIRST_TURN_S / 4)
+        return clock.monotonic()
+
+    monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=look))
+
+    def register(number: int, topics: dict[str, TopicConfig]) -> bytes | None:
+        body = encode_register_broker(TopicConfigTable(DataVersion(number, number), topics))
+        request = RemotingCommand.request(RequestCode.REGISTER_BROKER, IDENTITY, body)
+        return server._dispatcher.process(cast(Connection, server.connection), request)
+
+    async def ask() -> None:
+        assert register(4, {}) is None
+        assert 2_000 < server.routes.topic_count() < 5_000
+        assert register(5, {"T": TopicConfig("T")}) is None
+        await server._dispatcher.drain(10)
+        server.connection.written = b""
+
+    asyncio.run(ask())
+    assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": ["T"]}
