@@ -61,30 +61,28 @@ class TopicCreation:
             raise error
         return self.config
 
-    async def proceed(self) -> None:
-        """Let the guest do what waits; on return there is nothing left, and nobody came since.
+    def proceed(self) -> bool:
+        """Have the guest do a part of what waits; tell whether there is nothing left.
 
         A guest that raises is refused the rest. The topic is made all the same: it is on the disk,
         and some of what waited may have been acknowledged.
         """
-        self.is_durable = True
-        while self.guest is not None:
-            try:
-                if self.guest.proceed():
-                    return
-            except Exception:
-                # The error ends here, as that of a request does: others wait for this topic too.
-                name = self.config.topic_name
-                _log.exception("what waited for topic %s failed", name)
-                self.guest.refused(
-                    BrokerError(
-                        ResponseCode.SYSTEM_ERROR,
-                        f"topic {name} was made, but what waited for it failed on this broker, "
-                        "whose log says why; whether this message is stored is open, send it again",
-                    )
+        if self.guest is None:
+            return True
+        try:
+            return self.guest.proceed()
+        except Exception:
+            # The error ends here, as that of a request does: others wait for this topic too.
+            name = self.config.topic_name
+            _log.exception("what waited for topic %s failed", name)
+            self.guest.refused(
+                BrokerError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"topic {name} was made, but what waited for it failed on this broker, "
+                    "whose log says why; whether this message is stored is open, send it again",
                 )
-                return
-            await asyncio.sleep(0)
+            )
+            return True
 
     def end(self, error: BrokerError | None) -> None:
         """Tell everybody that the topic is in the table, or why it is not made."""

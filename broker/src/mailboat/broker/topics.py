@@ -11,7 +11,9 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextvars import Context
 from typing import Final
 
 from mailboat.broker.journal import Journal
@@ -57,6 +59,7 @@ from mailboat.protocol.topic_table import (
     decode_topic_table,
     topic_table_members,
 )
+from mailboat.remoting.turns import in_turns
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +69,6 @@ _DELAY_LEVELS: Final = 18
 _REVIVE_QUEUES: Final = 8
 _DELETIONS_KEPT: Final = 10_000
 _MADE_A_ROUND: Final = 100
-_FINISHED_A_ROUND: Final = 50
 
 
 class TopicConfigManager(SavedTable):
@@ -88,6 +90,13 @@ class TopicConfigManager(SavedTable):
         """Deleted topics whose queues are not all gone yet: nobody may make them anew."""
 
         self._makers: dict[asyncio.Task[None], list[TopicCreation]] = {}
+        self._begun: list[TopicCreation] = []
+        """What the maker of this round of the loop will make."""
+
+        self._to_finish: deque[tuple[TopicCreation, str | None]] = deque()
+        """What is durable, or is not made for a reason."""
+
+        self._finisher: asyncio.Task[None] | None = None
         self._registered_bytes = sum(map(registered_bytes, self.table.values()))
         self._epoch = disk.wall_ms()
         self._deletions: dict[str, int] = {}
@@ -434,12 +443,16 @@ class TopicConfigManager(SavedTable):
     def _begin_making(self, creations: list[TopicCreation]) -> None:
         self.data_version.advance(self._disk.wall_ms())
         self._saver.mark_changed()
-        maker = asyncio.get_running_loop().create_task(self._finish_all(creations))
-        self._makers[maker] = creations
-        maker.add_done_callback(self._makers.pop)
+        if not self._begun:
+            self._begun = []
+            maker = asyncio.get_running_loop().create_task(self._finish_all(self._begun))
+            self._makers[maker] = self._begun
+            maker.add_done_callback(self._makers.pop)
+        self._begun += creations
 
     async def _finish_all(self, creations: list[TopicCreation]) -> None:
         """Make topics durable, have done what waits for them, and put them into the table."""
+        self._begun = []
         reason = None
         try:
             await self._saver.save()
@@ -457,18 +470,34 @@ class TopicConfigManager(SavedTable):
             reason = f"{self._file.path} cannot be saved ({type(error).__name__}: {error})"
         if reason is not None:
             self._saver.mark_changed()
-        for number, creation in enumerate(creations, 1):
-            await self._finish(creation, reason)
-            if number % _FINISHED_A_ROUND == 0:
-                await asyncio.sleep(0)
-        if reason is None:
-            self._tell()
+        for creation in creations:
+            creation.is_durable = reason is None
+            self._to_finish.append((creation, reason))
+        if self._finisher is None or self._finisher.done():
+            # What many wait for is nobody's own: see `mailboat.remoting.turns`.
+            self._finisher = asyncio.get_running_loop().create_task(
+                in_turns(self._finish_some()), context=Context()
+            )
+        for creation in creations:
+            with contextlib.suppress(BrokerError):
+                await creation.wait()
 
-    async def _finish(self, creation: TopicCreation, reason: str | None) -> None:
-        """Have done what waits for a durable topic and put it into the table, or tell why not."""
+    def _finish_some(self) -> Generator[None, None, None]:
+        """Finish what is to be finished; each step is a part of what waits for one topic.
+
+        Topics take turns: to one of them many messages may come for as long as others wait.
+        """
+        while self._to_finish:
+            creation, reason = self._to_finish.popleft()
+            if reason is None and not creation.proceed():
+                self._to_finish.append((creation, reason))
+            else:
+                self._finish(creation, reason)
+            yield
+
+    def _finish(self, creation: TopicCreation, reason: str | None) -> None:
+        """Put a durable topic, for which nothing waits, into the table, or tell why not."""
         name = creation.config.topic_name
-        if reason is None:
-            await creation.proceed()
         del self._making[name]
         config = creation.config
         self._registered_bytes -= registered_bytes(config)
@@ -486,6 +515,7 @@ class TopicConfigManager(SavedTable):
             self.data_version.advance(self._disk.wall_ms())
         _log.info("topic created topic=%s cause=%s: %s", name, creation.cause, config)
         creation.end(None)
+        self._tell()
 
     def refuse_too_many(self, configs: Iterable[TopicConfig]) -> None:
         """Refuse topics that would not fit a registration with the others, or that are going.

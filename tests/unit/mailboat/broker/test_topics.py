@@ -1,8 +1,10 @@
 """Promises of mailboat.broker.topics."""
 
+import asyncio
 import errno
 import json
 import threading
+import time
 from random import Random
 
 import pytest
@@ -157,6 +159,47 @@ async def test_topics_that_are_made_at_the_same_time_share_a_write() -> None:
         await made(creation)
     assert disk.changes - changes <= 2 * one_write
     assert manager(disk).select("T999") is not None
+
+
+class SlowGuest:
+    """Takes a millisecond for a part of what waits; some have no end."""
+
+    def __init__(self, told: list[str], name: str, *, ends: bool = True) -> None:
+        """Tell `name` to a list with each part."""
+        self.told, self.name, self.ends = told, name, ends
+
+    def proceed(self) -> bool:
+        """Take a millisecond."""
+        time.sleep(0.001)
+        self.told.append(self.name)
+        return self.ends
+
+    def refused(self, error: BrokerError) -> None:
+        """Fail."""
+        raise error
+
+
+async def test_topics_that_are_durable_at_the_same_time_take_turns() -> None:
+    """Two hundred with something to store: the loop looks at everybody else in between, and one
+    for which there is always more keeps no other from being made."""
+    topics, told = manager(), list[str]()
+    creations = []
+    for number in range(200):
+        creation = topics.create_in_send(f"T{number}", "TBW102", 4)
+        assert creation is not None
+        creation.guest = SlowGuest(told, creation.config.topic_name, ends=number > 0)
+        creations.append(creation)
+    assert len(topics._makers) == 1
+    most = 0
+    while topics.select("T199") is None:
+        before = len(told)
+        await asyncio.sleep(0)
+        most = max(most, len(told) - before)
+    assert most < 20
+    assert set(told) == {creation.config.topic_name for creation in creations}
+    assert topics.is_being_made("T0")
+    creations[0].guest = None
+    await made(creations[0])
 
 
 async def test_an_administrator_decides_over_a_topic_that_is_being_made() -> None:
