@@ -9,6 +9,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 from loop_lag import LoopLag
 
 from mailboat import http_connections
@@ -211,3 +212,79 @@ async def test_slices_of_a_read_are_in_order_and_whole(port: Port) -> None:
             assert head.startswith(b"HTTP/1.1 200 OK"), head
             length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
             assert b'"topic":"T%03d"' % number in await reader.readexactly(length)
+
+
+async def test_one_address_that_is_answered_slowly_keeps_nobody_out() -> None:
+    """Neither probes, its own among them, nor what others ask for; half of the places are its."""
+    may_end, asked = asyncio.Event(), 0
+
+    async def slow(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        await may_end.wait()
+        return web.Response()
+
+    async def quick(_: web.Request) -> web.Response:
+        return web.Response(text="quick")
+
+    connections = http_connections.HttpConnections(32, 1_000_000)
+    app = web.Application(middlewares=[connections.middleware])
+    app.router.add_get("/slow", slow)
+    app.router.add_get("/quick", quick)
+    app.router.add_get("/livez", quick)
+    runner = web.AppRunner(app, access_log=None)
+    server = await connections.listen(runner, host="0.0.0.0", port=0)
+    number = server.sockets[0].getsockname()[1]
+
+    async def ask(host: str, path: str) -> Stream:
+        stream = await asyncio.open_connection("127.0.0.1", number, local_addr=(host, 0))
+        stream[1].write(b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n" % path.encode())
+        return stream
+
+    async def status(stream: Stream) -> bytes:
+        async with asyncio.timeout(10):
+            return (await stream[0].readline())[9:12]
+
+    streams = [await ask("127.0.0.2", "/slow") for _ in range(16)]
+    async with asyncio.timeout(10):
+        while asked < 16:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.001)
+    for _ in range(3):
+        streams.append(await ask("127.0.0.2", "/slow"))
+        assert await status(streams[-1]) == b"503"
+    streams += [await ask("127.0.0.3", "/slow") for _ in range(14)]
+    async with asyncio.timeout(10):
+        while asked < 30:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.001)
+    # Now all places are taken that are not for probes.
+    for host in ("127.0.0.1", "127.0.0.2"):
+        for path, expected in (("/livez", b"200"), ("/quick", b"503"), ("/livez", b"200")):
+            streams.append(await ask(host, path))
+            assert await status(streams[-1]) == expected, (host, path)
+    may_end.set()
+    assert await status(streams[0]) == b"200"
+    streams.append(await ask("127.0.0.1", "/quick"))
+    assert await status(streams[-1]) == b"200"
+    for _, writer in streams:
+        writer.close()
+    server.close()
+    await runner.cleanup()
+
+
+async def test_no_address_loses_its_place_to_one_that_has_more() -> None:
+    """Whoever is slow but alone is not driven out by who has all the others."""
+    connections = http_connections.HttpConnections(32, 1_000_000)
+    runner = web.AppRunner(web.Application(middlewares=[connections.middleware]), access_log=None)
+    server = await connections.listen(runner, host="0.0.0.0", port=0)
+    number = server.sockets[0].getsockname()[1]
+    streams = []
+    for host in ["127.0.0.1"] + ["127.0.0.2"] * 64:
+        streams.append(await asyncio.open_connection("127.0.0.1", number, local_addr=(host, 0)))
+    assert await ends(streams[1]) == b""
+    streams[0][1].write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    async with asyncio.timeout(10):
+        assert (await streams[0][0].readline()).startswith(b"HTTP/1.1 404")
+    for _, writer in streams:
+        writer.close()
+    server.close()
+    await runner.cleanup()

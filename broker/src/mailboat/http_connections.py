@@ -4,9 +4,10 @@ Every process that serves HTTP uses it: broker, name server, operator, Spark job
 
 aiohttp has no limit for either. Here each connection has one protocol in front of aiohttp's, which
 sees every byte and, through a middleware, when a request begins and ends. What is too slow is
-closed; when there are too many connections, the newest takes the place of the one whose peer keeps
-us waiting longest, so that a probe is answered whatever others do. Whoever waits for us is left
-alone.
+closed; when there are too many connections, the newest takes the place of one whose peer keeps us
+waiting: of the address that has the most, the one that does so longest. Whoever waits for us is
+left alone; but one address may have us at work on half of all places only, and the last few
+are for probes, so that these are answered whatever others do.
 
 Nor has it one for the work that a read makes: 256 KiB of chunks of one byte each, or of what is no
 HTTP at all, keep the event loop for tenths of a second, and uvloop reads 32 times that on. So large
@@ -16,7 +17,7 @@ reads are handed on in slices, and after some milliseconds others have their tur
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, cast
 
@@ -35,6 +36,11 @@ ANSWER_S: Final = 30.0
 READ_BUFFER_BYTES: Final = 16_384
 """What aiohttp is to keep of a body: it takes one chunk for each 16 of them in one go."""
 
+PROBES: Final = frozenset({"/livez", "/readyz"})
+"""What is answered on the last places too."""
+
+_PROBE_PLACES: Final = 16  # One of so many is for probes.
+_ADDRESS_PLACES: Final = 2  # One of so many is for one address.
 _BACKLOG: Final = 128
 _SWEEP_S: Final = 0.5
 _STEPS: Final = 64
@@ -72,6 +78,9 @@ class HttpConnections:
     def __init__(self, most: int, most_bytes: int) -> None:
         """Hold at most so many connections, and so many bytes of bodies and answers for them."""
         self._most = most
+        self._most_of_any = most - max(1, most // _PROBE_PLACES)
+        """On how many places other requests than probes may be answered."""
+
         self._most_bytes = most_bytes
         self._step_bytes = most_bytes // _STEPS
         self._grown_bytes = 0
@@ -124,6 +133,8 @@ class HttpConnections:
         guard.request_begins(request)
         self.grew(self._step_bytes)
         try:
+            if request.path not in PROBES and self._is_too_much(guard):
+                return _busy()
             return await handler(request)
         finally:
             guard.request_ends()
@@ -131,8 +142,8 @@ class HttpConnections:
     def admit(self, guard: "_Guard") -> bool:
         """Take a new connection in, in the place of another if need be; tell if there is one."""
         if len(self._open) >= self._most:
-            slowest = max(self._open.values(), key=lambda other: other.waited_s())
-            if not slowest.waited_s():
+            slowest = self._slowest(guard)
+            if slowest is None:
                 self.complain(f"more than {self._most} requests are being answered")
                 return False
             slowest.drop(f"more than {self._most} connections, it is the slowest of them")
@@ -140,6 +151,32 @@ class HttpConnections:
         if self._timer is None:
             self._arm()
         return True
+
+    def _slowest(self, newest: "_Guard") -> "_Guard | None":
+        """Return the connection whose place a new one takes, None where there is none.
+
+        No address loses a place to one that has more, unless it makes no use of it.
+        """
+        counts = Counter(guard.host for guard in self._open.values())
+        waiting = [
+            guard
+            for guard in self._open.values()
+            if guard.waited_s()
+            and (
+                guard.host == newest.host
+                or counts[guard.host] > counts[newest.host]
+                or guard.is_idle()
+            )
+        ]
+        return max(waiting, key=lambda guard: (counts[guard.host], guard.waited_s()), default=None)
+
+    def _is_too_much(self, guard: "_Guard") -> bool:
+        """Tell whether too many requests are being answered, of all or of one address."""
+        share = self._most // _ADDRESS_PLACES
+        if len(self._open) <= share:
+            return False
+        hosts = [other.host for other in self._open.values() if not other.waited_s()]
+        return len(hosts) > self._most_of_any or hosts.count(guard.host) > share
 
     def discard(self, guard: "_Guard") -> None:
         """Forget a connection that ended."""
@@ -201,6 +238,12 @@ class HttpConnections:
             guard.sweep()
 
 
+def _busy() -> web.Response:
+    busy = web.json_response({"error": "too many requests are being answered"}, status=503)
+    busy.force_close()
+    return busy
+
+
 class _PacedTransport:
     """A transport as aiohttp's protocol has it: whether it is read its guard decides as well."""
 
@@ -223,6 +266,9 @@ class _Guard(asyncio.Protocol):
 
     def __init__(self, owner: HttpConnections, handler: asyncio.Protocol) -> None:
         self.handler = handler
+        self.host = ""
+        """The peer's address."""
+
         self._owner = owner
         self._transport: asyncio.Transport | None = None
         self._request: web.Request | None = None
@@ -239,6 +285,10 @@ class _Guard(asyncio.Protocol):
         if self._request is not None and self._request.content.is_eof():
             return 0.0
         return time.monotonic() - self._since_s
+
+    def is_idle(self) -> bool:
+        """Tell whether there is no request, and no answer on its way."""
+        return self._request is None and not self._owes_headers and not self._unsent_bytes()
 
     def kept_bytes(self) -> int:
         """Return how much is in memory for this peer."""
@@ -279,6 +329,7 @@ class _Guard(asyncio.Protocol):
         """Begin, if there is a place."""
         # uvloop's transports are no subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
+        self.host = str((transport.get_extra_info("peername") or ("",))[0])
         if self._owner.admit(self):
             paced = cast(asyncio.Transport, _PacedTransport(self._transport, self))
             self.handler.connection_made(paced)
@@ -292,7 +343,7 @@ class _Guard(asyncio.Protocol):
             return
         self._arrived_bytes += len(data)
         self._owner.grew(len(data))
-        if self._request is None and not self._owes_headers and not self._unsent_bytes():
+        if self.is_idle():
             self._owes_headers = True
             self._since_s = time.monotonic()
         if not self._owner.is_open(self):
