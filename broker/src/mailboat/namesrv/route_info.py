@@ -629,10 +629,8 @@ class RouteInfoManager:
             del self._clusters[key.cluster_name]
         self._route_shares.give(group.host, group.route_bytes)
         self._left.append((broker_name, iter(group.topics)))
-        if len(group.topics) < _TOPICS_A_SLICE and len(self._left) == 1:
-            next(self.clean())
-        else:
-            self.on_left()
+        # Many brokers may go together, each with a slice of topics.
+        self.on_left()
 
     def _put_topic(self, topic: str, group: BrokerGroup, queue_data: QueueData) -> None:
         if topic not in group.topics:

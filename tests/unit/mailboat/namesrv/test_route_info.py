@@ -1,5 +1,6 @@
 """The route table: what registrations, silence and lost connections do to the routes."""
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -625,6 +626,25 @@ def test_a_broker_that_left_has_no_route_before_its_topics_are_cleaned(
         "T2": 2,
         "T3": 1,
     }
+
+
+def test_brokers_that_go_together_are_forgotten_in_steps(routes: RouteInfoManager) -> None:
+    """Each may be small; their routes are gone at once, the names of their topics come later."""
+    calls = []
+    routes.on_left = lambda: calls.append("")
+    for number in range(20):
+        topics = {f"T{number}-{one}": TopicConfig("T") for one in range(400)}
+        broker = replace(MASTER, broker_name=f"b{number}", address=f"h:{number}", topics=topics)
+        routes.register(broker, "m")
+    routes.connection_closed("m")
+    assert calls
+    assert routes.route("T0-0") is None
+    counts = [routes.topic_count()]
+    for _ in routes.clean():
+        counts.append(routes.topic_count())
+    assert counts[0] == 8_000
+    assert counts[-1] == 0
+    assert max(before - after for before, after in itertools.pairwise(counts)) <= 500
 
 
 def test_one_connection_registers_only_so_many_brokers(routes: RouteInfoManager) -> None:
