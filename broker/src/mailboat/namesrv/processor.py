@@ -35,6 +35,7 @@ from mailboat.protocol.bodies import (
     LENIENT_REQUEST_MAX_BYTES,
     decode_data_version,
     decode_properties_text,
+    encode_body,
     encode_data_version,
     encode_kv_table,
     encode_properties_text,
@@ -79,7 +80,9 @@ _WRITABLE_AT_RUNTIME: Final = (
 
 _CRC_MASK: Final = 0x7FFFFFFF
 _IDENTITY_LENGTH: Final = 128
-_NAME_LENGTH: Final = 512  # The name of a host has up to 253 characters.
+# Bytes as JSON. The name of a host has up to 253 characters. All brokers are in the answer to
+# GET_BROKER_CLUSTER_INFO, which must fit a frame.
+_NAME_BYTES: Final = 512
 _MAX_ABSENCE_S: Final = 3600.0
 """Longest time for which a broker that says nothing keeps its place: more than any restart takes.
 It is the limit of `routeKeptSeconds`."""
@@ -421,11 +424,11 @@ def _registration(
     """Put what REGISTER_BROKER says together."""
     key = _broker_address(request)
     for name in ("clusterName", "brokerName", "brokerAddr", "haServerAddr"):
-        length = len(required_str(request, name))
-        if length > _NAME_LENGTH:
+        size_bytes = len(encode_body(required_name(request, name))) - 2
+        if size_bytes > _NAME_BYTES:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,
-                f"{name} has {length} characters, more than {_NAME_LENGTH}",
+                f"{name} takes {size_bytes} bytes as JSON, more than {_NAME_BYTES}",
             )
     timeout_s = optional_int(request, "heartbeatTimeoutMillis", 0) / 1000
     return Registration(

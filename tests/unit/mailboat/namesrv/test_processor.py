@@ -512,7 +512,7 @@ def test_names_of_brokers_are_no_longer_than_names_are(server: NameServer, field
     fields = IDENTITY | {field: "x" * 513}
     answer = server.ask(RequestCode.REGISTER_BROKER, fields, b"")
     assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert answer.remark == f"{field} has 513 characters, more than 512"
+    assert answer.remark == f"{field} takes 513 bytes as JSON, more than 512"
 
 
 def test_topics_left_out_lose_their_routes_once_that_is_wanted(server: NameServer) -> None:
@@ -682,3 +682,14 @@ def test_a_short_registration_that_ends_many_routes_lets_others_in(
 
     asyncio.run(ask())
     assert server.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == {"topicList": ["T"]}
+
+
+@pytest.mark.parametrize("name", ["clusterName", "brokerName", "brokerAddr", "haServerAddr"])
+def test_names_of_brokers_count_as_they_are_written(server: NameServer, name: str) -> None:
+    """A control character takes six bytes: the answer with all brokers must fit a frame."""
+    for value, code in (("\x01" * 86, 1), ("\x01" * 85, 0), ("n" * 512, 0), ("\u00fc" * 257, 1)):
+        answer = server.register({**IDENTITY, name: value})
+        assert answer.code == code
+        if code:
+            assert f"{name} takes 51" in (answer.remark or "")
+        server.routes.connection_closed(server.connection)
