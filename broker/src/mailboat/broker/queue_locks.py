@@ -27,11 +27,15 @@ from mailboat.disk import Disk
 from mailboat.disk.json_file import JsonFile, refuse_newer
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.bodies import encode_body
+from mailboat.remoting.shares import Shares
 
 _log = logging.getLogger(__name__)
 
 LOCK_LIFE_S: Final = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 CLIENT_LOCK_LIFE_S: Final = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime
+
+MAX_LOCKS: Final = 262_144
+"""Most locks of all groups; one address may hold a quarter. Each is written with every change."""
 
 _FORMAT_VERSION: Final = 1
 _SLICE_BYTES: Final = 65_536
@@ -50,6 +54,9 @@ class _Lock(msgspec.Struct, gc=False):
     owner: str = ""
     """The user who locked it, where that is known."""
 
+    host: str = ""
+    """The address that locked it, where that is known."""
+
 
 class _Holder(msgspec.Struct, rename="camel", gc=False):
     topic: str
@@ -63,7 +70,7 @@ class _File(msgspec.Struct, rename="camel"):
 
 
 class QueueLockManager(SavedTable):
-    """The locks of all groups; bounded by the queues that callers let be locked."""
+    """The locks of all groups, so many in all and of each address."""
 
     def __init__(
         self, disk: Disk, own_dir: str, *, clock: Callable[[], float] = time.monotonic
@@ -74,6 +81,7 @@ class QueueLockManager(SavedTable):
         self._clock = clock
         self._groups: dict[str, dict[_Place, _Lock]] = {}
         self._owned: Counter[str] = Counter()
+        self._shares = Shares(MAX_LOCKS)
         self.journal: Journal | None = None
         """Takes note of the groups whose holders change, where other replicas are to know it."""
 
@@ -92,13 +100,20 @@ class QueueLockManager(SavedTable):
                 (holder.topic, holder.queue_id): _Lock(holder.client_id, expires_s)
                 for holder in holders
             }
+            self._shares.take("", len(self._groups[group]))
 
     def lock(
-        self, group: str, client_id: str, queues: Iterable[MessageQueue], owner: str = ""
+        self,
+        group: str,
+        client_id: str,
+        queues: Iterable[MessageQueue],
+        owner: str = "",
+        host: str = "",
     ) -> set[MessageQueue]:
         """Lock queues for a member, or renew its locks; return those that it holds now.
 
-        They count for the user that the member is of, its `owner`, where there is one.
+        They count for the user that the member is of, its `owner`, where there is one, and for the
+        address `host`. What would be too many there is not locked.
 
         A new holder must not be told before `persist` has returned.
         """
@@ -109,18 +124,23 @@ class QueueLockManager(SavedTable):
             place = (queue.topic, queue.queue_id)
             lock = locks.get(place)
             if lock is None or (lock.client_id != client_id and lock.expires_s < now_s):
+                excess = self._shares.excess(host, 1)
+                if excess is not None:
+                    text = "queue not locked, there are too many locks, %s group=%s host=%s"
+                    _log.warning(text, excess, group, host)
+                    continue
                 _log_holder(logging.INFO, "locked", group, queue, client_id, lock)
                 if lock is not None:
                     self._disown(lock)
                 lock = _Lock(client_id, now_s + LOCK_LIFE_S, self.journal is None)
                 locks[place] = lock
-                self._own(lock, owner)
+                self._own(lock, owner, host)
                 self._changed(group)
             elif lock.client_id == client_id:
                 lock.expires_s = now_s + LOCK_LIFE_S
-                if lock.owner != owner:
+                if (lock.owner, lock.host) != (owner, host):
                     self._disown(lock)
-                    self._own(lock, owner)
+                    self._own(lock, owner, host)
             else:
                 _log_holder(logging.DEBUG, "lock refused", group, queue, client_id, lock)
                 continue
@@ -162,12 +182,14 @@ class QueueLockManager(SavedTable):
         # Whose locks these are that were held before a restart is not known.
         return lock.client_id == client_id and bool(lock.owner)
 
-    def _own(self, lock: _Lock, owner: str) -> None:
-        lock.owner = owner
+    def _own(self, lock: _Lock, owner: str, host: str) -> None:
+        lock.owner, lock.host = owner, host
+        self._shares.take(host, 1)
         if owner:
             self._owned[owner] += 1
 
     def _disown(self, lock: _Lock) -> None:
+        self._shares.give(lock.host, 1)
         if lock.owner:
             self._owned[lock.owner] -= 1
             if not self._owned[lock.owner]:
@@ -201,6 +223,7 @@ class QueueLockManager(SavedTable):
         }
         for lock in self._groups.get(group, {}).values():
             self._disown(lock)
+        self._shares.take("", len(locks))
         if locks:
             self._groups[group] = locks
         else:

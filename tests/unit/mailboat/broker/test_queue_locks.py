@@ -2,6 +2,7 @@
 
 import pytest
 
+from mailboat.broker import queue_locks
 from mailboat.broker.queue_locks import QueueLockManager
 from mailboat.disk.json_file import JsonFile
 from mailboat.errors import DamagedStoreError
@@ -206,3 +207,32 @@ async def test_one_group_with_many_locks_is_written_in_slices() -> None:
     again = manager(VirtualTime(), disk)
     assert (again.held("G"), again.held("H")) == (500, 1)
     assert again.holder("G", "T", 499) == "c" * 1_000
+
+
+def test_one_address_holds_so_many_locks(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is too many is not locked, as if another member had it; renewals go on."""
+    monkeypatch.setattr(queue_locks, "MAX_LOCKS", 8)
+    clock, disk = VirtualTime(), SimulatedDisk()
+    locks = manager(clock, disk)
+    queues = [MessageQueue("T", "b", number) for number in range(5)]
+    assert locks.lock("G", "a", queues, host="10.0.0.1") == set(queues[:2])
+    assert "too many locks, 2 for the address 10.0.0.1 group=G" in caplog.text
+    assert locks.lock("G", "a", queues, host="10.0.0.1") == set(queues[:2])
+    assert locks.lock("H", "b", queues, host="10.0.0.1") == set()
+    assert locks.lock("H", "b", queues, host="10.0.0.2") == set(queues[:2])
+    locks.unlock("G", "a", queues[:1])
+    assert locks.lock("G", "a", queues[3:], host="10.0.0.1") == {queues[3]}
+    # Nobody knows whose locks these are after a restart; a renewal tells.
+    locks.persist_blocking()
+    locks = manager(clock, disk)
+    assert locks._shares.taken == 4
+    assert locks.lock("H", "b", queues, host="10.0.0.2") == set(queues[:2])
+    assert locks.lock("I", "c", queues, host="10.0.0.2") == set()
+    clock.advance(61)
+    locks.expire()
+    locks.follow("J", [("T", 0, "d")])
+    locks.follow("J", [])
+    assert locks._shares.taken == 0
+    assert not locks._shares._by_host

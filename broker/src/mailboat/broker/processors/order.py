@@ -69,7 +69,7 @@ class OrderProcessor:
                 f"subscription group [{group}] does not exist, and is not made: "
                 f"{groups.why_not_made(group, maker)}",
             )
-        locked = await in_turns(self._lock(batch, asker))
+        locked = await in_turns(self._lock(batch, asker, maker))
         problem = await self._save()
         locks = self._broker.queue_locks
         if not locks.are_known(group, locked):
@@ -77,14 +77,16 @@ class OrderProcessor:
             locks.note_known(group, batch.client_id, locked)
         return command.response(ResponseCode.SUCCESS, problem, body=encode_locked(locked))
 
-    def _lock(self, batch: LockBatch, asker: str) -> Generator[None, None, set[MessageQueue]]:
+    def _lock(
+        self, batch: LockBatch, asker: str, host: str
+    ) -> Generator[None, None, set[MessageQueue]]:
         locked: set[MessageQueue] = set()
         group = batch.consumer_group
         for queues in _slices_of(batch.queues):
             known = [queue for queue in queues if self._is_known(group, queue)]
             if self._quotas is not None:
                 known = self._within_quota(self._quotas, asker, batch, known)
-            locked |= self._broker.queue_locks.lock(group, batch.client_id, known, asker)
+            locked |= self._broker.queue_locks.lock(group, batch.client_id, known, asker, host)
             yield
         return locked
 
