@@ -36,7 +36,7 @@ ANSWER_S: Final = 30.0
 READ_BUFFER_BYTES: Final = 16_384
 """What aiohttp is to keep of a body: it takes one chunk for each 16 of them in one go."""
 
-PROBES: Final = frozenset({"/livez", "/readyz"})
+PROBES: Final = frozenset({"/livez", "/readyz", "/startupz"})
 """What is answered on the last places too."""
 
 _PROBE_PLACES: Final = 16  # One of so many is for probes.
