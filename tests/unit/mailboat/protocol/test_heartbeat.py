@@ -1,9 +1,12 @@
 """Tests of mailboat.protocol.heartbeat."""
 
+import json
+
 import pytest
 
 from mailboat.errors import RemoteProtocolError
 from mailboat.model.subscription import SubscriptionData
+from mailboat.protocol.bodies import LENIENT_REQUEST_MAX_BYTES
 from mailboat.protocol.heartbeat import (
     CheckClientConfig,
     ConsumerData,
@@ -50,6 +53,22 @@ def test_null_sets_are_empty() -> None:
     )
     assert expected == decode_heartbeat(body)
     assert HeartbeatData("id") == decode_heartbeat(b'{"clientID":"id"}')
+
+
+def test_null_sets_are_empty_in_a_large_heartbeat_too() -> None:
+    """What Go writes of a thousand topics; a text that looks like a null set stays as it is."""
+    odd = '"tagsSet":null'
+    wanted = [
+        {"topic": f"T{number}", "subString": odd, "tagsSet": None, "codeSet": None, "subVersion": 1}
+        for number in range(1_000)
+    ]
+    group = {"groupName": "G", "subscriptionDataSet": wanted}
+    body = {"clientID": "id", "producerDataSet": None, "consumerDataSet": [group]}
+    content = json.dumps(body).encode()
+    assert len(content) > LENIENT_REQUEST_MAX_BYTES
+    (consumer,) = decode_heartbeat(content).consumer_data_set
+    assert len(consumer.subscription_data_set) == 1_000
+    assert consumer.subscription_data_set[-1] == SubscriptionData("T999", odd, sub_version=1)
 
 
 def test_constants_may_be_numbers() -> None:
