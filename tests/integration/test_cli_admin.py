@@ -227,6 +227,14 @@ async def test_offsets_are_moved_by_time_queue_and_place(tmp_path: Path, capsysb
             (0, 10, 10)
         ]
         assert await committed(cluster) == [10, 7]
+        for words in (
+            ("group", "lag", "C", "-t", "Typo"),
+            ("offset", "show", "C", "-t", "Typo"),
+            ("offset", "reset", "Typo", "T", "--to", "first", "--dry-run"),
+            ("offset", "skip", "Typo", "T", "--dry-run"),
+            ("offset", "clone", "C", "Typo", "--dry-run"),
+        ):
+            assert "Typo" in await shell.fails(*words)
         outside = ("offset", "reset", "C", "T", "--offset", "11", "-q", "0")
         assert "from 0 to 10" in await shell.fails(*outside)
         assert "has no queue 9" in await shell.fails("offset", "skip", "C", "T", "-q", "9")
@@ -277,7 +285,8 @@ async def test_brokers_tell_their_numbers(tmp_path: Path, capsysbinary: Capture)
         assert row["in_today"] == 7
         (first,) = await shell.json("message", "browse", "T", "--max", "1")
         assert row["oldest_message"] == first["store_time"]
-        assert await shell.json("cluster", "brokers", "-c", "Nowhere") == []
+        told = await shell.fails("cluster", "brokers", "-c", "Nowhere")
+        assert "there is no cluster Nowhere" in told
         async with Producer("shop", namesrv=cluster.namesrv_addresses) as producer:
             await producer.send(Message("T", b"x"))
             await until(lambda: is_listed(shell, "shop"))

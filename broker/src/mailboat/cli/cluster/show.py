@@ -11,7 +11,7 @@ from mailboat.cli.progress import Scan
 from mailboat.cli.servers import Servers, servers_options
 from mailboat.client.admin import Admin
 from mailboat.client.admin.cluster import BrokerAddress
-from mailboat.errors import RemotingError
+from mailboat.errors import MailboatError, RemotingError
 from mailboat.protocol.codes import version_name
 
 _COLUMNS: Final = (
@@ -84,6 +84,8 @@ def brokers(full: bool, cluster: str | None, as_json: bool, servers: Servers) ->
                 for broker in await admin.cluster.brokers()
                 if cluster in (None, broker.cluster)
             ]
+            if cluster is not None and not found:
+                raise MailboatError(f"there is no cluster {cluster}, or it has no broker")
             with Scan("brokers", len(found)) as scan:
                 return await each(
                     found, lambda broker: _broker_row(admin, broker, full=full), scan.advance

@@ -111,7 +111,7 @@ async def _describe(servers: Servers, group: str) -> dict[str, Any]:
         settings = await admin.groups.configs_by_broker(group)
         connection = await admin.groups.connection(group)
         if not settings and connection is None:
-            await _refuse_unknown(admin, group)
+            await refuse_unknown(admin, group)
         stats = await admin.groups.stats(group)
         owners = await _owners(admin, group, connection)
     rows = lag_rows(stats, owners)
@@ -183,18 +183,20 @@ async def group_progress(
     """Return a row for each queue that a group has an offset of.
 
     Raises:
-        MailboatError: there is no such group.
+        MailboatError: there is no such group, or no such topic.
     """
     async with servers.admin() as admin:
         stats = await admin.groups.stats(group, topic)
         connection = await admin.groups.connection(group)
         if not stats.offset_table and connection is None:
-            await _refuse_unknown(admin, group)
+            await refuse_unknown(admin, group)
+        if topic and not stats.offset_table:
+            await admin.topics.route(topic)
         owners = await _owners(admin, group, connection) if with_members else {}
         return lag_rows(stats, owners)
 
 
-async def _refuse_unknown(admin: Admin, group: str) -> None:
+async def refuse_unknown(admin: Admin, group: str) -> None:
     """Raise MailboatError where no broker knows a group without members."""
     if not await admin.groups.configs_by_broker(group):
         raise MailboatError(
@@ -237,7 +239,7 @@ def members(group: str, as_json: bool, servers: Servers) -> None:
         async with servers.admin() as admin:
             connection = await admin.groups.connection(group)
             if connection is None:
-                await _refuse_unknown(admin, group)
+                await refuse_unknown(admin, group)
             return member_rows(connection, await _owners(admin, group, connection))
 
     print_rows(run(work()), MEMBER_COLUMNS, as_json=as_json)

@@ -11,9 +11,10 @@ from mailboat.cli.client_command import (
     run,
     start_point_option,
 )
-from mailboat.cli.group.show import group_progress
+from mailboat.cli.group.show import group_progress, refuse_unknown
 from mailboat.cli.output import print_rows
 from mailboat.cli.servers import Servers, servers_options
+from mailboat.client.admin import Admin
 from mailboat.client.admin.offsets import OffsetMove
 from mailboat.client.queue_offsets import ConsumeFromWhere, StartPoint
 
@@ -169,11 +170,19 @@ async def _reset(
             group, topic, target, broker_name=broker, queue_ids=queue_ids
         )
         moved = {move.queue: move.after for move in moves}
-        if not dry_run:
+        if dry_run:
+            await _refuse_offline_unknown(admin, group)
+        else:
             moved = await admin.offsets.reset(
                 group, topic, target, broker_name=broker, queue_ids=queue_ids
             )
         return [move_row(move, moved.get(move.queue, move.after)) for move in moves]
+
+
+async def _refuse_offline_unknown(admin: Admin, group: str) -> None:
+    """Raise MailboatError where a group has no member and no broker knows it."""
+    if await admin.groups.connection(group) is None:
+        await refuse_unknown(admin, group)
 
 
 @click.command()
@@ -201,6 +210,7 @@ def clone(
     async def work() -> list[OffsetMove]:
         async with servers.admin() as admin:
             if dry_run:
+                await _refuse_offline_unknown(admin, destination)
                 return await admin.offsets.plan_clone(source, destination, topic)
             return await admin.offsets.clone(source, destination, topic)
 
