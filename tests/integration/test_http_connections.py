@@ -215,7 +215,7 @@ async def test_slices_of_a_read_are_in_order_and_whole(port: Port) -> None:
 
 
 async def test_one_address_that_is_answered_slowly_keeps_nobody_out() -> None:
-    """Neither probes, its own among them, nor what others ask for; half of the places are its."""
+    """Neither probes, its own among them, nor what others ask for; three of four places are its."""
     may_end, asked = asyncio.Event(), 0
 
     async def slow(_: web.Request) -> web.Response:
@@ -245,14 +245,14 @@ async def test_one_address_that_is_answered_slowly_keeps_nobody_out() -> None:
         async with asyncio.timeout(10):
             return (await stream[0].readline())[9:12]
 
-    streams = [await ask("127.0.0.2", "/slow") for _ in range(16)]
+    streams = [await ask("127.0.0.2", "/slow") for _ in range(24)]
     async with asyncio.timeout(10):
-        while asked < 16:  # noqa: ASYNC110 - nothing tells of it
+        while asked < 24:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.001)
     for _ in range(3):
         streams.append(await ask("127.0.0.2", "/slow"))
         assert await status(streams[-1]) == b"503"
-    streams += [await ask("127.0.0.3", "/slow") for _ in range(14)]
+    streams += [await ask("127.0.0.3", "/slow") for _ in range(6)]
     async with asyncio.timeout(10):
         while asked < 30:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.001)
@@ -265,6 +265,43 @@ async def test_one_address_that_is_answered_slowly_keeps_nobody_out() -> None:
     assert await status(streams[0]) == b"200"
     streams.append(await ask("127.0.0.1", "/quick"))
     assert await status(streams[-1]) == b"200"
+    for _, writer in streams:
+        writer.close()
+    server.close()
+    await runner.cleanup()
+
+
+async def test_a_request_whose_body_is_not_complete_counts_for_its_address() -> None:
+    """One address could have all of its bodies end at once, and then be answered on every place."""
+    may_end, asked = asyncio.Event(), 0
+
+    async def slow(_: web.Request) -> web.Response:
+        nonlocal asked
+        asked += 1
+        await may_end.wait()
+        return web.Response()
+
+    connections = http_connections.HttpConnections(32, 1_000_000)
+    app = web.Application(middlewares=[connections.middleware])
+    app.router.add_post("/slow", slow)
+    runner = web.AppRunner(app, access_log=None)
+    server = await connections.listen(runner, host="127.0.0.1", port=0)
+    number = server.sockets[0].getsockname()[1]
+    streams = []
+    for _ in range(28):
+        streams.append(await asyncio.open_connection("127.0.0.1", number))
+        streams[-1][1].write(b"POST /slow HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+    answers = [asyncio.create_task(reader.readline()) for reader, _ in streams]
+    async with asyncio.timeout(10):
+        while sum(answer.done() for answer in answers) < 4:
+            await asyncio.wait(
+                [answer for answer in answers if not answer.done()],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+    assert {answer.result()[9:12] for answer in answers if answer.done()} == {b"503"}
+    assert asked == 24
+    may_end.set()
+    await asyncio.gather(*answers)
     for _, writer in streams:
         writer.close()
     server.close()

@@ -32,8 +32,16 @@ async def _end_once(client: RawClient, nodes: ReplicaNodes, state: int) -> None:
 @pytest.mark.parametrize("state", [_COMMIT, _ROLLBACK])
 async def test_an_end_that_is_not_confirmed_yet_counts(tmp_path: Path, state: int) -> None:
     """A new leader finds it in its log, and asks nobody for it again."""
+    for number in range(5):
+        if await _take_over(tmp_path / str(number), state):
+            return
+    raise AssertionError("the slave was told in time that the end is confirmed, five times")
+
+
+async def _take_over(root: Path, state: int) -> bool:
+    """Let a slave lead once a transaction has ended; tell whether it had not heard of that yet."""
     checks = {"transactionTimeOut": "50", "transactionCheckInterval": "50"}
-    async with ReplicaNodes(tmp_path, 2, checks) as nodes:
+    async with ReplicaNodes(root, 2, checks) as nodes:
         await nodes.in_sync()
         client = RawClient(nodes.broker(0).address)
         await client.make_topic("T", 1)
@@ -43,9 +51,10 @@ async def test_an_end_that_is_not_confirmed_yet_counts(tmp_path: Path, state: in
         await nodes.promote(1)
         leader = nodes.broker(1)
         # Nothing is confirmed by one of two: what the slave was not told of stays held back.
-        assert leader.store.dispatch.is_holding
+        is_held_back = leader.store.dispatch.is_holding
         await nodes.start(0)
         await nodes.in_sync()
         await nodes.until(lambda: leader.transactions.is_ready)
         assert leader.transactions.open_halves == 0
         assert leader.store.max_offset("T", 0) == (1 if state == _COMMIT else 0)
+        return is_held_back

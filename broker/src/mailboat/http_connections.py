@@ -6,8 +6,8 @@ aiohttp has no limit for either. Here each connection has one protocol in front 
 sees every byte and, through a middleware, when a request begins and ends. What is too slow is
 closed; when there are too many connections, the newest takes the place of one whose peer keeps us
 waiting: of the address that has the most, the one that does so longest. Whoever waits for us is
-left alone; but one address may have us at work on half of all places only, and the last few
-are for probes, so that these are answered whatever others do.
+left alone; but one address may have us at work on three quarters of all places only, and the last
+few are for probes, so that these are answered whatever others do.
 
 Nor has it one for the work that a read makes: 256 KiB of chunks of one byte each, or of what is no
 HTTP at all, keep the event loop for tenths of a second, and uvloop reads 32 times that on. So large
@@ -40,7 +40,7 @@ PROBES: Final = frozenset({"/livez", "/readyz", "/startupz"})
 """What is answered on the last places too."""
 
 _PROBE_PLACES: Final = 16  # One of so many is for probes.
-_ADDRESS_PLACES: Final = 2  # One of so many is for one address.
+_ADDRESS_SHARE: Final = 0.75  # Many users may come by one proxy.
 _BACKLOG: Final = 128
 _SWEEP_S: Final = 0.5
 _STEPS: Final = 64
@@ -172,11 +172,13 @@ class HttpConnections:
 
     def _is_too_much(self, guard: "_Guard") -> bool:
         """Tell whether too many requests are being answered, of all or of one address."""
-        share = self._most // _ADDRESS_PLACES
+        share = int(self._most * _ADDRESS_SHARE)
         if len(self._open) <= share:
             return False
-        hosts = [other.host for other in self._open.values() if not other.waited_s()]
-        return len(hosts) > self._most_of_any or hosts.count(guard.host) > share
+        # Whoever has not sent all of a body may do so at any time, and counts for its address.
+        own = [each for each in self._open.values() if each.host == guard.host and each.has_request]
+        answered = [each for each in self._open.values() if not each.waited_s()]
+        return len(answered) > self._most_of_any or len(own) > share
 
     def discard(self, guard: "_Guard") -> None:
         """Forget a connection that ended."""
@@ -285,6 +287,11 @@ class _Guard(asyncio.Protocol):
         if self._request is not None and self._request.content.is_eof():
             return 0.0
         return time.monotonic() - self._since_s
+
+    @property
+    def has_request(self) -> bool:
+        """There is a request, read in full or not, that is not answered."""
+        return self._request is not None
 
     def is_idle(self) -> bool:
         """Tell whether there is no request, and no answer on its way."""

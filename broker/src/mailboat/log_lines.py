@@ -23,7 +23,7 @@ from logging.handlers import QueueHandler
 from typing import Final
 
 MAX_WAITING: Final = 10_000
-"""Most lines that wait to be written: some megabytes, 80 at the very most."""
+"""Most lines that wait to be written: some megabytes, as a rule."""
 
 MAX_VALUE_LENGTH: Final = 1_024
 """Most characters of a text that is put into a line."""

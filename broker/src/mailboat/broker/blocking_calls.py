@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
+from mailboat.remoting.shares import Shares
 from mailboat.store.message_inner import BlockingRunner, Runners
 
 _log = logging.getLogger(__name__)
@@ -116,6 +117,8 @@ class StoreThreads:
         reservations = BlockingCalls(on_bug, 1, "reservation")
         self._all = (files, reservations, self._reads, self._searches)
         self.runners = Runners(*self._all)
+        self.places = Shares(READS_MAX)
+        """Of reads of single messages by their place, which anybody may ask for."""
 
     @property
     def can_read(self) -> bool:

@@ -43,7 +43,7 @@ from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC, SCHEDULE_TOPIC
 from mailboat.model.properties import PropertyName
 from mailboat.model.record import to_message
-from mailboat.store.consume_queue import BLANK_SIZE, UNIT, UNIT_BYTES, ConsumeQueue
+from mailboat.store.consume_queue import BLANK_SIZE, LOST_UNIT, UNIT, UNIT_BYTES, ConsumeQueue
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
 from mailboat.store.places import choose_places
@@ -341,8 +341,11 @@ class ScheduleMessageService:
         latest_ms = self._waits_from_ms + self.levels.delay_ms(source.level)
         known_end = self._known_ends.get(source.level, 0)
         try:
-            units = UNIT.iter_unpack(queue.read_units(at, count))
-            for physical_offset, size, deliver_ms in units:
+            units = queue.read_units(at, count)
+            is_lost_page = not units and at < end
+            for physical_offset, size, deliver_ms in UNIT.iter_unpack(
+                LOST_UNIT if is_lost_page else units
+            ):
                 if deliver_ms > latest_ms and at < known_end:
                     deliver_ms = self._due_ms(physical_offset, deliver_ms)
                 source.wake_ms = deliver_ms
@@ -357,6 +360,10 @@ class ScheduleMessageService:
                         if source.wake_ms > now_ms:
                             return
                         copy = self._copy(queue, at, physical_offset)
+                    elif is_lost_page:
+                        # Nothing says that the message is not there: it is not passed over.
+                        self._not_before_ms = now_ms + _REFUSED_RETRY_MS
+                        return
                 batch.add(_Due(source, at, copy))
                 at += 1
                 # To look for a message takes as long as everything else that one slice does.

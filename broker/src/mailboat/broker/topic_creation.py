@@ -84,6 +84,17 @@ class TopicCreation:
             )
             return True
 
+    def give_up(self) -> None:
+        """Let go of who waits where `end` was not reached, or failed."""
+        if not self._end.done():
+            self._end.set_result(
+                BrokerError(
+                    ResponseCode.SYSTEM_ERROR,
+                    f"topic {self.config.topic_name} could not be finished on this broker, whose "
+                    "log says why; try again",
+                )
+            )
+
     def end(self, error: BrokerError | None) -> None:
         """Tell everybody that the topic is in the table, or why it is not made."""
         self._end.set_result(error)

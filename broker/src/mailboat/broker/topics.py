@@ -492,7 +492,12 @@ class TopicConfigManager(SavedTable):
             if reason is None and not creation.proceed():
                 self._to_finish.append((creation, reason))
             else:
-                self._finish(creation, reason)
+                try:
+                    self._finish(creation, reason)
+                except Exception:
+                    # A fault of ours with one topic: others wait for theirs.
+                    _log.exception("topic %s is not finished", creation.config.topic_name)
+                    creation.give_up()
             yield
 
     def _finish(self, creation: TopicCreation, reason: str | None) -> None:

@@ -13,6 +13,7 @@ Source: apache/rocketmq namesrv/kvconfig/KVConfigManager.java and KVConfigSerial
 import asyncio
 import logging
 from collections.abc import Iterator
+from contextvars import Context
 from typing import Final
 
 import msgspec
@@ -68,7 +69,7 @@ class KvConfigManager:
             self._bytes = sum(_size(name, keys) for name, keys in self._table.items())
 
     def _forget_what_is_no_topic(self) -> None:
-        """Leave out what `put` would refuse: earlier versions took any key, of any size."""
+        """Leave out the keys that no topic can have: earlier versions took any, of any size."""
         orders = self._table.get(ORDER_NAMESPACE, {})
         odd = [key for key in orders if not _is_topic(key)]
         for key in odd:
@@ -132,7 +133,9 @@ class KvConfigManager:
     async def _change(self, namespace: str, keys: dict[str, str], more_bytes: int) -> None:
         table = {**self._table, namespace: keys}
         if self._file is not None:
-            pieces = await listed_in_turns(_file_slices(table))
+            # Others wait for this as well: it must not stand behind the requests of who asked.
+            writing = listed_in_turns(_file_slices(table))
+            pieces = await asyncio.get_running_loop().create_task(writing, context=Context())
             try:
                 await asyncio.to_thread(self._file.save, b"".join(pieces))
             except OSError as error:

@@ -175,6 +175,8 @@ class RouteInfoManager:
                 yield master
                 if self._live.get(registration.key) is not live or live.is_away:
                     return
+                if self._groups.get(registration.broker_name) is not group:
+                    return  # Another one has taken its place, and left.
         live.data_version = registration.data_version
         if is_new:
             logger.info("broker registered name=%s %s", registration.broker_name, registration.key)
@@ -628,7 +630,7 @@ class RouteInfoManager:
         if not names:
             del self._clusters[key.cluster_name]
         self._route_shares.give(group.host, group.route_bytes)
-        self._left.append((broker_name, iter(group.topics)))
+        self._left.append((broker_name, iter(tuple(group.topics))))
         # Many brokers may go together, each with a slice of topics.
         self.on_left()
 

@@ -218,7 +218,7 @@ class CommitLog:
         encode = self._encoder.encode
         physical_offset = self.end
         records: list[bytes] = []
-        is_written = False
+        begin = self.end
         try:
             for message, queue in zip(batch, queues, strict=True):
                 queue_offset = queue.next_offset
@@ -229,13 +229,13 @@ class CommitLog:
                 message.physical_offset = physical_offset
                 message.status = PutStatus.PUT_OK
                 physical_offset += size
-            is_written = self.write_records(b"".join(records), now_ms)
+            self.write_records(b"".join(records), now_ms)
         finally:
-            if not is_written:
+            if self.end == begin:
                 # Also where a message could not be encoded: others must get its place.
                 for queue in queues[: len(records)]:
                     queue.next_offset -= 1
-        if not is_written:
+        if self.end == begin:
             _refuse(batch, self._unwritten_status())
             return 0
         return len(batch)
@@ -302,6 +302,8 @@ class CommitLog:
         """
         segment = self._writable_segment()
         if segment is None:
+            if self._is_late and self.failure is None:
+                raise OSError(errno.EAGAIN, self.no_room)
             raise OSError(self._failed_errno, self.failure or self._create_failure)
         assert end <= segment.end
         if not self.write_records(data, max(self.last_store_timestamp_ms, store_timestamp_ms)):

@@ -136,7 +136,7 @@ class StoreInspector:
         # Before the log, which may grow meanwhile.
         claims = self._claims(report)
         report.is_clean = claims.is_clean
-        records = _Records()
+        records = _Records(with_tags=not claims.is_foreign)
         self._scan(report, claims, records)
         beyond = self._check_queues(report, records, is_whole=claims.is_whole)
         if beyond:
@@ -280,7 +280,7 @@ class StoreInspector:
                         break
                     queue_offset += 1
                     continue
-                place = _place(queue.topic, queue.queue_id, queue_offset, size, code)
+                place = records.place(queue.topic, queue.queue_id, queue_offset, size, code)
                 if size != BLANK_SIZE and physical_offset >= report.end:
                     beyond.append(_Beyond(path, physical_offset, place))
                 elif size != BLANK_SIZE and (physical_offset >= report.start or is_in_log):
@@ -295,12 +295,6 @@ class StoreInspector:
 
 _Place = tuple[str, int, int, int, int]
 """Topic, queue id, queue offset, size and tagsCode of a message."""
-
-
-def _place(topic: str, queue_id: int, queue_offset: int, size_bytes: int, code: int) -> _Place:
-    # That of a delayed message says when it is due, which depends on settings.
-    code = 0 if topic == SCHEDULE_TOPIC else code
-    return topic, queue_id, queue_offset, size_bytes, code
 
 
 class _Beyond(NamedTuple):
@@ -335,12 +329,22 @@ class _Claims(NamedTuple):
 class _Records:
     """The records of the log, as they are read."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_tags: bool) -> None:
+        # With enableConsumeQueueExt RocketMQ's units say where the tags are, and not which.
+        self._with_tags = with_tags
         self.places: dict[int, _Place] = {}
         """What the unit of the record at each physical offset has to say."""
 
         self.last_store_timestamp_ms = 0
         self._misnamed: dict[int, DamagedRange] = {}
+
+    def place(
+        self, topic: str, queue_id: int, queue_offset: int, size_bytes: int, code: int
+    ) -> _Place:
+        """Return what is to be the same in a unit and its record."""
+        # That of a delayed message says when it is due, which depends on settings.
+        is_compared = self._with_tags and topic != SCHEDULE_TOPIC
+        return topic, queue_id, queue_offset, size_bytes, code if is_compared else 0
 
     def note(self, view: memoryview, parts: RecordParts) -> None:
         """Take note of a record."""
@@ -348,7 +352,7 @@ class _Records:
         topic = str(view[parts.topic_at : parts.topic_end], "utf-8", "replace")
         properties = str(view[parts.properties_at : parts.properties_end], "utf-8", "replace")
         code = tags_code(decode_properties(properties).get(PropertyName.TAGS))
-        self.places[header.physical_offset] = _place(
+        self.places[header.physical_offset] = self.place(
             topic, header.queue_id, header.queue_offset, header.size_bytes, code
         )
         record = view[parts.properties_end - header.size_bytes : parts.properties_end]

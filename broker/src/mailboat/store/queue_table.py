@@ -96,7 +96,8 @@ class QueueTable:
         self._pool = pool
         # In the order in which they are written.
         self._dirty: dict[ConsumeQueue, None] = {}
-        self._written_count = 0
+        # Those of `note_unwritten` that are not written yet.
+        self._noted: set[ConsumeQueue] = set()
         # Those whose own files cannot be written, and when to try again.
         self._failed: dict[ConsumeQueue, float] = {}
         self._failed_error = OSError()
@@ -190,7 +191,7 @@ class QueueTable:
                 continue
             queue.is_dirty = False
             del self._dirty[queue]
-            self._written_count += 1
+            self._noted.discard(queue)
             count += 1
         if self._failed and sum(queue.pending_bytes for queue in self._failed) > _FAILED_BYTES_MOST:
             raise self._failed_error
@@ -199,7 +200,8 @@ class QueueTable:
     def _set_aside(self, queue: ConsumeQueue, error: OSError) -> None:
         if not self._failed:
             log.warning(
-                "the units of topic=%s queue_id=%d stay in memory and are written later: %s",
+                "the units of topic=%s queue_id=%d stay in memory, and no old message goes before "
+                "they can be written: %s",
                 queue.topic, queue.queue_id, error,
             )  # fmt: skip
         self._failed_error = error
@@ -216,8 +218,8 @@ class QueueTable:
 
         It does not hold over the deletion of a topic.
         """
-        target = self._written_count + len(self._dirty) + len(self._failed)
-        return lambda: not self._failed and self._written_count >= target
+        noted = self._noted = {*self._dirty, *self._failed}
+        return lambda: not noted
 
     def write(self) -> list[QueueSync]:
         """Write the pending units of all queues; return what must be synced.
@@ -357,6 +359,7 @@ class QueueTable:
         queue.is_removed = True
         self._dirty.pop(queue, None)
         self._failed.pop(queue, None)
+        self._noted.discard(queue)
         self._unsynced.pop(queue, None)
         self._trimmed.pop(queue, None)
         self._unraised.pop(queue, None)

@@ -226,6 +226,29 @@ def test_an_elected_master_is_taken_while_the_old_one_registers(routes: RouteInf
     assert routes.broker_addresses("a") == {0: "10.0.0.2:10911"}
 
 
+def test_a_master_that_is_replaced_while_it_registers_stops_no_cleaning(
+    routes: RouteInfoManager,
+) -> None:
+    """The other one takes its number, and leaves before the first is done."""
+    many = {f"t-{number}": TopicConfig(f"t-{number}") for number in range(2_000)}
+    steps = routes.register_in_steps(replace(_elected(MASTER, 8), topics=many), "m")
+    next(steps)
+    other = _elected(replace(MASTER, address="10.0.0.9:10911"), 17)
+    routes.register(other, "other")
+    routes.unregister(other.key, "a")
+    cleaning = routes.clean()
+    next(cleaning, None)
+    for _ in steps:
+        pass
+    for _ in cleaning:
+        pass
+    routes.register(OTHER, "b")
+    routes.unregister(OTHER.key, "b")
+    for _ in routes.clean():
+        pass
+    assert found(routes.topics()) == []
+
+
 def test_a_slave_changes_no_topic(routes: RouteInfoManager) -> None:
     """Whatever it says of them, and however new that is."""
     routes.register(MASTER, "m")

@@ -195,6 +195,36 @@ def test_damaged_units_take_no_unread_message_along(first: int, damage: bytes, s
     assert queue.min_offset <= max(0, min(-(-(start - 1000) // 10), 100))
 
 
+def test_what_a_checkpoint_counts_is_written_by_each_queue_itself() -> None:
+    """That others are written twice meanwhile says nothing of the one that has failed."""
+    simulated = SimulatedDisk()
+    simulated.mkdir("/queues")
+    disk = FaultyDisk(simulated)
+    table = QueueTable(disk, FilePool(disk, 8), "/queues", FILE_BYTES)
+    queues = [table.get_or_add("topic", number) for number in range(3)]
+
+    def append() -> None:
+        for queue in queues:
+            _append(queue, 1000, 10)
+            table.mark_dirty(queue)
+
+    append()
+    disk.inject(Fault(("pwrite",), 1, errno.EIO))
+    is_written = table.note_unwritten()
+    table.write_some(10)
+    for _ in range(3):
+        for queue in queues[1:]:
+            _append(queue, 2000, 10)
+            table.mark_dirty(queue)
+        table.write_some(10)
+    assert not is_written()
+    simulated.advance(6)
+    table.write_some(0)
+    assert not is_written()
+    table.write_some(10)
+    assert is_written()
+
+
 def test_queues_are_adjusted_in_slices_and_nobody_sees_it() -> None:
     """Who asks for a queue gets it adjusted; every loss is told once, checkpoints wait."""
     simulated = SimulatedDisk()

@@ -132,13 +132,13 @@ class ClientAdminProcessor:
         return await self._relay(command, command.ext_fields, command.body)
 
     async def consume_directly(
-        self, _connection: Connection, command: RemotingCommand
+        self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Have a consumer process one stored message now and return what came of it."""
         topic = optional_str(command, "topic")
         if topic:
             require_topic(self._broker, topic)
-        record = await self._record(required_str(command, "msgId"))
+        record = await self._record(required_str(command, "msgId"), connection.peer_address)
         broker_name = self._broker.settings.broker.broker_name
         return await self._relay(command, {**command.ext_fields, "brokerName": broker_name}, record)
 
@@ -179,13 +179,13 @@ class ClientAdminProcessor:
         body = await joined_in_turns(consumer_status_slices(table))
         return command.response(ResponseCode.SUCCESS, body=body)
 
-    async def _record(self, message_id: str) -> bytes:
+    async def _record(self, message_id: str, host: str) -> bytes:
         """Return a stored message by its offset message id; raise BrokerError without one."""
         try:
             place = decode_offset_message_id(message_id)
         except IllegalMessageError as error:
             raise BrokerError(ResponseCode.INVALID_PARAMETER, str(error)) from error
-        record = await record_at(self._broker, place.physical_offset)
+        record = await record_at(self._broker, place.physical_offset, host)
         if record is None:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,

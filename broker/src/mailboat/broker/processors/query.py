@@ -114,11 +114,11 @@ class QueryMessageProcessor:
             ) from error
 
     async def view_message_by_id(
-        self, _connection: Connection, command: RemotingCommand
+        self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return the message at a physical offset."""
         physical_offset = required_int(command, "offset")
-        record = await record_at(self._broker, physical_offset)
+        record = await record_at(self._broker, physical_offset, connection.peer_address)
         if record is None:
             raise BrokerError(
                 ResponseCode.SYSTEM_ERROR,

@@ -74,7 +74,7 @@ class SendBackProcessor:
             )
         if group.retry_queue_nums <= 0:
             return command.response(ResponseCode.SUCCESS)
-        message = await self._look(physical_offset)
+        message = await self._look(physical_offset, connection.peer_address)
         inner = await self._next_try(command, group, message, level)
         self._broker.store.put_messages([inner])
         self._check(inner)
@@ -92,8 +92,8 @@ class SendBackProcessor:
         await self._flushed()
         return command.response(ResponseCode.SUCCESS)
 
-    async def _look(self, physical_offset: int) -> MessageExt:
-        record = await record_at(self._broker, physical_offset)
+    async def _look(self, physical_offset: int, host: str) -> MessageExt:
+        record = await record_at(self._broker, physical_offset, host)
         message = None if record is None else decode_record(record, verify=False)[0]
         if message is None or message.topic in _UNREADABLE:
             raise BrokerError(

@@ -47,6 +47,8 @@ class CheckRounds:
         self._ledger = ledger
         self._counters = counters
         self._askers = Askers(broker.producers)
+        # By queue offset: how many rounds could not read a half message.
+        self._unreadable: dict[int, int] = {}
 
     def round(self) -> Iterator[None]:
         """Look at every open half message once; yields after each slice of work."""
@@ -55,6 +57,7 @@ class CheckRounds:
         limit = min(window.end, self._broker.store.max_offset(HALF_TOPIC, 0))
         offset = window.start
         looked_for: list[int] = []
+        self._unreadable = {at: n for at, n in self._unreadable.items() if window.is_open(at)}
         try:
             while offset < limit:
                 offset = window.next_open(offset, limit)
@@ -85,12 +88,9 @@ class CheckRounds:
         ledger, window = self._ledger, self._ledger.window
         half = ledger.half(queue_offset)
         if half is None:
-            if ledger.is_damaged(queue_offset):
-                _log.warning("half message is damaged queue_offset=%d: it is lost", queue_offset)
-                self._counters.lost += 1
-                ledger.close([queue_offset])
-            # Where only its queue is, its producer can still end it.
+            self._note_unreadable(queue_offset)
             return
+        self._unreadable.pop(queue_offset, None)
         asked = window.checks(queue_offset)
         was_cut_off = False if asked else ledger.was_cut_off(half)
         if was_cut_off is None:
@@ -111,6 +111,20 @@ class CheckRounds:
             return
         window.count_check(queue_offset)
         self._ask(half, checks + 1)
+
+    def _note_unreadable(self, queue_offset: int) -> None:
+        """Take a half message for lost that is damaged, or that many rounds could not read.
+
+        Where only its queue is damaged, its producer may end it meanwhile.
+        """
+        ledger, rounds = self._ledger, self._unreadable.get(queue_offset, 0) + 1
+        self._unreadable[queue_offset] = rounds
+        checks_max = self._broker.settings.broker.transaction_check_max
+        if ledger.is_damaged(queue_offset) or rounds > checks_max:
+            del self._unreadable[queue_offset]
+            _log.warning("half message not readable queue_offset=%d: it is lost", queue_offset)
+            self._counters.lost += 1
+            ledger.close([queue_offset])
 
     def _ask(self, half: MessageExt, checks: int) -> None:
         connection = self._askers.choose(half)

@@ -240,6 +240,12 @@ class TransactionEnds:
     def _ended_by_commit(self, half: MessageExt, request: EndRequest) -> bool | None:
         """Tell how a half message ended, None while that is looked for."""
         known = self._remembered.get(half.queue_offset)
+        if known is None and not self._ledger.can_tell_end(half):
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the transaction of the half message at queue offset {half.queue_offset} has "
+                "ended; without an index (messageIndexEnable) nobody knows any more how",
+            )
         if known is None:
             known = self._ledger.was_delivered(half, partial(self._take_again, request))
             self._looked_for += known is None

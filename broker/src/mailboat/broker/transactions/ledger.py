@@ -23,8 +23,8 @@ from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTIONS_GROUP
 from mailboat.model.record import decode_record, iterate_records
 from mailboat.model.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
-from mailboat.store.commit_search import commits_job
-from mailboat.store.consume_queue import UNIT, ConsumeQueue
+from mailboat.store.commit_search import Commits, commits_job
+from mailboat.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 from mailboat.store.key_search import KeyQuery, QueryResult
 from mailboat.store.lookup import GetStatus
 from mailboat.store.message_inner import PutStatus
@@ -83,7 +83,7 @@ class HalfLedger:
         self._looked_for: dict[int, list[Callable[[], None]]] = {}
         # Where there is no index: who waits, and for which half messages the log has a commit.
         self._await_commits: list[MessageExt] = []
-        self._commits: frozenset[int] | None = None
+        self._commits: Commits | None = None
         self._committed = _Progress(0, 0, 0)
         self._progress: _Progress | None = None
         self.window = HalfWindow(0, 0)
@@ -95,6 +95,9 @@ class HalfLedger:
         self.is_ready = False
         """Whether it is known which half messages are open."""
 
+        self.is_stopping = False
+        """Whoever still looks through the log gives up."""
+
     @property
     def now(self) -> float:
         """Seconds since this object was made, whatever the wall clock does."""
@@ -105,6 +108,7 @@ class HalfLedger:
     def rebuild(self) -> Iterator[None]:
         """Find out which half messages are open; yields after each slice of work."""
         self.rebuilt_end = self._broker.store.max_offset(HALF_TOPIC, 0)
+        self._commits = None
         self.window = HalfWindow(self._first(HALF_TOPIC), self.rebuilt_end)
         self.arrivals = ArrivalTimes(self.rebuilt_end)
         self.ops = OpProgress(self._first(OP_HALF_TOPIC))
@@ -177,9 +181,8 @@ class HalfLedger:
     def _mended(self, queue: ConsumeQueue, queue_offset: int) -> int | None:
         """Return where a message lies whose unit leads elsewhere, None where it is not found."""
         unit = queue.unit(queue_offset)
-        if unit is None:
-            return None
-        mended = self._broker.store.unit_repair.mend(queue, queue_offset, unit[:2])
+        read = (0, 0) if unit is None else unit[:2]
+        mended = self._broker.store.unit_repair.mend(queue, queue_offset, read)
         return None if mended is None else mended[0]
 
     def read(self, places: Sequence[tuple[int, int]]) -> dict[int, HalfRecord]:
@@ -236,10 +239,10 @@ class HalfLedger:
             OSError: not now.
         """
         queue = self._broker.store.queues.get(HALF_TOPIC, 0)
-        unit = None if queue is None else queue.unit(queue_offset)
-        if queue is None or unit is None:
+        if queue is None:
             return None
-        half = self.at(unit[0])
+        unit = queue.unit(queue_offset)
+        half = None if unit is None else self.at(unit[0])
         if half is None or (half.topic, half.queue_offset) != (HALF_TOPIC, queue_offset):
             position = self._mended(queue, queue_offset)
             half = None if position is None else self.at(position)
@@ -249,7 +252,10 @@ class HalfLedger:
         """Tell whether a half message is there, not whole: nobody can ever read it."""
         queue = self._broker.store.queues.get(HALF_TOPIC, 0)
         unit = None if queue is None else queue.unit(queue_offset)
-        return unit is not None and self._broker.store.unit_repair.is_damaged_record(unit)
+        if unit is None:
+            return False
+        # The unit of a record that a start found damaged is a blank.
+        return unit[1] == BLANK_SIZE or self._broker.store.unit_repair.is_damaged_record(unit)
 
     def age_s(self, half: MessageExt) -> float:
         """Return how long a half message has been stored.
@@ -261,6 +267,17 @@ class HalfLedger:
         if half.queue_offset >= self.rebuilt_end:
             return now - self.arrivals.seconds(half.queue_offset, now)
         return max(now, (self._disk.wall_ms() - half.store_timestamp_ms) / 1000)
+
+    @property
+    def _has_index(self) -> bool:
+        return self._broker.settings.store.message_index_enable
+
+    def can_tell_end(self, half: MessageExt) -> bool:
+        """Tell whether it can be found out how a half message ended that is remembered no more.
+
+        Without an index the log is read once after a start: it says nothing of what came since.
+        """
+        return self._has_index or half.queue_offset < self.rebuilt_end
 
     def was_delivered(
         self, half: MessageExt, when_known: Callable[[], None] | None = None
@@ -289,10 +306,10 @@ class HalfLedger:
         return known if half.unique_key else False
 
     def _look_for(self, half: MessageExt) -> None:
-        self._searches.add(half.queue_offset)
-        if not self._broker.settings.store.message_index_enable:
+        if not self._has_index:
             self._look_through_log(half)
             return
+        self._searches.add(half.queue_offset)
         query = KeyQuery(
             real_topic(half),
             half.unique_key or "",
@@ -312,29 +329,41 @@ class HalfLedger:
         self._broker.store.search(query, done, is_own=True)
 
     def _look_through_log(self, half: MessageExt) -> None:
-        """Find out without an index what was delivered: once for all half messages."""
-        if self._commits is not None:
-            self._found(half, half.physical_offset in self._commits)
+        """Find out without an index what was delivered: once for all half messages, as a rule.
+
+        Raises:
+            OSError: it cannot be found out now.
+        """
+        commits = self._commits
+        if commits is not None and half.physical_offset >= commits.begin:
+            self._found(half, commits.has(half.physical_offset))
             return
+        job = None
+        if not self._await_commits:
+            store = self._broker.store
+            begin = half.physical_offset
+            oldest = store.physical_position(HALF_TOPIC, 0, self.window.start)
+            if oldest is not None:
+                begin = min(begin, oldest)
+            job = commits_job(self._disk, store.commit_log, begin, lambda: self.is_stopping)
+        self._searches.add(half.queue_offset)
         self._await_commits.append(half)
-        if len(self._await_commits) > 1:
-            return
+        if job is not None:
+            self._broker.store.runners.searches(job, self._looked_through)
 
-        def done(commits: frozenset[int] | None, error: BaseException | None) -> None:
-            if error is not None and not isinstance(error, OSError):
-                raise error
-            self._commits = commits
-            halves, self._await_commits = self._await_commits, []
-            for each in halves:
-                is_there = each.physical_offset in (commits or ())
-                self._found(each, is_there if error is None else error)
-
-        store = self._broker.store
-        begin = half.physical_offset
-        oldest = store.physical_position(HALF_TOPIC, 0, self.window.start)
-        if oldest is not None:
-            begin = min(begin, oldest)
-        store.runners.searches(commits_job(self._disk, store.commit_log, begin), done)
+    def _looked_through(self, commits: Commits | None, error: BaseException | None) -> None:
+        halves, self._await_commits = self._await_commits, []
+        self._commits = commits
+        for half in halves:
+            if error is not None:
+                # Another kind of error is a bug; whoever waits must hear of it all the same.
+                self._found(half, error if isinstance(error, OSError) else OSError(str(error)))
+            elif commits is not None and half.physical_offset >= commits.begin:
+                self._found(half, commits.has(half.physical_offset))
+            else:
+                self._found(half, OSError("the log was not read that far, ask again"))
+        if error is not None and not isinstance(error, OSError):
+            raise error
 
     def _found(self, half: MessageExt, is_there: "bool | OSError") -> None:
         offset = half.queue_offset

@@ -126,6 +126,13 @@ class TransactionalMessageService:
 
     async def run(self, progress: TaskProgress) -> None:
         """Find out what is open, then look after it for good."""
+        self.ledger.is_stopping = False
+        try:
+            await self._look_after(progress)
+        finally:
+            self.ledger.is_stopping = True
+
+    async def _look_after(self, progress: TaskProgress) -> None:
         ledger = self.ledger
         await self._until_all_is_shown(progress)
         await self._finish(ledger.rebuild(), progress, _REBUILD_PAUSE_S)

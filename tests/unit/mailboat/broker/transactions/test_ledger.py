@@ -1,7 +1,7 @@
 """Which half messages are open after a start, how old they are, and what a round does to them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from mailboat.model.names import (
 )
 from mailboat.model.record import decode_record
 from mailboat.model.topic import TopicConfig
+from mailboat.store.consume_queue import BLANK_UNIT
 from mailboat.store.message_inner import MessageInner, PutStatus
 from mailboat.store.message_store import MessageStore
 from mailboat.testing.simulated_disk import SimulatedDisk
@@ -277,6 +278,61 @@ def test_a_half_message_that_cannot_be_read_is_lost_and_counted(
     clock.advance(10)
     assert _rounds(broker, ledger) == TransactionCounters(lost=1, checks_unsent=1)
     assert _open(_started(broker, disk)) == [1]
+
+
+@pytest.mark.parametrize("broken", ["unit", "head", "blank"])
+def test_what_a_half_message_can_be_known_by(
+    broker: Broker, disk: SimulatedDisk, clock: VirtualTime, broken: str
+) -> None:
+    """A lost page of the queue costs nothing; a record without a head is lost, though not soon."""
+    ledger = _started(broker, disk)
+    halves = [_half(number) for number in range(3)]
+    _put(broker, *halves)
+    broker.store.queues.write()
+    queue_file = f"{broker.store.paths.consume_queue}/{HALF_TOPIC}/0/{0:020d}"
+    if broken == "unit":
+        disk.file(queue_file).make_unreadable(0, 1)
+    elif broken == "head":
+        broker.store.commit_log.segments[0].write(bytes(40), halves[1].physical_offset)
+    else:
+        broker.store.commit_log.segments[0].write(bytes(40), halves[1].physical_offset)
+        queue = broker.store.queues.get(HALF_TOPIC, 0)
+        assert queue is not None
+        queue.replace_unit(1, BLANK_UNIT)
+    ledger.tick()
+    clock.advance(10)
+    counters = TransactionCounters()
+    checks = CheckRounds(broker, ledger, counters)
+    lost_after = []
+    for _ in range(5):
+        for _ in checks.round():
+            continue
+        lost_after.append(counters.lost)
+    expected = {"unit": [0] * 5, "head": [0, 0, 0, 1, 1], "blank": [1] * 5}
+    assert lost_after == expected[broken]
+    if broken == "unit":
+        assert [ledger.at(half.physical_offset) is not None for half in halves] == [True] * 3
+
+
+def test_without_an_index_a_search_that_fails_is_made_again(
+    broker: Broker, disk: SimulatedDisk
+) -> None:
+    """Who waits for it hears of it, and the next question begins another one."""
+    store = replace(broker.settings.store, message_index_enable=False)
+    broker.settings = replace(broker.settings, store=store)
+    halves = [_half(number) for number in range(2)]
+    _put(broker, *halves)
+    ledger = _started(broker, disk)
+    for number in range(2):
+        half = ledger.half(number)
+        assert half is not None
+        ledger.is_stopping = True
+        with pytest.raises(OSError, match="stopping"):
+            ledger.was_delivered(half)
+        assert not ledger.is_looked_for(number)
+        ledger.is_stopping = False
+        assert ledger.was_delivered(half) is False
+        ledger = _started(broker, disk)
 
 
 def test_an_op_record_that_could_not_be_stored_is_stored_later(
