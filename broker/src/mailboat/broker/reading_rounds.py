@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
 from typing import Final
 
 from mailboat.broker.reading_progress import ReadingProgress
@@ -10,7 +9,6 @@ from mailboat.broker.supervisor import Supervisor, TaskProgress
 from mailboat.store.message_store import MessageStore
 
 _CHECK_S: Final = 1.0
-_SLICE_S: Final = 0.003
 _PAUSE_S: Final = 0.03
 
 
@@ -39,7 +37,7 @@ class ReadingRounds:
         while True:
             self._wanted.clear()
             if self._reading.is_round_due:
-                await self._finish_round(self._reading.slices(), progress)
+                await progress.finish(self._reading.slices(), _PAUSE_S)
                 if self._store.retention.is_pressing:
                     self._store.cleaner.hurry()
             progress.beat()
@@ -47,12 +45,3 @@ class ReadingRounds:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_S):
                     await self._wanted.wait()
-
-    async def _finish_round(self, slices: Iterator[None], progress: TaskProgress) -> None:
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
-        for _ in slices:
-            if loop.time() - begin > _SLICE_S:
-                progress.beat()
-                await asyncio.sleep(_PAUSE_S)
-                begin = loop.time()

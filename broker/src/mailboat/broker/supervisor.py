@@ -10,13 +10,14 @@ import inspect
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final
 
 _log = logging.getLogger(__name__)
 
 STALL_AFTER_S: Final = 10.0
 _CHECK_PERIOD_S: Final = 1.0
+_SLICE_S: Final = 0.003
 
 
 class TaskProgress:
@@ -33,6 +34,19 @@ class TaskProgress:
     def beat(self, next_within_s: float = STALL_AFTER_S) -> None:
         """Note progress and say how long the next step may take at most."""
         self.deadline = self._clock() + next_within_s
+
+    async def finish(
+        self, slices: Iterator[None], pause_s: float, at_pause: Callable[[], None] = lambda: None
+    ) -> None:
+        """Go through slices of work, with a pause after each few milliseconds of it."""
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        for _ in slices:
+            if loop.time() - begin_s > _SLICE_S:
+                at_pause()
+                self.beat()
+                await asyncio.sleep(pause_s)
+                begin_s = loop.time()
 
 
 class Supervisor:

@@ -149,12 +149,14 @@ def encode_broker_stats(stats: BrokerStatsData) -> bytes:
 def producer_table_slices(table: Mapping[str, list[ProducerInfo]]) -> Iterator[bytes]:
     """Write the clients of every producer group (328), a slice at a time: joined they are the
     body."""
-    start = b'{"data":{'
+    yield b'{"data":{'
+    comma = b""
     for group, members in table.items():
-        yield start + encode_body(group) + b":["
+        yield comma + encode_body(group) + b":["
         yield from item_slices(members)
-        start = b"],"
-    yield b"]}}" if table else start + b"}}"
+        yield b"]"
+        comma = b","
+    yield b"}}"
 
 
 def encode_consume_queue(

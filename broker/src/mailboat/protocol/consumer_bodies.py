@@ -55,10 +55,6 @@ class _QueueOffset(msgspec.Struct, rename="camel", gc=False):
     topic: str
 
 
-class _OffsetList(msgspec.Struct, rename="camel"):
-    offset_table: list[_QueueOffset] = []
-
-
 _time_spans: Final = msgspec.json.Decoder(_TimeSpans, strict=False)
 _corrections: Final = msgspec.json.Decoder(_CorrectionOffsets, strict=False)
 _subscription: Final = msgspec.json.Decoder(_QueryingSubscription, strict=False)
@@ -93,11 +89,12 @@ def decode_client_status(body: bytes) -> dict[MessageQueue, int]:
 def consumer_status_slices(table: Mapping[str, Mapping[MessageQueue, int]]) -> Iterator[bytes]:
     """Write the offsets of a group's clients, by client id (223), a client at a time: joined they
     are the body."""
-    start = b'{"consumerTable":{'
+    yield b'{"consumerTable":{'
+    comma = b""
     for client_id in sorted(table):
-        yield start + encode_body(client_id) + b":" + encode_queue_map(table[client_id])
-        start = b","
-    yield b'},"messageQueueTable":{}}' if table else start + b'},"messageQueueTable":{}}'
+        yield comma + encode_body(client_id) + b":" + encode_queue_map(table[client_id])
+        comma = b","
+    yield b'},"messageQueueTable":{}}'
 
 
 def decode_consumer_status(body: bytes) -> dict[str, dict[MessageQueue, int]]:

@@ -76,17 +76,18 @@ async def in_turns(work: Generator[object, None, _T]) -> _T:
         return value
 
 
-async def listed_in_turns(steps: Iterator[_T]) -> list[_T]:
+def listed_steps(items: Iterator[_T]) -> Generator[None, None, list[_T]]:
+    """Return what an iterator yields, one item with each step."""
+    results = []
+    for result in items:
+        results.append(result)
+        yield
+    return results
+
+
+async def listed_in_turns(items: Iterator[_T]) -> list[_T]:
     """Return what an iterator yields."""
-
-    def work() -> Generator[None, None, list[_T]]:
-        results = []
-        for result in steps:
-            results.append(result)
-            yield
-        return results
-
-    return await in_turns(work())
+    return await in_turns(listed_steps(items))
 
 
 def sorted_steps(

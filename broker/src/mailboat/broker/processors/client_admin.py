@@ -42,7 +42,7 @@ from mailboat.protocol.command import RemotingCommand, optional_str, required_st
 from mailboat.protocol.consumer_bodies import consumer_status_slices, decode_client_status
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Lane
-from mailboat.remoting.turns import first_turn, in_turns, joined_in_turns
+from mailboat.remoting.turns import first_turn, in_turns, joined_in_turns, listed_steps
 from mailboat.security.signing import SIGNER_FIELDS
 
 _log = logging.getLogger(__name__)
@@ -276,11 +276,7 @@ async def _status(
 
 def _id_list(info: ConsumerGroupInfo) -> Generator[None, None, bytes]:
     client_ids = yield from info.client_ids()
-    written = []
-    for slice_ in consumer_id_list_slices(client_ids):
-        written.append(slice_)
-        yield
-    return b"".join(written)
+    return b"".join((yield from listed_steps(consumer_id_list_slices(client_ids))))
 
 
 async def _answer_in_turns(

@@ -40,7 +40,7 @@ from mailboat.protocol.queue_map import offset_table_slices
 from mailboat.protocol.send_header import PullFields
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher
-from mailboat.remoting.turns import in_turns, joined_in_turns, sorted_steps
+from mailboat.remoting.turns import in_turns, joined_in_turns, listed_steps, sorted_steps
 from mailboat.store.lookup import GetResult, GetStatus
 
 _log = logging.getLogger(__name__)
@@ -277,11 +277,8 @@ class OffsetResetProcessor:
             is_cpp = _CPP in (member.language, command.language)
             body = bodies.get(is_cpp)
             if body is None:
-                written = []
-                for some in offset_list_slices(targets) if is_cpp else offset_table_slices(targets):
-                    written.append(some)
-                    yield
-                body = bodies[is_cpp] = b"".join(written)
+                slices = offset_list_slices(targets) if is_cpp else offset_table_slices(targets)
+                body = bodies[is_cpp] = b"".join((yield from listed_steps(slices)))
             code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
             member.connection.send_oneway(RemotingCommand.request(code, fields, body))
             yield

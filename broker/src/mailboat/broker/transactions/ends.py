@@ -151,12 +151,12 @@ class TransactionEnds:
             try:
                 stored_bytes += self._add(request, ends, records.get(request.physical_offset))
             except Exception as error:
-                # Also a fault of ours, which is logged: others that came with it go on.
+                # A bug of ours ends this request alone: it is logged, and the others go on.
                 self._answer(request, error)
             if time.monotonic() > end_s or stored_bytes > _STORED_BYTES:
                 break
         if self._gathered:
-            # Before anything is stored: what fails there must not stop the others.
+            # They have their turn also if storing those of this round fails.
             asyncio.get_running_loop().call_soon(self.store_gathered)
         if ends:
             self._store(list(ends.values()))

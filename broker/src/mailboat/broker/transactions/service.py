@@ -1,7 +1,7 @@
 """Transactions of one broker: half messages in, their ends, and the task that looks after both."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from mailboat.broker.flush_service import FlushService
@@ -18,7 +18,6 @@ from mailboat.model.names import CHECK_MAX_TIME_TOPIC, HALF_TOPIC
 from mailboat.protocol.codes import ResponseCode
 from mailboat.store.message_inner import MessageInner, PutStatus
 
-_SLICE_S: Final = 0.003
 _ROUND_PAUSE_S: Final = 0.02
 _REBUILD_PAUSE_S: Final = 0.003
 _TICK_MAX_S: Final = 1.0
@@ -135,7 +134,7 @@ class TransactionalMessageService:
     async def _look_after(self, progress: TaskProgress) -> None:
         ledger = self.ledger
         await self._until_all_is_shown(progress)
-        await self._finish(ledger.rebuild(), progress, _REBUILD_PAUSE_S)
+        await progress.finish(ledger.rebuild(), _REBUILD_PAUSE_S, self._tick)
         self._ends.store_gathered()
         loop = asyncio.get_running_loop()
         last_round = loop.time()
@@ -143,7 +142,7 @@ class TransactionalMessageService:
             self.counters.lost += ledger.tick()
             # The interval may have changed since the last round.
             if loop.time() >= last_round + self._interval_s:
-                await self._finish(self._checks.round(), progress, _ROUND_PAUSE_S)
+                await progress.finish(self._checks.round(), _ROUND_PAUSE_S, self._tick)
                 last_round = loop.time()
             progress.beat()
             await asyncio.sleep(self._tick_s)
@@ -169,13 +168,6 @@ class TransactionalMessageService:
         period_s = min(self._interval_s, self._broker.settings.broker.transaction_time_out / 1000)
         return min(max(period_s / _TICKS_A_PERIOD, _TICK_MIN_S), _TICK_MAX_S)
 
-    async def _finish(self, slices: Iterator[None], progress: TaskProgress, pause_s: float) -> None:
-        loop = asyncio.get_running_loop()
-        begin = loop.time()
-        for _ in slices:
-            if loop.time() - begin > _SLICE_S:
-                if self.ledger.is_ready:
-                    self.counters.lost += self.ledger.tick()
-                progress.beat()
-                await asyncio.sleep(pause_s)
-                begin = loop.time()
+    def _tick(self) -> None:
+        if self.ledger.is_ready:
+            self.counters.lost += self.ledger.tick()
