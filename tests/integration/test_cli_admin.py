@@ -102,6 +102,11 @@ async def test_topic_mistakes_are_one_sentence(tmp_path: Path, capsysbinary: Cap
         code, out, err = await shell.process("topic", "delete", "T")
         assert (code, out) == (2, b"")
         assert b"add --yes" in err
+        assert "no broker has a topic T" in await shell.fails("topic", "delete", "T", "--yes")
+        await make_topic(cluster, "T")
+        elsewhere = ("topic", "delete", "T", "-c", "Nowhere", "--yes")
+        assert "Nowhere" in await shell.fails(*elsewhere)
+        await shell.run("topic", "delete", "T", "--yes")
 
 
 async def test_delete_asks_on_a_terminal(tmp_path: Path, capsysbinary: Capture):
@@ -192,6 +197,7 @@ async def test_group_changes_only_what_is_named(tmp_path: Path, capsysbinary: Ca
         assert "there is no group D" in await shell.fails("offset", "show", "D")
         assert await shell.json("group", "members", "C") == []
         await shell.run("group", "delete", "C", "--yes")
+        assert "knows a group C" in await shell.fails("group", "delete", "C", "--yes")
         assert await shell.json("group", "list") == []
 
 

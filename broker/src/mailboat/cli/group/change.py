@@ -15,6 +15,7 @@ from mailboat.cli.client_command import (
 )
 from mailboat.cli.output import print_json, print_rows
 from mailboat.cli.servers import Servers, servers_options
+from mailboat.errors import MailboatError
 from mailboat.model.subscription import SubscriptionGroupConfig
 
 _RETRIES: Final = click.IntRange(0, 10_000)
@@ -169,6 +170,9 @@ def delete(group: str, cluster: str | None, yes: bool, servers: Servers) -> None
 
     async def work() -> None:
         async with servers.admin() as admin:
+            if not await admin.groups.is_known(group, cluster=cluster):
+                of_cluster = f" of cluster {cluster}" if cluster else ""
+                raise MailboatError(f"no broker{of_cluster} knows a group {group}")
             await admin.groups.delete(group, cluster=cluster)
 
     run(work())

@@ -16,6 +16,7 @@ from mailboat.cli.client_command import (
 from mailboat.cli.output import print_json, print_rows
 from mailboat.cli.servers import Servers, servers_options
 from mailboat.cli.topic.show import perm_text
+from mailboat.errors import MailboatError
 from mailboat.model.topic import Perm, TopicConfig
 
 _QUEUES: Final = click.IntRange(1, 65_536)
@@ -174,6 +175,9 @@ def delete(topic: str, cluster: str | None, yes: bool, servers: Servers) -> None
 
     async def work() -> None:
         async with servers.admin() as admin:
+            if not await admin.topics.is_known(topic, cluster=cluster):
+                of_cluster = f" of cluster {cluster}" if cluster else ""
+                raise MailboatError(f"no broker{of_cluster} has a topic {topic}")
             await admin.topics.delete(topic, cluster=cluster)
 
     run(work())

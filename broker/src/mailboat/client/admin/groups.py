@@ -7,6 +7,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -125,6 +126,25 @@ class GroupAdmin:
             names = ", ".join(master.broker_name for master in masters)
             raise RouteNotFoundError(f"group {group} is not on {names}; create it first")
         return changed
+
+    async def is_known(self, group: str, *, cluster: str | None = None) -> bool:
+        """Tell whether a master has a group, or a name server a route of a topic of its own.
+
+        With `cluster`, only the masters of that cluster are asked, and only its brokers count in
+        the routes.
+        """
+        for master in await self._cluster.masters(cluster=cluster):
+            if any(
+                name == group or is_position_of(name, group)
+                for name in await self._table(master.address)
+            ):
+                return True
+        for topic in (retry_topic(group), dlq_topic(group)):
+            with suppress(RouteNotFoundError):
+                route = await self._instance.name_servers.topic_route(topic)
+                if any(cluster in (None, broker.cluster) for broker in route.broker_datas):
+                    return True
+        return False
 
     async def delete(self, group: str, *, cluster: str | None = None) -> None:
         """Delete a group, its offsets, its retry topic and its dead letters from every master.

@@ -112,6 +112,24 @@ class TopicAdmin:
             await self._change_order(topic, dict.fromkeys(changed))
         return changed
 
+    async def is_known(self, topic: str, *, cluster: str | None = None) -> bool:
+        """Tell whether a name server has a route of a topic, or a master has the topic itself.
+
+        With `cluster`, only the masters of that cluster are asked, and only its brokers count in
+        the route.
+        """
+        masters = await self._cluster.masters(cluster=cluster)
+        try:
+            brokers = (await self.route(topic)).broker_datas
+        except RouteNotFoundError:
+            brokers = []
+        if any(cluster in (None, broker.cluster) for broker in brokers):
+            return True
+        for master in masters:
+            if topic in await self.configs(master.address):
+                return True
+        return False
+
     async def delete(self, topic: str, *, cluster: str | None = None) -> None:
         """Delete a topic from every master and name server; an unknown one is no error.
 
