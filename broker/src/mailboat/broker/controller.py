@@ -665,7 +665,7 @@ class BrokerController:
 
     async def _expire(self) -> None:
         if self.is_leading:
-            self.queue_locks.expire()
+            await self.queue_locks.expire()
         timeout_s = self.settings.broker.channel_expired_timeout / 1000
         await close_silent(self.consumers, self.producers, timeout_s)
 

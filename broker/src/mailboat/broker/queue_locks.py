@@ -16,7 +16,7 @@ Source: apache/rocketmq broker/client/rebalance/RebalanceLockManager.java @ rock
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -28,6 +28,7 @@ from mailboat.disk.json_file import JsonFile, refuse_newer
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.bodies import encode_body
 from mailboat.remoting.shares import Shares
+from mailboat.remoting.turns import in_turns
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +40,9 @@ MAX_LOCKS: Final = 262_144
 
 _FORMAT_VERSION: Final = 1
 _SLICE_BYTES: Final = 65_536
+EXPIRED_A_STEP: Final = 500
+"""So many locks are looked at in one step."""
+
 
 _Place = tuple[str, int]
 
@@ -262,14 +266,23 @@ class QueueLockManager(SavedTable):
         lock = self._groups.get(group, {}).get((topic, queue_id))
         return None if lock is None or lock.expires_s < self._clock() else lock.client_id
 
-    def expire(self) -> None:
-        """Forget the locks that nobody renewed."""
+    async def expire(self) -> None:
+        """Forget the locks that nobody renewed, in turns: a group may have very many."""
+        await in_turns(self.expire_steps())
+
+    def expire_steps(self) -> Generator[None, None, None]:
+        """Do what `expire` does; what is locked, renewed or let go between two steps stays so."""
         now_s = self._clock()
+        looked_at = 0
         for group, locks in list(self._groups.items()):
-            for place in [place for place, lock in locks.items() if lock.expires_s < now_s]:
-                self._disown(locks.pop(place))
-                self._changed(group)
-            if not locks:
+            for place, lock in list(locks.items()):
+                if lock.expires_s < now_s and locks.get(place) is lock:
+                    self._disown(locks.pop(place))
+                    self._changed(group)
+                looked_at += 1
+                if looked_at % EXPIRED_A_STEP == 0:
+                    yield
+            if not locks and self._groups.get(group) is locks:
                 del self._groups[group]
 
     def _encode_file(self) -> Iterator[bytes]:

@@ -3,7 +3,7 @@
 import pytest
 
 from mailboat.broker import queue_locks
-from mailboat.broker.queue_locks import QueueLockManager
+from mailboat.broker.queue_locks import EXPIRED_A_STEP, QueueLockManager
 from mailboat.disk.json_file import JsonFile
 from mailboat.errors import DamagedStoreError
 from mailboat.model.message_queue import MessageQueue
@@ -97,11 +97,28 @@ async def test_expired_locks_leave_nothing_behind() -> None:
     locks.lock("G", "a", [SECOND])
     await locks.persist()
     clock.advance(31)
-    locks.expire()
+    await locks.expire()
     await locks.persist()
     again = manager(clock, disk)
     assert again.holder("G", "T", 0) is None
     assert again.holder("G", "T", 1) == "a"
+
+
+async def test_what_is_locked_meanwhile_stays() -> None:
+    """The locks of a group expire in steps; one that is taken between two of them is kept."""
+    clock = VirtualTime()
+    locks = manager(clock)
+    queues = [MessageQueue("T", "b", queue_id) for queue_id in range(2 * EXPIRED_A_STEP + 1)]
+    locks.lock("G", "a", queues)
+    clock.advance(61)
+    steps = locks.expire_steps()
+    next(steps)
+    assert locks.held("G") == len(queues) - EXPIRED_A_STEP
+    locks.lock("G", "a", queues[-1:])
+    locks.lock("G", "b", [*queues[:1], *queues[-2:-1]])
+    list(steps)
+    kept = [("T", queues[-1].queue_id, "a"), ("T", 0, "b"), ("T", queues[-2].queue_id, "b")]
+    assert sorted(locks.holders("G")) == sorted(kept)
 
 
 async def test_a_restart_gives_a_queue_to_its_holder_only() -> None:
@@ -154,7 +171,7 @@ def test_a_file_that_is_not_understood_is_refused(content: bytes) -> None:
         manager(VirtualTime(), disk)
 
 
-def test_locks_are_counted_for_the_user_of_their_holder() -> None:
+async def test_locks_are_counted_for_the_user_of_their_holder() -> None:
     """From the moment of the lock to its end, however it ends; a renewal counts once."""
     clock = VirtualTime()
     locks = manager(clock)
@@ -172,7 +189,7 @@ def test_locks_are_counted_for_the_user_of_their_holder() -> None:
     clock.advance(61)
     locks.lock("H", "d", [FIRST], "u")
     assert (locks.held_by("u"), locks.held_by("v")) == (1, 0)
-    locks.expire()
+    await locks.expire()
     assert locks.held_by("w") == 0
     locks.follow("H", [("T", 0, "d")])
     assert locks.held_by("u") == 0
@@ -209,7 +226,7 @@ async def test_one_group_with_many_locks_is_written_in_slices() -> None:
     assert again.holder("G", "T", 499) == "c" * 1_000
 
 
-def test_one_address_holds_so_many_locks(
+async def test_one_address_holds_so_many_locks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is too many is not locked, as if another member had it; renewals go on."""
@@ -231,7 +248,7 @@ def test_one_address_holds_so_many_locks(
     assert locks.lock("H", "b", queues, host="10.0.0.2") == set(queues[:2])
     assert locks.lock("I", "c", queues, host="10.0.0.2") == set()
     clock.advance(61)
-    locks.expire()
+    await locks.expire()
     locks.follow("J", [("T", 0, "d")])
     locks.follow("J", [])
     assert locks._shares.taken == 0
