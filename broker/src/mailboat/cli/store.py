@@ -84,14 +84,16 @@ def dump(
     """
     inspector = StoreInspector(RealDisk(is_read_only=True), path)
     printed = 0
-    try:
-        for message in inspector.messages():
-            if topic not in (None, message.topic) or queue_id not in (None, message.queue_id):
-                continue
+
+    def show(message: MessageExt) -> bool:
+        nonlocal printed
+        if topic in (None, message.topic) and queue_id in (None, message.queue_id):
             click.echo(_json_line(message) if as_json else _line(message))
             printed += 1
-            if printed == count:
-                break
+        return printed != count
+
+    try:
+        inspector.each_message(show)
     finally:
         inspector.close()
 

@@ -4,7 +4,8 @@ Works on directories of mailboat and of RocketMQ, also while a broker uses them.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -225,23 +226,23 @@ class StoreInspector:
                 segment = Segment(self._disk, self._pool, path, int(name), self.segment_bytes)
                 self._log.segments.append(segment)
 
-    def messages(self) -> Iterator[MessageExt]:
-        """Yield every message in the order of the log.
+    def each_message(self, wants_more: Callable[[MessageExt], bool]) -> None:
+        """Hand over every message in the order of the log, until `wants_more` returns False.
 
         Raises:
-            OSError: a file cannot be read.
+            OSError: a file cannot be read, or the call raised it.
         """
-        # A segment at a time: the scan hands records over by a call, a caller wants to iterate.
-        for segment in self._log.segments:
-            found: list[MessageExt] = []
-            scanner = Scanner(_OneSegment(segment), None, check_crc=True)
-            scanner.scan(
-                segment.start,
-                lambda view, parts, found=found: found.append(  # type: ignore[misc]
-                    to_message(view, parts.properties_end - parts.header.size_bytes, parts)
-                ),
-            )
-            yield from found
+
+        def note(view: memoryview, parts: RecordParts) -> None:
+            begin = parts.properties_end - parts.header.size_bytes
+            if not wants_more(to_message(view, begin, parts)):
+                raise _EnoughError
+
+        with suppress(_EnoughError):
+            # A segment at a time: where one ends in damage, the next one is looked at all the same.
+            for segment in self._log.segments:
+                scanner = Scanner(_OneSegment(segment), None, check_crc=True)
+                scanner.scan(segment.start, note)
 
     def _check_queues(
         self, report: StoreReport, records: "_Records", *, is_whole: bool
@@ -457,6 +458,10 @@ def _wrong_unit(path: str, physical_offset: int, queue_offset: int) -> str:
         f"{path}: unit of queue offset {queue_offset} points at {physical_offset}, where that "
         "message, of its size and tags, is not"
     )
+
+
+class _EnoughError(Exception):
+    """Whoever gets messages wants no more."""
 
 
 class _OneSegment:
