@@ -68,7 +68,7 @@ from mailboat.protocol.route import (
 )
 from mailboat.protocol.topic_table import TopicConfigTable
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher, Processor
+from mailboat.remoting.dispatcher import Dispatcher, Lane, Processor
 from mailboat.remoting.turns import first_turn, in_turns, joined_in_turns
 
 _WRITABLE_AT_RUNTIME: Final = (
@@ -78,6 +78,15 @@ _WRITABLE_AT_RUNTIME: Final = (
 )
 """Keys that UPDATE_NAMESRV_CONFIG may change: switches that are safe to take from any client."""
 
+_LISTINGS: Final = frozenset(
+    {
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    }
+)
 _CRC_MASK: Final = 0x7FFFFFFF
 _IDENTITY_LENGTH: Final = 128
 # Bytes as JSON. The name of a host has up to 253 characters. All brokers are in the answer to
@@ -144,7 +153,8 @@ class NamesrvProcessor:
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
         }
         for code, processor in processors.items():
-            dispatcher.register(code, processor)
+            lane = Lane.LISTING if code in _LISTINGS else Lane.COMMON
+            dispatcher.register(code, processor, lane)
 
     async def _put_kv_config(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         await self._kv_config.put(

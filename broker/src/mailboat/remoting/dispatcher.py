@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Set
 from enum import Enum
 from typing import Final
+from weakref import WeakValueDictionary
 
 from mailboat.errors import (
     BrokerError,
@@ -43,6 +44,8 @@ _MAX_IN_FLIGHT: Final = 4096
 ROUND_S: Final = 0.01
 """How long the requests of one read may take before everybody else has a turn."""
 _MAX_PER_CONNECTION: Final = 1024
+LISTINGS_PER_ADDRESS: Final = 4
+"""So many lists are made at a time for one address."""
 
 
 class Lane(Enum):
@@ -53,6 +56,10 @@ class Lane(Enum):
 
     MEMBER = "locks, offsets and heartbeats"
     """For this server too, and a consumer that is refused one loses its queues."""
+
+    LISTING = "requests for lists"
+    """For lists that may be long, which take memory while they are made: so many of one address are
+    made at a time, and its others wait."""
 
     RELAY = "relayed requests"
     """For the answer of another client."""
@@ -83,6 +90,8 @@ class Dispatcher:
         self._max_in_flight = dict.fromkeys(Lane, max_in_flight)
         self._max_in_flight[Lane.RELAY] *= 4
         self._max_per_connection = max_per_connection
+        # By address; each lives as long as somebody has a place or waits for one.
+        self._listings: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self.on_connection_closed: list[Callable[[Connection], None]] = []
         """Called with each connection that ended."""
         self.on_writing_resumed: list[Callable[[Connection], None]] = []
@@ -242,7 +251,10 @@ class Dispatcher:
     ) -> None:
         asker.set(Asker(connection.peer_address, connection))
         try:
-            answer = await result
+            if self._lanes[command.code] is Lane.LISTING:
+                answer = await self._listing(connection, result)
+            else:
+                answer = await result
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -253,6 +265,17 @@ class Dispatcher:
         data = encode_answer(command, answer)
         if data is not None:
             connection.write(data)
+
+    async def _listing(self, connection: Connection, result: Awaitable[Answer]) -> Answer:
+        """Await what makes a list once its address has a place for it."""
+        address = connection.peer_address
+        place = self._listings.setdefault(address, asyncio.Semaphore(LISTINGS_PER_ADDRESS))
+        try:
+            async with place:
+                return None if connection.is_closed else await result
+        finally:
+            if inspect.iscoroutine(result):
+                result.close()  # Where it was never begun; one that has ended does not mind.
 
 
 def _answer_cancelled(command: RemotingCommand) -> RemotingCommand:

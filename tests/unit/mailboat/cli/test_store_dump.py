@@ -1,4 +1,4 @@
-"""`mailboat store dump`: messages in the order of the log, and no more of them than are asked for."""
+"""`mailboat store dump`: messages in the order of the log, no more of them than are wanted."""
 
 from pathlib import Path
 

@@ -11,7 +11,7 @@ from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import Frame, FrameDecoder
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.connection_set import ConnectionSet
-from mailboat.remoting.dispatcher import Answer, Dispatcher, Lane
+from mailboat.remoting.dispatcher import LISTINGS_PER_ADDRESS, Answer, Dispatcher, Lane
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.turns import SERVER, Asker, asker
 
@@ -19,9 +19,9 @@ from mailboat.remoting.turns import SERVER, Asker, asker
 class NotedTransport(asyncio.Transport):
     """Takes note of what is written, and pauses the writer when told to."""
 
-    def __init__(self) -> None:
+    def __init__(self, host: str = "10.0.0.1") -> None:
         """Stand for a connected socket."""
-        super().__init__({"peername": ("10.0.0.1", 5000)})
+        super().__init__({"peername": (host, 5000)})
         self.written: list[bytes] = []
         self.connection: Connection | None = None
         self.pause_at_write = 0
@@ -66,14 +66,14 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def connect(
-    dispatcher: Dispatcher, limits: RemotingLimits | None = None
+    dispatcher: Dispatcher, limits: RemotingLimits | None = None, host: str = "10.0.0.1"
 ) -> tuple[Connection, NotedTransport]:
     """Open a connection that the dispatcher serves."""
     owner = ConnectionSet(
         limits or RemotingLimits(), name="test", capacity=None, expects_frames=True
     )
     connection = Connection(dispatcher, owner)
-    transport = NotedTransport()
+    transport = NotedTransport(host)
     transport.connection = connection
     connection.connection_made(transport)
     return connection, transport
@@ -450,3 +450,52 @@ async def test_what_is_awaited_knows_who_asks() -> None:
     await dispatcher.drain(10)
     assert askers == [Asker("10.0.0.1", connection)]
     assert asker.get() == SERVER
+
+
+async def test_lists_of_one_address_are_made_some_at_a_time() -> None:
+    """Each takes memory until it is sent. Other addresses, and other requests, do not wait; what a
+    connection has asked for that is closed meanwhile is not made at all."""
+    gate = asyncio.Event()
+    begun: list[int] = []
+
+    async def listing(_: Connection, command: RemotingCommand) -> Answer:
+        begun.append(command.opaque)
+        await gate.wait()
+        return command.response(0)
+
+    dispatcher = Dispatcher()
+    dispatcher.register(1000, listing, Lane.LISTING)
+    dispatcher.register(1001, echo)
+    first, first_transport = connect(dispatcher)
+    second, _ = connect(dispatcher)
+    other, _ = connect(dispatcher, host="10.0.0.2")
+    first.data_received(b"".join(request(1000, n) for n in range(LISTINGS_PER_ADDRESS + 2)))
+    second.data_received(request(1000, 100))
+    other.data_received(request(1000, 200) + request(1001, 201))
+    first.data_received(request(1001, 50))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert begun == [*range(LISTINGS_PER_ADDRESS), 200]
+    assert [50] == [answer.opaque for answer in answers(first_transport)]
+    second.abort()
+    second.connection_lost(None)
+    gate.set()
+    await dispatcher.drain(10)
+    assert begun == [*range(LISTINGS_PER_ADDRESS), 200, *range(4, LISTINGS_PER_ADDRESS + 2)]
+    assert not dispatcher._listings
+
+
+async def test_a_list_that_was_never_begun_can_be_cancelled() -> None:
+    """A server that ends leaves no coroutine behind that nobody has awaited."""
+
+    async def listing(_: Connection, command: RemotingCommand) -> Answer:
+        await asyncio.Event().wait()
+        return command.response(0)
+
+    dispatcher = Dispatcher()
+    dispatcher.register(1000, listing, Lane.LISTING)
+    connection, _ = connect(dispatcher)
+    connection.data_received(b"".join(request(1000, n) for n in range(LISTINGS_PER_ADDRESS + 1)))
+    await asyncio.sleep(0)
+    await dispatcher.drain(0.01)
+    assert not dispatcher._tasks

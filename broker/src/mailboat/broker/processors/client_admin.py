@@ -57,9 +57,15 @@ _STATUS_MAX_MEMBERS: Final = 1_000
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = ClientAdminProcessor(controller)
-    dispatcher.register(RequestCode.GET_CONSUMER_LIST_BY_GROUP, processor.consumer_list)
-    dispatcher.register(RequestCode.GET_CONSUMER_CONNECTION_LIST, processor.consumer_connections)
-    dispatcher.register(RequestCode.GET_PRODUCER_CONNECTION_LIST, processor.producer_connections)
+    dispatcher.register(
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP, processor.consumer_list, Lane.LISTING
+    )
+    dispatcher.register(
+        RequestCode.GET_CONSUMER_CONNECTION_LIST, processor.consumer_connections, Lane.LISTING
+    )
+    dispatcher.register(
+        RequestCode.GET_PRODUCER_CONNECTION_LIST, processor.producer_connections, Lane.LISTING
+    )
     dispatcher.register(
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, processor.consumer_status, Lane.RELAY
     )

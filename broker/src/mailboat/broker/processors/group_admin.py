@@ -29,7 +29,7 @@ from mailboat.protocol.command import (
 from mailboat.protocol.group_table import decode_group_config, encode_group_config
 from mailboat.protocol.stats_bodies import ConsumeStats, OffsetWrapper, consume_stats_slices
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.dispatcher import Dispatcher, Lane
 from mailboat.remoting.turns import in_turns, joined_in_turns, sorted_steps
 
 STATS_QUEUES_MAX: Final = 100_000
@@ -43,12 +43,18 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     dispatcher.register(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST, processor.update_groups
     )
-    dispatcher.register(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, processor.get_all)
+    dispatcher.register(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, processor.get_all, Lane.LISTING
+    )
     dispatcher.register(RequestCode.DELETE_SUBSCRIPTIONGROUP, processor.delete_group)
     dispatcher.register(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, processor.get_group)
-    dispatcher.register(RequestCode.GET_CONSUME_STATS, processor.consume_stats)
-    dispatcher.register(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, processor.groups_of_topic)
-    dispatcher.register(RequestCode.QUERY_TOPICS_BY_CONSUMER, processor.topics_of_group)
+    dispatcher.register(RequestCode.GET_CONSUME_STATS, processor.consume_stats, Lane.LISTING)
+    dispatcher.register(
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, processor.groups_of_topic, Lane.LISTING
+    )
+    dispatcher.register(
+        RequestCode.QUERY_TOPICS_BY_CONSUMER, processor.topics_of_group, Lane.LISTING
+    )
 
 
 class GroupAdminProcessor:

@@ -37,7 +37,7 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     processor = OffsetProcessor(controller)
     dispatcher.register(RequestCode.QUERY_CONSUMER_OFFSET, processor.query, Lane.MEMBER)
     dispatcher.register(RequestCode.UPDATE_CONSUMER_OFFSET, processor.update, Lane.MEMBER)
-    dispatcher.register(RequestCode.GET_ALL_CONSUMER_OFFSET, processor.get_all)
+    dispatcher.register(RequestCode.GET_ALL_CONSUMER_OFFSET, processor.get_all, Lane.LISTING)
     dispatcher.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, processor.search_by_timestamp)
     dispatcher.register(RequestCode.GET_MAX_OFFSET, processor.max_offset)
     dispatcher.register(RequestCode.GET_MIN_OFFSET, processor.min_offset)

@@ -13,14 +13,14 @@ from mailboat.protocol.admin_bodies import ProducerInfo, producer_table_slices
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.dispatcher import Dispatcher, Lane
 from mailboat.remoting.turns import in_turns, joined_in_turns, sorted_steps
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's request."""
     processor = ProducerAdminProcessor(controller)
-    dispatcher.register(RequestCode.GET_ALL_PRODUCER_INFO, processor.all_producers)
+    dispatcher.register(RequestCode.GET_ALL_PRODUCER_INFO, processor.all_producers, Lane.LISTING)
 
 
 class ProducerAdminProcessor:

@@ -21,7 +21,7 @@ from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand, required_bool, required_str
 from mailboat.protocol.stats_bodies import ConsumeStats
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.dispatcher import Dispatcher, Lane
 from mailboat.remoting.turns import in_turns, joined_in_turns, sorted_steps
 
 _OF_TOPIC: Final = ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
@@ -35,7 +35,9 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = StatsAdminProcessor(controller)
     dispatcher.register(RequestCode.VIEW_BROKER_STATS_DATA, processor.broker_stats)
-    dispatcher.register(RequestCode.GET_BROKER_CONSUME_STATS, processor.all_consume_stats)
+    dispatcher.register(
+        RequestCode.GET_BROKER_CONSUME_STATS, processor.all_consume_stats, Lane.LISTING
+    )
 
 
 class StatsAdminProcessor:

@@ -30,7 +30,7 @@ from mailboat.protocol.command import (
 from mailboat.protocol.stats_bodies import TopicOffset, topic_stats_slices
 from mailboat.protocol.topic_table import encode_topic_config
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.dispatcher import Dispatcher, Lane
 from mailboat.remoting.turns import in_turns, joined_in_turns
 
 
@@ -39,8 +39,8 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     processor = TopicAdminProcessor(controller)
     dispatcher.register(RequestCode.UPDATE_AND_CREATE_TOPIC, processor.update_topic)
     dispatcher.register(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, processor.update_topics)
-    dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, processor.get_all)
-    dispatcher.register(RequestCode.GET_TOPIC_STATS_INFO, processor.topic_stats)
+    dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, processor.get_all, Lane.LISTING)
+    dispatcher.register(RequestCode.GET_TOPIC_STATS_INFO, processor.topic_stats, Lane.LISTING)
     dispatcher.register(RequestCode.DELETE_TOPIC_IN_BROKER, processor.delete_topic)
     dispatcher.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, processor.system_topics)
     dispatcher.register(RequestCode.GET_TOPIC_CONFIG, processor.get_topic)
