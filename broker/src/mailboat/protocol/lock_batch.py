@@ -4,8 +4,9 @@ Source: apache/rocketmq remoting/protocol/body/{LockBatchRequestBody,LockBatchRe
 UnlockBatchRequestBody}.java
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import msgspec
@@ -38,6 +39,7 @@ class _LockedBody(msgspec.Struct, gc=False):
     queues: list[MessageQueueBody] = msgspec.field(name="lockOKMQSet", default_factory=list)
 
 
+_QUEUES_A_SLICE: Final = 500
 _lock_batch: Final = msgspec.json.Decoder(_LockBatchBody, strict=False)
 _locked: Final = msgspec.json.Decoder(_LockedBody, strict=False)
 
@@ -75,7 +77,18 @@ def decode_lock_names(body: bytes) -> tuple[str, set[str]]:
 
 def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
     """Write the answer to 41: the queues that the member holds now."""
-    return encode_body(_LockedBody(_bodies(queues)))
+    return b"".join(locked_slices(in_order(queues)))
+
+
+def locked_slices(queues: Iterable[MessageQueue]) -> Iterator[bytes]:
+    """Return what `encode_locked` writes of queues in order, in pieces that take a moment each."""
+    left, comma = iter(queues), b""
+    yield b'{"lockOKMQSet":['
+    while some := list(islice(left, _QUEUES_A_SLICE)):
+        bodies = [MessageQueueBody(one.broker_name, one.queue_id, one.topic) for one in some]
+        yield comma + encode_body(bodies)[1:-1]
+        comma = b","
+    yield b"]}"
 
 
 def decode_locked(body: bytes) -> set[MessageQueue]:

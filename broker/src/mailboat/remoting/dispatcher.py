@@ -44,6 +44,10 @@ _MAX_IN_FLIGHT: Final = 4096
 ROUND_S: Final = 0.01
 """How long the requests of one read may take before everybody else has a turn."""
 _MAX_PER_CONNECTION: Final = 1024
+LISTINGS_PER_CONNECTION: Final = 2
+"""So many lists are made at a time for one connection: its others do not stand before those of
+another one."""
+
 LISTINGS_PER_ADDRESS: Final = 4
 """So many lists are made at a time for one address."""
 
@@ -90,8 +94,9 @@ class Dispatcher:
         self._max_in_flight = dict.fromkeys(Lane, max_in_flight)
         self._max_in_flight[Lane.RELAY] *= 4
         self._max_per_connection = max_per_connection
-        # By address; each lives as long as somebody has a place or waits for one.
-        self._listings: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        # Each lives as long as somebody has a place or waits for one.
+        self._listings: WeakValueDictionary[str | Connection, asyncio.Semaphore]
+        self._listings = WeakValueDictionary()
         self.on_connection_closed: list[Callable[[Connection], None]] = []
         """Called with each connection that ended."""
         self.on_writing_resumed: list[Callable[[Connection], None]] = []
@@ -267,11 +272,16 @@ class Dispatcher:
             connection.write(data)
 
     async def _listing(self, connection: Connection, result: Awaitable[Answer]) -> Answer:
-        """Await what makes a list once its address has a place for it."""
-        address = connection.peer_address
-        place = self._listings.setdefault(address, asyncio.Semaphore(LISTINGS_PER_ADDRESS))
+        """Await what makes a list once its connection and its address have a place for it."""
+        own, shared = (
+            self._listings.setdefault(whose, asyncio.Semaphore(most))
+            for whose, most in (
+                (connection, LISTINGS_PER_CONNECTION),
+                (connection.peer_address, LISTINGS_PER_ADDRESS),
+            )
+        )
         try:
-            async with place:
+            async with own, shared:
                 return None if connection.is_closed else await result
         finally:
             if inspect.iscoroutine(result):

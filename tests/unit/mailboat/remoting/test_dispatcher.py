@@ -11,7 +11,7 @@ from mailboat.protocol.command import RemotingCommand, decode_command
 from mailboat.protocol.frame import Frame, FrameDecoder
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.connection_set import ConnectionSet
-from mailboat.remoting.dispatcher import LISTINGS_PER_ADDRESS, Answer, Dispatcher, Lane
+from mailboat.remoting.dispatcher import LISTINGS_PER_CONNECTION, Answer, Dispatcher, Lane
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.turns import SERVER, Asker, asker
 
@@ -468,20 +468,22 @@ async def test_lists_of_one_address_are_made_some_at_a_time() -> None:
     dispatcher.register(1001, echo)
     first, first_transport = connect(dispatcher)
     second, _ = connect(dispatcher)
+    third, _ = connect(dispatcher)
     other, _ = connect(dispatcher, host="10.0.0.2")
-    first.data_received(b"".join(request(1000, n) for n in range(LISTINGS_PER_ADDRESS + 2)))
-    second.data_received(request(1000, 100))
-    other.data_received(request(1000, 200) + request(1001, 201))
+    first.data_received(request(1000, 0) + request(1000, 1) + request(1000, 2))
+    second.data_received(request(1000, 100) + request(1000, 101) + request(1000, 102))
+    third.data_received(request(1000, 200))
+    other.data_received(request(1000, 300) + request(1001, 301))
     first.data_received(request(1001, 50))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert begun == [*range(LISTINGS_PER_ADDRESS), 200]
+    assert begun == [0, 1, 100, 101, 300]
     assert [50] == [answer.opaque for answer in answers(first_transport)]
     second.abort()
     second.connection_lost(None)
     gate.set()
     await dispatcher.drain(10)
-    assert begun == [*range(LISTINGS_PER_ADDRESS), 200, *range(4, LISTINGS_PER_ADDRESS + 2)]
+    assert begun == [0, 1, 100, 101, 300, 200, 2]
     assert not dispatcher._listings
 
 
@@ -495,7 +497,7 @@ async def test_a_list_that_was_never_begun_can_be_cancelled() -> None:
     dispatcher = Dispatcher()
     dispatcher.register(1000, listing, Lane.LISTING)
     connection, _ = connect(dispatcher)
-    connection.data_received(b"".join(request(1000, n) for n in range(LISTINGS_PER_ADDRESS + 1)))
+    connection.data_received(b"".join(request(1000, n) for n in range(LISTINGS_PER_CONNECTION + 1)))
     await asyncio.sleep(0)
     await dispatcher.drain(0.01)
     assert not dispatcher._tasks

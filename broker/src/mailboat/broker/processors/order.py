@@ -24,10 +24,10 @@ from mailboat.errors import BrokerError
 from mailboat.model.message_queue import MessageQueue, in_order
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand
-from mailboat.protocol.lock_batch import LockBatch, decode_lock_batch, encode_locked
+from mailboat.protocol.lock_batch import LockBatch, decode_lock_batch, locked_slices
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Lane
-from mailboat.remoting.turns import first_turn, in_turns
+from mailboat.remoting.turns import first_turn, in_turns, joined_in_turns
 
 _QUEUES_A_SLICE: Final = 50  # Each one may be a line of the log.
 
@@ -75,18 +75,21 @@ class OrderProcessor:
         if not locks.are_known(group, locked):
             await self._broker.known_to_replicas()
             locks.note_known(group, batch.client_id, locked)
-        return command.response(ResponseCode.SUCCESS, problem, body=encode_locked(locked))
+        body = await joined_in_turns(locked_slices(locked))
+        return command.response(ResponseCode.SUCCESS, problem, body=body)
 
     def _lock(
         self, batch: LockBatch, asker: str, host: str
-    ) -> Generator[None, None, set[MessageQueue]]:
-        locked: set[MessageQueue] = set()
+    ) -> Generator[None, None, list[MessageQueue]]:
+        """Return the queues that the member holds now, in order."""
+        locked: list[MessageQueue] = []
         group = batch.consumer_group
         for queues in _slices_of(batch.queues):
             known = [queue for queue in queues if self._is_known(group, queue)]
             if self._quotas is not None:
                 known = self._within_quota(self._quotas, asker, batch, known)
-            locked |= self._broker.queue_locks.lock(group, batch.client_id, known, asker, host)
+            held = self._broker.queue_locks.lock(group, batch.client_id, known, asker, host)
+            locked += [queue for queue in known if queue in held]
             yield
         return locked
 
