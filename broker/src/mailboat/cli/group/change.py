@@ -170,10 +170,12 @@ def delete(group: str, cluster: str | None, yes: bool, servers: Servers) -> None
 
     async def work() -> None:
         async with servers.admin() as admin:
-            if not await admin.groups.is_known(group, cluster=cluster):
+            is_known = await admin.groups.is_known(group, cluster=cluster)
+            # What an earlier try has left somewhere goes in any case.
+            await admin.groups.delete(group, cluster=cluster)
+            if not is_known:
                 of_cluster = f" of cluster {cluster}" if cluster else ""
                 raise MailboatError(f"no broker{of_cluster} knows a group {group}")
-            await admin.groups.delete(group, cluster=cluster)
 
     run(work())
     click.echo(f"group {group} is deleted")

@@ -175,10 +175,12 @@ def delete(topic: str, cluster: str | None, yes: bool, servers: Servers) -> None
 
     async def work() -> None:
         async with servers.admin() as admin:
-            if not await admin.topics.is_known(topic, cluster=cluster):
+            is_known = await admin.topics.is_known(topic, cluster=cluster)
+            # What an earlier try has left somewhere goes in any case.
+            await admin.topics.delete(topic, cluster=cluster)
+            if not is_known:
                 of_cluster = f" of cluster {cluster}" if cluster else ""
                 raise MailboatError(f"no broker{of_cluster} has a topic {topic}")
-            await admin.topics.delete(topic, cluster=cluster)
 
     run(work())
     click.echo(f"topic {topic} is deleted")
