@@ -276,14 +276,16 @@ class QueueLockManager(SavedTable):
         looked_at = 0
         for group, locks in list(self._groups.items()):
             for place, lock in list(locks.items()):
+                if self._groups.get(group) is not locks:
+                    break  # Another broker leads, and these are no more.
                 if lock.expires_s < now_s and locks.get(place) is lock:
                     self._disown(locks.pop(place))
                     self._changed(group)
+                    if not locks:
+                        del self._groups[group]
                 looked_at += 1
                 if looked_at % EXPIRED_A_STEP == 0:
                     yield
-            if not locks and self._groups.get(group) is locks:
-                del self._groups[group]
 
     def _encode_file(self) -> Iterator[bytes]:
         """Write the holders, one a line; a slice may end within a group: one may have them all."""

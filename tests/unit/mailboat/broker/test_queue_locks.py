@@ -121,6 +121,23 @@ async def test_what_is_locked_meanwhile_stays() -> None:
     assert sorted(locks.holders("G")) == sorted(kept)
 
 
+async def test_locks_of_another_leader_are_not_given_back_twice() -> None:
+    """The lead may go to another broker while locks expire: from then on its locks count."""
+    clock = VirtualTime()
+    locks = manager(clock)
+    queues = [MessageQueue("T", "b", queue_id) for queue_id in range(2 * EXPIRED_A_STEP)]
+    locks.lock("G", "a", queues, "user", "10.0.0.1")
+    clock.advance(61)
+    steps = locks.expire_steps()
+    next(steps)
+    locks.follow("G", [("T", 0, "c")])
+    list(steps)
+    assert locks._shares.taken == 1
+    assert not locks._shares._by_host.get("10.0.0.1")
+    assert locks.held_by("user") == 0
+    assert locks.holders("G") == [("T", 0, "c")]
+
+
 async def test_a_restart_gives_a_queue_to_its_holder_only() -> None:
     """The old holder may consume for 30 s more; nobody else gets the queue before."""
     clock = VirtualTime()
