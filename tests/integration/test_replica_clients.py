@@ -142,7 +142,7 @@ async def test_who_is_far_behind_is_sent_to_a_slave(tmp_path: Path) -> None:
         master = nodes.broker(0)
         client = RawClient(master.address)
         stack.push_async_callback(client.close)
-        master.store._hot_bytes = 0
+        master.store.warming.hot_bytes = 0
         for allowed, suggested in (("false", "0"), ("true", "1")):
             master.change_config({"slaveReadEnable": allowed})
             answer = await client.pull("G", "T", 4)

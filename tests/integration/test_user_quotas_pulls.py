@@ -242,7 +242,7 @@ async def test_reads_from_the_disk_keep_to_the_quota_together(
     await fill(broker, 40, bytes(10_000))
     # As nobody may set it: every message counts as one that is on the disk only.
     broker.store.configure(replace(broker.settings.store, access_message_in_memory_max_ratio=0))
-    assert not broker.store.is_hot("T", 0, 0)
+    assert not broker.store.warming.is_hot(broker.store.queues.get("T", 0), 0)
     bound(users, fetch_bytes_per_second=100_000)
     size_bytes = broker.store.commit_log.end / 40
     begin_s = time.monotonic()

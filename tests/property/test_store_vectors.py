@@ -58,7 +58,9 @@ def _put(store: MessageStore, *messages: MessageInner) -> None:
 
 def _offset_by_time(store: MessageStore, timestamp_ms: int, *, upper: bool = False) -> int:
     """Go through all steps of a search in the queue that `_put` fills."""
-    steps = store.offset_by_time_steps("T1", 1, timestamp_ms, upper=upper)
+    steps = store.lookup.offset_by_time_steps(
+        store.queues.by_key["T1", 1], timestamp_ms, upper=upper, before_look=lambda *_: ()
+    )
     while True:
         try:
             next(steps)
@@ -295,7 +297,7 @@ def test_offsets_by_time_agree_with_a_list(gaps: list[int], questions: list[int]
         upper = max((i for i, time in enumerate(times) if time <= timestamp_ms), default=0)
         assert _offset_by_time(store, timestamp_ms) == lower
         assert _offset_by_time(store, timestamp_ms, upper=True) == upper
-    assert store.earliest_message_time("T1", 1) == times[0]
+    assert store.store_timestamp("T1", 1, 0) == times[0]
     assert store.store_timestamp("T1", 1, len(times)) == -1
     store.close()
 

@@ -14,10 +14,10 @@ from mailboat import core
 from mailboat.broker import live_config
 from mailboat.broker.addresses import advertised_host, advertised_ip
 from mailboat.broker.blocking_calls import StoreThreads
-from mailboat.broker.dispatcher import Asker, BrokerDispatcher
+from mailboat.broker.dispatcher import Asker
 from mailboat.broker.flush_service import FlushService
 from mailboat.broker.groups import SubscriptionGroupManager
-from mailboat.broker.guarded_dispatcher import GuardedBrokerDispatcher, recheck_pull
+from mailboat.broker.guarded_dispatcher import make_dispatcher, recheck_pull
 from mailboat.broker.identity import check_identity, write_identity
 from mailboat.broker.listener_addresses import ListenerAddresses
 from mailboat.broker.membership import ConsumerManager, ProducerManager, close_silent
@@ -46,6 +46,7 @@ from mailboat.broker.stored_topics import topics_at
 from mailboat.broker.supervisor import Supervisor, TaskProgress
 from mailboat.broker.topics import TopicConfigManager
 from mailboat.broker.transactions import TransactionalMessageService
+from mailboat.broker.warm_reads import QueuePositions
 from mailboat.config import BrokerConfig, Settings
 from mailboat.config.listeners import parse_listeners
 from mailboat.disk import Disk
@@ -83,8 +84,7 @@ _IDLE_SLICE_S: Final = 0.25
 _DRAIN_REQUESTS_S: Final = 3.0
 _DRAIN_WRITES_S: Final = 1.0
 _DRAIN_FLUSH_S: Final = 2.0
-# So long the nodes of a cluster may go on leading clients of the group here, and not to whoever
-# leads now. Behind it is nobody who would refuse them.
+# So long the nodes of a cluster may lead clients of the group here, where nobody refuses them.
 _HOLD_UP_S: Final = 3.0
 _FAST_PORT_DISTANCE: Final = 2
 
@@ -164,7 +164,7 @@ class BrokerController:
         self.guard = self._make_guard(users)
         self.directory = users if isinstance(users, Directory) else None
         self.quotas = None if self.guard is None else self._make_quotas(self.guard)
-        self.dispatcher = _dispatcher(self.guard, self.quotas)
+        self.dispatcher = make_dispatcher(self.guard, self.quotas, self)
         self._user_listeners: list[Callable[[], None]] = []
         self._register_processors()
         limits_of_peers = RemotingLimits.from_config(settings.remoting)
@@ -201,7 +201,7 @@ class BrokerController:
         """Make what knows how far groups have read, and have the cleaner ask it."""
         self.reading = ReadingProgress(
             self.offsets,
-            self.store,
+            QueuePositions(self.store),
             self.consumers,
             lambda: self.store.dispatch.dispatched_offset,
             self.topics.readable_queues,
@@ -577,7 +577,9 @@ class BrokerController:
         supervisor.start_periodic(
             "saving of tables", save_period_s, self._save_tables, may_take_s=_SAVE_MAY_TAKE_S
         )
-        supervisor.start_periodic("search for silent clients", _EXPIRY_SCAN_S, self._expire)
+        supervisor.start_periodic(
+            "search for silent clients", _EXPIRY_SCAN_S, self._expire, may_take_s=_SAVE_MAY_TAKE_S
+        )
         supervisor.start_periodic("statistics", SAMPLE_PERIOD_S, self.stats.sample)
         if self.listener_addresses.changes:
             supervisor.start_periodic(
@@ -692,9 +694,3 @@ class BrokerController:
     def _save_offsets_of_durable_log(self) -> None:
         if self.store.flushed_offset >= self.store.commit_log.end:
             self.offsets.persist_blocking()
-
-
-def _dispatcher(guard: Guard | None, quotas: UserQuotas | None) -> BrokerDispatcher:
-    if guard is None or quotas is None:
-        return BrokerDispatcher()
-    return GuardedBrokerDispatcher(guard, quotas)

@@ -43,7 +43,9 @@ class DelayRange:
     """Parked messages of one level from `next_offset` on.
 
     `end` is None while the range grows; `wake_ms` is when to look at it next, None for nothing to
-    expect; one `is_aside` holds what the store did not take.
+    expect; one `is_aside` holds what the store did not take. What lies below `read_end` was read
+    from the disk at `read_ms`, or will have been once `is_being_read` is over. One that `is_hot` is
+    in memory, with all that follows.
     """
 
     level: int
@@ -51,6 +53,10 @@ class DelayRange:
     end: int | None = None
     wake_ms: int | None = None
     is_aside: bool = False
+    read_end: int = 0
+    read_ms: int = 0
+    is_being_read: bool = False
+    is_hot: bool = True
 
 
 class ParkedRange(NamedTuple):

@@ -11,12 +11,15 @@ What a guard allows, the quotas of its user may still refuse or hold back: all o
 (`_admit` for every request, `_judged_send` for sends), but for what a processor alone can know.
 """
 
+import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from mailboat.broker.context import BrokerContext
 from mailboat.broker.dispatcher import KINDS, PULL, SEND, Asker, BrokerDispatcher
 from mailboat.broker.quotas.service import UserQuotas
+from mailboat.broker.record_reads import record_at
 from mailboat.errors import BrokerError
 from mailboat.protocol.codes import RequestCode, ResponseCode
 from mailboat.protocol.command import RemotingCommand, decode_command
@@ -31,10 +34,10 @@ from mailboat.protocol.send_header import (
     guarded_send,
 )
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import answer_error
-from mailboat.remoting.guarded import GuardedDispatcher
+from mailboat.remoting.dispatcher import Answer, answer_error, encode_answer
+from mailboat.remoting.guarded import GuardedDispatcher, check
 from mailboat.security.guard import Guard
-from mailboat.security.needs import pull_needs
+from mailboat.security.needs import named_place, pull_needs
 from mailboat.security.signing import access_key_of
 from mailboat.security.users import User
 
@@ -48,10 +51,39 @@ _REPLIES: Final = frozenset({RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_RE
 class GuardedBrokerDispatcher(GuardedDispatcher, BrokerDispatcher):
     """A `BrokerDispatcher` that carries out only what a guard allows."""
 
-    def __init__(self, guard: Guard, quotas: UserQuotas) -> None:
-        """Start without processors."""
+    def __init__(self, guard: Guard, quotas: UserQuotas, broker: BrokerContext) -> None:
+        """Start without processors; requests may name messages of `broker`."""
         super().__init__(guard)
         self._quotas: Final = quotas
+        self._broker: Final = broker
+
+    def process(self, connection: Connection, command: RemotingCommand) -> bytes | None:
+        """Do as `GuardedDispatcher.process`, once the message that a request names is in memory.
+
+        Its topic says whether the request is allowed, and only the disk may have it. It is read for
+        users whom rules bind; for nobody else.
+        """
+        place = named_place(command)
+        if place is None or self._broker.store.warming.is_hot_at(place):
+            return super().process(connection, command)
+        try:
+            address, certified_as = connection.peer_address, connection.certified_as
+            user = self._guard.authenticate(command, address, certified_as)
+        except BrokerError as error:
+            return encode_answer(command, answer_error(command, error))
+        if not self._guard.is_bound(user):
+            return super().process(connection, command)
+        result = self._process_cold(connection, command, place)
+        return encode_answer(command, self._start(connection, command, result))
+
+    async def _process_cold(
+        self, connection: Connection, command: RemotingCommand, place: int
+    ) -> Answer:
+        await record_at(self._broker, place, connection.peer_address)
+        user = check(self._guard, self, connection, command)
+        self._admit(user, connection, command)
+        result = self._processors[command.code](connection, command)
+        return await result if inspect.isawaitable(result) else result
 
     def _take_pull(self, _connection: Connection, _data: bytes) -> bool:
         """Have reads of pulls cut into frames."""
@@ -120,6 +152,15 @@ class GuardedBrokerDispatcher(GuardedDispatcher, BrokerDispatcher):
         self._quotas.admit(user, connection)
         if command.code in _REPLIES:
             self._quotas.reply(user, connection, command)
+
+
+def make_dispatcher(
+    guard: Guard | None, quotas: UserQuotas | None, broker: BrokerContext
+) -> BrokerDispatcher:
+    """Return the dispatcher of a broker, with the guard and the quotas that it has."""
+    if guard is None or quotas is None:
+        return BrokerDispatcher()
+    return GuardedBrokerDispatcher(guard, quotas, broker)
 
 
 def recheck_pull(guard: Guard, request: PullRequest, address: str) -> None:

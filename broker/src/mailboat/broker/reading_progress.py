@@ -25,7 +25,7 @@ from itertools import chain, islice
 from typing import Final, NamedTuple, Protocol
 
 from mailboat.model.names import RETRY_PREFIX, TRANSACTIONS_GROUP, retry_topic
-from mailboat.remoting.turns import sorted_steps
+from mailboat.remoting.turns import Wait, sorted_steps
 from mailboat.store.queue_table import RaisedQueue
 
 _QUEUES_A_SLICE: Final = 50
@@ -113,7 +113,9 @@ class Queues(Protocol):
         """Return the queue offset after the last visible message."""
         ...
 
-    def physical_position(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
+    def physical_position(
+        self, topic: str, queue_id: int, queue_offset: int
+    ) -> Generator[Wait | None, None, int | None]:
         """Return where a message lies in the log, None when the queue does not say."""
         ...
 
@@ -241,7 +243,7 @@ class ReadingProgress:
         for _ in islice(self._count_removed(), _SLICES_AT_ONCE):
             continue
 
-    def slices(self) -> Iterator[None]:
+    def slices(self) -> Iterator[Wait | None]:
         """Count what went unread, then find every group's oldest unread position anew.
 
         Yields after each slice of work; a round that is not finished changes no result.
@@ -253,14 +255,14 @@ class ReadingProgress:
         self._came.clear()
         known: dict[str, frozenset[str]] = {}
         names = self._offsets.groups()
-        yield
+        yield None
         names.update(self._subscriptions.clustering_groups())
-        yield
+        yield None
         queue_ids: dict[str, list[int]] = {}
         for number, (topic, queue_id) in enumerate(self._queues.queue_keys(), 1):
             queue_ids.setdefault(topic, []).append(queue_id)
             if number % _NAMES_A_SLICE == 0:
-                yield
+                yield None
         found: list[GroupProgress] = []
         for group in names:
             oldest: GroupProgress | None = None
@@ -270,21 +272,21 @@ class ReadingProgress:
                 known[group] = subscribed
             topics = subscribed | {retry_topic(group)}
             for item in self._unread_of(group, topics, queue_ids, stamp.log_end):
-                if item is None:
-                    yield
+                if not isinstance(item, GroupProgress):
+                    yield item
                     continue
                 unread += item.unread_messages
                 if oldest is None or item.physical_offset < oldest.physical_offset:
                     oldest = item
             if oldest is not None:
                 found.append(oldest._replace(unread_messages=unread))
-            yield
+            yield None
         found = yield from sorted_steps(found, lambda item: (item.physical_offset, item.group))
         is_grown = False
         while self._came:
             for _ in range(min(len(self._came), _NAMES_A_SLICE)):
                 is_grown |= not self._is_known(self._came.pop(), known)
-            yield
+            yield None
         self._is_grown = is_grown
         self._known, known = known, self._known
         self.groups, self.group_count = found[:GROUPS_MAX], len(found)
@@ -299,7 +301,7 @@ class ReadingProgress:
             del found[-_NAMES_A_SLICE:]
             for _ in range(min(len(known), _NAMES_A_SLICE)):
                 known.popitem()
-            yield
+            yield None
 
     def _present(self) -> "_Stamp":
         offsets = self._offsets
@@ -317,8 +319,9 @@ class ReadingProgress:
         subscribed: frozenset[str],
         queue_ids: dict[str, list[int]],
         log_end: int,
-    ) -> Generator[GroupProgress | None, None, None]:
-        """Yield each queue that a group has not read to its end, and None after each slice.
+    ) -> Generator[GroupProgress | Wait | None, None, None]:
+        """Yield each queue that a group has not read to its end, None after each slice, and what to
+        wait for.
 
         What nobody can read any more lies at the log's end, where it holds up nothing.
         """
@@ -339,13 +342,15 @@ class ReadingProgress:
                 if queue_offset < high:
                     position = log_end
                     if queue_id < readable:
-                        position = self._position_of(topic, queue_id, queue_offset)
+                        position = yield from self._position_of(topic, queue_id, queue_offset)
                     unread = high - queue_offset
                     yield GroupProgress(group, topic, queue_id, position, unread)
 
-    def _position_of(self, topic: str, queue_id: int, queue_offset: int) -> int:
+    def _position_of(
+        self, topic: str, queue_id: int, queue_offset: int
+    ) -> Generator[Wait | None, None, int]:
         try:
-            position = self._queues.physical_position(topic, queue_id, queue_offset)
+            position = yield from self._queues.physical_position(topic, queue_id, queue_offset)
         except OSError:
             position = None
         # What the queue does not say may be the oldest message of all.

@@ -21,11 +21,7 @@ async def record_at(broker: BrokerContext, physical_offset: int, host: str) -> b
     threads, store = broker.store_threads, broker.store
     excess = threads.places.excess(host, 1)
     if excess is not None or not threads.can_read:
-        raise BrokerError(
-            ResponseCode.SYSTEM_BUSY,
-            "[OVERLOAD]too many reads wait for the disk"
-            f"{'' if excess is None else f', {excess}'}, try again later",
-        )
+        raise too_many_reads(excess)
     if physical_offset >= store.dispatch.dispatched_offset:
         return None
     threads.places.take(host, 1)
@@ -38,3 +34,12 @@ async def record_at(broker: BrokerContext, physical_offset: int, host: str) -> b
         ) from error
     finally:
         threads.places.give(host, 1)
+
+
+def too_many_reads(excess: str | None) -> BrokerError:
+    """Return the refusal of a read; `excess` is the limit that it would exceed, where one is."""
+    return BrokerError(
+        ResponseCode.SYSTEM_BUSY,
+        "[OVERLOAD]too many reads wait for the disk"
+        f"{'' if excess is None else f', {excess}'}, try again later",
+    )

@@ -61,6 +61,8 @@ _SLICE_MIN: Final = 32  # A put costs as much as some messages.
 _SLICE_BYTES: Final = 4 * 1024 * 1024
 _UNITS_A_READ: Final = 512
 _RESTORED_BYTES: Final = 1024 * 1024
+# What was read from the disk may be out of memory again after a while.
+_READ_LASTS_MS: Final = 30_000
 _UNFLUSHED_RETRY_MS: Final = 20
 _REFUSED_RETRY_MS: Final = 250
 _ASIDE_RETRY_MS: Final = 10_000
@@ -243,7 +245,11 @@ class ScheduleMessageService:
 
     def next_look_ms(self) -> int | None:
         """Return when the next message may have to be delivered, None while nothing is parked."""
-        wakes = [source.wake_ms for source in self.progress if source.wake_ms is not None]
+        wakes = [
+            source.wake_ms
+            for source in self.progress
+            if source.wake_ms is not None and not source.is_being_read
+        ]
         return max(min(wakes) + GATHER_MS, self._not_before_ms) if wakes else None
 
     def _seconds_to_sleep(self) -> float:
@@ -283,6 +289,8 @@ class ScheduleMessageService:
         batch = _Batch(is_single=self._is_refused)
         # Where more is due than can be done, the longest overdue comes first, whatever its level.
         for _, source in sorted(self._awake(now_ms), key=lambda pair: pair[0]):
+            if self._waits_for_disk(source, now_ms):
+                continue
             # What is taken one by one is stored at the end, and nothing overtakes it.
             if self.restorer is not None and not (self._is_refused or batch.is_full or batch.due):
                 batch.is_full = self._restore_due(source, now_ms, self.restorer)
@@ -294,8 +302,33 @@ class ScheduleMessageService:
 
     def _awake(self, now_ms: int) -> Iterator[tuple[int, DelayRange]]:
         for source in self.progress:
-            if source.wake_ms is not None and source.wake_ms <= now_ms:
+            is_due = source.wake_ms is not None and source.wake_ms <= now_ms
+            if is_due and not source.is_being_read:
+                assert source.wake_ms is not None
                 yield source.wake_ms, source
+
+    def _waits_for_disk(self, source: DelayRange, now_ms: int) -> bool:
+        """Have another thread read what is due next where only the disk may have it.
+
+        Messages that were parked hours ago may. Other levels go on meanwhile.
+        """
+        at = source.next_offset
+        queue = self._store.queues.get(SCHEDULE_TOPIC, queue_id_of(source.level))
+        begin = self._store.warming.reading(queue, at, _UNITS_A_READ, _UNITS_A_READ)
+        source.is_hot = begin is None
+        was_read = at < source.read_end and now_ms - source.read_ms < _READ_LASTS_MS
+        if begin is None or was_read:
+            return False
+        source.is_being_read = True
+
+        def ended(count: int) -> None:
+            source.is_being_read = False
+            # What cannot be read now is told by whoever takes it.
+            source.read_end, source.read_ms = at + max(count, 1), self._now_ms()
+            self._changed.set()
+
+        begin(ended)
+        return source.is_being_read
 
     def _restore_due(self, source: DelayRange, now_ms: int, restorer: Restorer) -> bool:
         """Have the core deliver what is due and ordinary; tell whether more may be of that kind."""
@@ -305,7 +338,8 @@ class ScheduleMessageService:
             return False
         end = queue.max_offset if source.end is None else source.end
         try:
-            units = queue.read_units(at, min(_UNITS_A_READ, end - at))
+            stop = end if source.is_hot else min(end, source.read_end)
+            units = queue.read_units(at, min(_UNITS_A_READ, stop - at))
             due = 0
             for _, _, deliver_ms in UNIT.iter_unpack(units):
                 if deliver_ms > now_ms:
@@ -337,7 +371,11 @@ class ScheduleMessageService:
             self._expired(source, queue.min_offset)
         at = source.next_offset
         end = queue.max_offset if source.end is None else source.end
-        count = 1 if source.is_aside else min(_UNITS_A_READ, end - at)
+        stop = end if source.is_hot else min(end, source.read_end)
+        if stop <= at < end:
+            batch.is_full = True  # The next slice has it read first.
+            return
+        count = 1 if source.is_aside else min(_UNITS_A_READ, stop - at)
         latest_ms = self._waits_from_ms + self.levels.delay_ms(source.level)
         known_end = self._known_ends.get(source.level, 0)
         try:

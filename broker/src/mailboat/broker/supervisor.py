@@ -6,12 +6,15 @@ was silent for longer than it announced is a failure of the whole process: the o
 """
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Final
+
+from mailboat.remoting.turns import Wait
 
 _log = logging.getLogger(__name__)
 
@@ -36,12 +39,25 @@ class TaskProgress:
         self.deadline = self._clock() + next_within_s
 
     async def finish(
-        self, slices: Iterator[None], pause_s: float, at_pause: Callable[[], None] = lambda: None
+        self,
+        slices: Iterator[Wait | None],
+        pause_s: float,
+        at_pause: Callable[[], None] = lambda: None,
     ) -> None:
-        """Go through slices of work, with a pause after each few milliseconds of it."""
+        """Go through slices of work, with a pause after each few milliseconds of it.
+
+        Where one is a `Wait`, the next one comes after that, however long it takes.
+        """
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
-        for _ in slices:
+        for step in slices:
+            if isinstance(step, Wait):
+                while not step.is_over:
+                    self.beat()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(STALL_AFTER_S / 2):
+                            await step.until_over()
+                begin_s = loop.time()
             if loop.time() - begin_s > _SLICE_S:
                 at_pause()
                 self.beat()

@@ -65,6 +65,10 @@ class Lane(Enum):
     """For lists that may be long, which take memory while they are made: so many of one address are
     made at a time, and its others wait."""
 
+    LOOK = "requests about messages"
+    """For messages that only the disk may have, and lists of what is known of them: placed as lists
+    are, and not before them."""
+
     RELAY = "relayed requests"
     """For the answer of another client."""
 
@@ -95,7 +99,7 @@ class Dispatcher:
         self._max_in_flight[Lane.RELAY] *= 4
         self._max_per_connection = max_per_connection
         # Each lives as long as somebody has a place or waits for one.
-        self._listings: WeakValueDictionary[str | Connection, asyncio.Semaphore]
+        self._listings: WeakValueDictionary[tuple[Lane, str | Connection], asyncio.Semaphore]
         self._listings = WeakValueDictionary()
         self.on_connection_closed: list[Callable[[Connection], None]] = []
         """Called with each connection that ended."""
@@ -256,8 +260,9 @@ class Dispatcher:
     ) -> None:
         asker.set(Asker(connection.peer_address, connection))
         try:
-            if self._lanes[command.code] is Lane.LISTING:
-                answer = await self._listing(connection, result)
+            lane = self._lanes[command.code]
+            if lane in (Lane.LISTING, Lane.LOOK):
+                answer = await self._placed(connection, lane, result)
             else:
                 answer = await result
         except asyncio.CancelledError:
@@ -271,10 +276,12 @@ class Dispatcher:
         if data is not None:
             connection.write(data)
 
-    async def _listing(self, connection: Connection, result: Awaitable[Answer]) -> Answer:
+    async def _placed(
+        self, connection: Connection, lane: Lane, result: Awaitable[Answer]
+    ) -> Answer:
         """Await what makes a list once its connection and its address have a place for it."""
         own, shared = (
-            self._listings.setdefault(whose, asyncio.Semaphore(most))
+            self._listings.setdefault((lane, whose), asyncio.Semaphore(most))
             for whose, most in (
                 (connection, LISTINGS_PER_CONNECTION),
                 (connection.peer_address, LISTINGS_PER_ADDRESS),

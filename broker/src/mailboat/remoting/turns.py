@@ -46,6 +46,40 @@ asker: Final = ContextVar("asker", default=SERVER)
 with an empty context, so that it does not stand behind the requests of one of them."""
 
 _T = TypeVar("_T")
+
+
+class Wait:
+    """What a generator yields again and again until it is over: others have their turns meanwhile.
+
+    `begin` gets it under way, and calls back on the loop once it is over, whatever came of it.
+    """
+
+    def __init__(self, begin: Callable[[Callable[[object], None]], None]) -> None:
+        """Wait for what was not begun yet."""
+        self._begin: Callable[[Callable[[object], None]], None] | None = begin
+        self._over = asyncio.Event()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has come to its end."""
+        return self._over.is_set()
+
+    def steps(self) -> Generator["Wait", None, None]:
+        """Return the steps of a generator that waits for it."""
+        while not self.is_over:
+            yield self
+
+    async def until_over(self) -> None:
+        """Begin it, if nobody has, and return once it is over."""
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            begin(self._ended)
+        await self._over.wait()
+
+    def _ended(self, _result: object) -> None:
+        self._over.set()
+
+
 # A lock lives as long as somebody has it or waits for it.
 _Queues = WeakValueDictionary[tuple[object, ...], asyncio.Lock]
 _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queues] = WeakKeyDictionary()
@@ -54,7 +88,8 @@ _queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queues] = WeakKeyDictiona
 async def in_turns(work: Generator[object, None, _T]) -> _T:
     """Run a generator to its end and return what it returns.
 
-    Its steps must be short: each one, from a `yield` to the next, holds the loop.
+    Its steps must be short: each one, from a `yield` to the next, holds the loop. Where one yields
+    a `Wait`, the generator has its next turn after that.
     """
     loop = asyncio.get_running_loop()
     queues = _queues.setdefault(loop, WeakValueDictionary())
@@ -62,15 +97,19 @@ async def in_turns(work: Generator[object, None, _T]) -> _T:
     of_connection = queues.setdefault(who, asyncio.Lock())
     of_address = queues.setdefault((who.address,), asyncio.Lock())
     of_all = queues.setdefault((), asyncio.Lock())
+    step: object = None
     try:
         while True:
+            if isinstance(step, Wait):
+                await step.until_over()
             async with of_connection, of_address, of_all:
                 # Whoever has its place here keeps it for a round of the loop. Without that nobody
                 # would ever find it taken, and all would have their turns in the same round.
                 await asyncio.sleep(0)
                 end_s = loop.time() + TURN_S
-                while loop.time() < end_s:
-                    next(work)
+                step = next(work)
+                while loop.time() < end_s and not isinstance(step, Wait):
+                    step = next(work)
     except StopIteration as done:
         value: _T = done.value
         return value
@@ -112,11 +151,12 @@ async def joined_in_turns(slices: Iterator[bytes]) -> bytes:
 
 
 def first_turn(work: Generator[object, None, _T]) -> _T | None:
-    """Run a generator for `FIRST_TURN_S`; return what it returns, None if there is more to do."""
+    """Run a generator for `FIRST_TURN_S`; return what it returns, None if there is more to do, or
+    something to wait for."""
     end_s = time.monotonic() + FIRST_TURN_S
     try:
-        while time.monotonic() < end_s:
-            next(work)
+        while time.monotonic() < end_s and not isinstance(next(work), Wait):
+            pass
     except StopIteration as done:
         value: _T = done.value
         return value

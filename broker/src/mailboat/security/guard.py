@@ -202,8 +202,12 @@ class Guard:
         if user is None or not user.is_enabled:
             reason = "unknown user" if user is None else "disabled user"
             raise self._refused(code, address, access_key, reason, NOT_AUTHENTICATED)
-        if self._authorizes and not user.is_super:
+        if self.is_bound(user):
             self._judge(user, needs, code, address)
+
+    def is_bound(self, user: User) -> bool:
+        """Tell whether rules say what a user may do."""
+        return self._authorizes and not user.is_super
 
     @property
     def audit(self) -> AuditLog:

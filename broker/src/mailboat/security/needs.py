@@ -22,7 +22,13 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from mailboat.errors import BrokerError, ConfigError, IllegalMessageError, ProtocolError
+from mailboat.errors import (
+    BrokerError,
+    ConfigError,
+    IllegalMessageError,
+    MailboatError,
+    ProtocolError,
+)
 from mailboat.model.message_id import decode_offset_message_id
 from mailboat.model.names import RETRY_PREFIX
 from mailboat.protocol.admin_bodies import decode_group_configs, decode_topic_configs
@@ -208,6 +214,18 @@ def _rows_of_clients() -> dict[int, Row]:
         code.LOCK_BATCH_MQ: _locks,
         code.UNLOCK_BATCH_MQ: _locks,
     }
+
+
+def named_place(command: RemotingCommand) -> int | None:
+    """Return the physical offset of the message by which a request is judged, None where it is not
+    judged by one, or does not name it as it should."""
+    read = _PLACES.get(command.code)
+    if read is None:
+        return None
+    try:
+        return read(command)
+    except MailboatError:
+        return None  # Whoever judges it refuses it.
 
 
 def _rows_of_stored_messages(topics_at: TopicsAt) -> dict[int, Row]:
@@ -480,6 +498,15 @@ def _each(
 
 def _offset_of_id(command: RemotingCommand) -> int:
     return decode_offset_message_id(_text(command, "msgId")).physical_offset
+
+
+_PLACES: Final[dict[int, Callable[[RemotingCommand], int]]] = {
+    RequestCode.VIEW_MESSAGE_BY_ID: lambda command: required_int(command, "offset"),
+    RequestCode.CONSUMER_SEND_MSG_BACK: lambda command: required_int(command, "offset"),
+    RequestCode.END_TRANSACTION: lambda command: required_int(command, "commitLogOffset"),
+    RequestCode.RESUME_CHECK_HALF_MESSAGE: _offset_of_id,
+    RequestCode.CONSUME_MESSAGE_DIRECTLY: _offset_of_id,
+}
 
 
 def _found(topics: tuple[str, str] | None, physical_offset: int) -> tuple[str, str]:

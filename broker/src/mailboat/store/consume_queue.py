@@ -192,8 +192,10 @@ class ConsumeQueue:
         "_pool",
         "_written",
         "directory",
+        "hot_from",
         "is_dirty",
         "is_removed",
+        "known_time",
         "last_physical_end",
         "max_offset",
         "min_offset",
@@ -227,6 +229,10 @@ class ConsumeQueue:
         self.max_offset = 0
         self.next_offset = 0
         self.last_physical_end = 0
+        # Where a message lies from which on all are in memory, see `mailboat.store.warming`.
+        self.hot_from = 0, -1
+        # Queue offset and store time of the message that was looked at last.
+        self.known_time = -1, -1
         self.is_dirty = False
         self.is_removed = False
 
@@ -307,6 +313,8 @@ class ConsumeQueue:
         self._forget_files()
         self._remove_files()
         self._first_physical_offset = -1
+        self.hot_from = 0, -1
+        self.known_time = -1, -1
         self.min_offset = self.max_offset = self.next_offset = 0
         self.last_physical_end = 0
 
@@ -483,6 +491,8 @@ class ConsumeQueue:
         if not self._files:
             return 0
         self._first_physical_offset = -1
+        self.hot_from = 0, -1
+        self.known_time = -1, -1
         first = self._files[0] // UNIT_BYTES
         self._written = self._files[-1] + self._file_bytes
         self.max_offset = self._written // UNIT_BYTES

@@ -15,8 +15,8 @@ lookMessageByOffset) and store/ConsumeQueue.java (binarySearchInQueueByTime).
 import logging
 import struct
 import time
-from collections.abc import Callable, Generator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
 
 from mailboat.disk import UnreadableError
 from mailboat.filtering.property_filter import PropertyFilter
@@ -44,6 +44,9 @@ from mailboat.store.segment_reader import find_record_at, read_record
 from mailboat.store.unit_repair import UnitRepair
 
 log = logging.getLogger(__name__)
+
+Step = TypeVar("Step")
+"""What a search yields while it waits for something."""
 
 # Size, magic, queue offset, sysFlag, body size of a record whose hosts are IPv4.
 _SHAPE: Final = struct.Struct(">iI12xq8xi44xi")
@@ -473,12 +476,18 @@ class Lookup:
         return parts.store_timestamp_ms if is_this else -1
 
     def offset_by_time_steps(
-        self, queue: ConsumeQueue, timestamp_ms: int, *, upper: bool
-    ) -> Generator[None, None, int]:
+        self,
+        queue: ConsumeQueue,
+        timestamp_ms: int,
+        *,
+        upper: bool,
+        before_look: Callable[[int, int], Iterable[Step]],
+    ) -> Generator[Step | None, None, int]:
         """Find the first queue offset stored at or after a time, `max_offset` when none was.
 
         With `upper` the last queue offset stored at or before the time, `min_offset` when none was.
-        A step looks at one message, or at some thousand units without one. What the queue loses
+        A step looks at one message, or at some thousand units without one; the steps of
+        `before_look` at its queue offset, with a number of units, come first. What the queue loses
         between two steps is not found; 0 is returned once the queue is removed.
 
         Raises:
@@ -487,20 +496,24 @@ class Lookup:
         low, high = queue.min_offset, queue.max_offset
         while low < high:
             middle = (low + high) // 2
-            found, time_ms = yield from self._readable_time(queue, middle, high)
+            found, time_ms = yield from self._readable_time(queue, middle, high, before_look)
             is_before = time_ms <= timestamp_ms if upper else time_ms < timestamp_ms
             if found < high and is_before:
                 low = found + 1
             else:
                 high = middle
-            yield
+            yield None
         if queue.is_removed:
             return 0
         return max(low - 1 if upper else low, queue.min_offset)
 
     def _readable_time(
-        self, queue: ConsumeQueue, queue_offset: int, limit: int
-    ) -> Generator[None, None, tuple[int, int]]:
+        self,
+        queue: ConsumeQueue,
+        queue_offset: int,
+        limit: int,
+        before_look: Callable[[int, int], Iterable[Step]],
+    ) -> Generator[Step | None, None, tuple[int, int]]:
         """Find a message with a readable time and the time, `limit` when there is none.
 
         It is the next one, unless very many are damaged: then steps grow, and whole ones between
@@ -509,6 +522,9 @@ class Lookup:
         """
         count, step, damaged = 1, 1, 0
         while queue_offset < limit and not queue.is_removed:
+            yield from before_look(max(queue_offset, queue.min_offset), count)
+            if queue.is_removed:
+                break
             queue_offset = max(queue_offset, queue.min_offset)
             units = queue.read_units(queue_offset, min(count, limit - queue_offset))
             blanks = blanks_before_message(units)
@@ -518,6 +534,8 @@ class Lookup:
                 count = 1
                 if units:
                     physical_offset, _, _ = UNIT.unpack_from(units, blanks * UNIT_BYTES)
+                    if blanks:
+                        yield from before_look(queue_offset, 1)
                     time_ms = self._timestamp_at(queue, queue_offset, physical_offset)
                     if time_ms >= 0:
                         return queue_offset, time_ms
@@ -525,7 +543,7 @@ class Lookup:
                 if damaged >= _DAMAGED_LOOKS:
                     step *= 2
                 queue_offset += step
-            yield
+            yield None
         return limit, 0
 
 

@@ -17,7 +17,6 @@ from typing import Final
 
 from mailboat.config import MessageStoreConfig
 from mailboat.disk import Disk
-from mailboat.disk.memory_limit import share_of_memory
 from mailboat.errors import StoreBusyError, StoreClosedError
 from mailboat.filtering.property_filter import PropertyFilter
 from mailboat.model.delay_level import DelayLevels
@@ -46,12 +45,13 @@ from mailboat.store.message_inner import (
     run_inline,
 )
 from mailboat.store.queue_table import QueueTable
-from mailboat.store.record_source import Fetched, Limits, RecordSource, fetch_job
+from mailboat.store.record_source import RecordSource
 from mailboat.store.recovery import RecoveryReport
 from mailboat.store.replica_log import ReplicaLog
 from mailboat.store.retention import Retention
 from mailboat.store.store_state import SegmentState, StoreState
 from mailboat.store.unit_repair import UnitRepair
+from mailboat.store.warming import Warming
 
 log = logging.getLogger(__name__)
 
@@ -124,6 +124,9 @@ class MessageStore:
             skip_corrupt=config.skip_corrupt,
             check_crc=config.check_crc_on_recover,
         )
+        self.warming = Warming(
+            disk, self.commit_log, self.runners.reads, config.access_message_in_memory_max_ratio
+        )
         self.retention = Retention(config, disk, [self.paths.commit_log, self.paths.root])
         self.cleaner = self._make_cleaner()
         self._removal = DerivedRemoval(disk, self.queues, self.index, self.runners.files)
@@ -141,7 +144,6 @@ class MessageStore:
         self._derived_refusal: str | None = None
         self._is_open = False
         self._half_deleted: set[str] = set()
-        self._hot_bytes = share_of_memory(config.access_message_in_memory_max_ratio)
 
     def _make_dispatch(self) -> Dispatch:
         return Dispatch(
@@ -476,7 +478,7 @@ class MessageStore:
         self.retention.configure(config)
         self.cleaner.configure(config)
         self.commit_log.configure(config)
-        self._hot_bytes = share_of_memory(config.access_message_in_memory_max_ratio)
+        self.warming.configure(config.access_message_in_memory_max_ratio)
 
     def queue_keys(self) -> list[tuple[str, int]]:
         """Return topic and id of every queue."""
@@ -553,54 +555,6 @@ class MessageStore:
         return self.lookup.get_matching_message(
             queue, queue_offset, max_messages, max_bytes, wanted, scan_bytes, source
         )
-
-    def is_hot(self, topic: str, queue_id: int, queue_offset: int) -> bool:
-        """Estimate whether a message is in memory: it lies near the end of the log."""
-        log_ = self.commit_log
-        if log_.end - log_.start <= self._hot_bytes:
-            return True
-        queue = self.queues.get(topic, queue_id)
-        try:
-            unit = queue.unit(queue_offset) if queue is not None else None
-        except OSError:
-            # Whoever goes to the disk meets it again.
-            return False
-        if unit is None:
-            return True
-        return log_.end - unit[0] <= self._hot_bytes
-
-    def fetch(
-        self,
-        topic: str,
-        queue_id: int,
-        queue_offset: int,
-        limits: Limits,
-        done: Callable[[Fetched | None, BaseException | None], None],
-    ) -> None:
-        """Read messages from the disk with the runner for reads, then call `done`.
-
-        It gets the source for `get_message` or `get_matching_message`, None where the queue's units
-        are in memory, or else an OSError: the messages cannot be read now.
-        """
-        queue = self.queues.get(topic, queue_id)
-        if queue is None or not queue.places(queue_offset, 1):
-            done(None, None)
-            return
-        job = fetch_job(self._disk, self.commit_log, queue, queue_offset, limits)
-        self.runners.reads(job, done)
-
-    def offset_by_time_steps(
-        self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False
-    ) -> Generator[None, None, int]:
-        """Find a queue offset by store time; see `Lookup.offset_by_time_steps`."""
-        queue = self.queues.get(topic, queue_id)
-        if queue is None:
-            return 0
-        return (yield from self.lookup.offset_by_time_steps(queue, timestamp_ms, upper=upper))
-
-    def earliest_message_time(self, topic: str, queue_id: int) -> int:
-        """Return the store time of the first message still there, -1 for none."""
-        return self.store_timestamp(topic, queue_id, self.min_offset(topic, queue_id))
 
     def store_timestamp(self, topic: str, queue_id: int, queue_offset: int) -> int:
         """Return the store time of a message, -1 when it is not there."""

@@ -127,6 +127,11 @@ class Fetched:
         self._units = units
         self._records = records
 
+    @property
+    def count(self) -> int:
+        """How many units, from the first on, it has the wanted records of."""
+        return len(self._units) // UNIT_BYTES
+
     def units(self, queue: ConsumeQueue, queue_offset: int, count: int) -> bytes:
         """Return up to so many packed units; behind what was fetched there are none."""
         begin = (queue_offset - self._first) * UNIT_BYTES
@@ -152,8 +157,8 @@ class Fetched:
 class Limits(NamedTuple):
     """What to fetch at most: messages and bytes, the first message whatever its size.
 
-    `tags_codes` are those of the messages that are wanted, None for all; `units` is how many units
-    to look at.
+    Without messages only the units. `tags_codes` are those of the messages that are wanted, None
+    for all; `units` is how many units to look at.
     """
 
     units: int
@@ -184,7 +189,10 @@ def fetch_job(
                     break
             if places and not units:
                 units = LOST_UNIT
-            covered, runs = _choose(segments, units, limits)
+            runs: list[_Run] = []
+            covered = len(units) // UNIT_BYTES
+            if limits.messages:
+                covered, runs = _choose(segments, units, limits)
             records: dict[int, bytes | UnreadableError] = {}
             for run in runs:
                 run.read(pool, records)

@@ -50,6 +50,10 @@ class SegmentTimes:
         self._first_ms[segment.start] = parts.store_timestamp_ms
         return parts.store_timestamp_ms
 
+    def knows_first(self, segment: Segment) -> bool:
+        """Tell whether the time of a segment's first record need not be read."""
+        return segment.start in self._first_ms
+
     def some_first_ms(self, reads_max: int) -> dict[int, int]:
         """Return the times of first records by segment start, after at most so many new reads."""
         reads = 0

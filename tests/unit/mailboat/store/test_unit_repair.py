@@ -269,7 +269,7 @@ def test_a_unit_that_was_read_before_it_was_mended_leads_to_its_message(
         fetched.append(source)
 
     for _ in range(2):
-        store.fetch("AAA", 0, 0, Limits(32, 32, 1 << 20, None), take)
+        store.warming.fetch(store.queues.get("AAA", 0), 0, Limits(32, 32, 1 << 20, None), take)
     for source in fetched:
         result = store.get_message("AAA", 0, 0, 32, 1 << 20, None, source)
         found = [message.body for message in decode_records(b"".join(result.slices))]

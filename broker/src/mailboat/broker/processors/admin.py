@@ -4,10 +4,12 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java (prepareRunti
 @ rocketmq-all-5.3.3.
 """
 
+from contextlib import suppress
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
-from mailboat.model.record import decode_record
+from mailboat.broker.record_reads import record_at
+from mailboat.errors import BrokerError
 from mailboat.protocol.bodies import encode_kv_table
 from mailboat.protocol.codes import VERSION, RequestCode, ResponseCode, version_name
 from mailboat.protocol.command import RemotingCommand
@@ -67,10 +69,17 @@ class AdminBrokerProcessor:
         """Look at `broker`."""
         self._broker = broker
 
-    def get_runtime_info(
-        self, _connection: Connection, command: RemotingCommand
+    async def get_runtime_info(
+        self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return counters and the store's state under RocketMQ's names, all as text."""
+        store = self._broker.store
+        for oldest in store.commit_log.segments[:1]:
+            if not (
+                store.cleaner.times.knows_first(oldest) or store.warming.is_hot_at(oldest.start)
+            ):
+                with suppress(BrokerError):  # The time is read once more then, and not known.
+                    await record_at(self._broker, oldest.start, connection.peer_address)
         return command.response(
             ResponseCode.SUCCESS, body=encode_kv_table(runtime_info(self._broker))
         )
@@ -109,8 +118,9 @@ def _store_info(store: MessageStore) -> dict[str, str]:
 
 def _earliest_store_timestamp_ms(store: MessageStore) -> int:
     """Return the store time of the oldest message in the log, -1 if it is empty or damaged."""
-    record = store.look_message_by_offset(store.commit_log.start)
-    return -1 if record is None else decode_record(record, 0)[0].store_timestamp_ms
+    segments = store.commit_log.segments
+    first_ms = store.cleaner.times.first_ms(segments[0]) if segments else None
+    return -1 if first_ms is None else first_ms
 
 
 def _readable(size_bytes: int) -> str:

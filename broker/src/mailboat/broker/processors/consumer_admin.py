@@ -5,7 +5,9 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-al
 
 import time
 from collections.abc import Generator
+from functools import partial
 
+from mailboat.broker.cold_looks import Looks, store_timestamp
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import require_topic
 from mailboat.errors import BrokerError
@@ -18,14 +20,14 @@ from mailboat.protocol.consumer_bodies import (
 )
 from mailboat.protocol.queue_map import MessageQueueBody
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
-from mailboat.remoting.turns import in_turns
+from mailboat.remoting.dispatcher import Dispatcher, Lane
+from mailboat.remoting.turns import Wait, in_turns
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = ConsumerAdminProcessor(controller)
-    dispatcher.register(RequestCode.QUERY_CONSUME_TIME_SPAN, processor.time_span)
+    dispatcher.register(RequestCode.QUERY_CONSUME_TIME_SPAN, processor.time_span, Lane.LOOK)
     dispatcher.register(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, processor.subscription)
 
 
@@ -36,13 +38,14 @@ class ConsumerAdminProcessor:
         """Look at the groups of `broker`."""
         self._broker = broker
 
-    async def time_span(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    async def time_span(self, connection: Connection, command: RemotingCommand) -> RemotingCommand:
         """Return for each queue of a topic the age of what a group has read."""
         topic = required_str(command, "topic")
         group = required_str(command, "group")
         config = require_topic(self._broker, topic)
         self._require_group(group)
-        spans = await in_turns(self._spans(group, topic, config.write_queue_nums))
+        looks = Looks(self._broker, connection.peer_address)
+        spans = await in_turns(self._spans(looks, group, topic, config.write_queue_nums))
         return command.response(ResponseCode.SUCCESS, body=encode_time_spans(spans))
 
     def subscription(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
@@ -55,28 +58,32 @@ class ConsumerAdminProcessor:
         return command.response(ResponseCode.SUCCESS, body=body)
 
     def _spans(
-        self, group: str, topic: str, queues: int
-    ) -> Generator[None, None, list[QueueTimeSpan]]:
+        self, looks: Looks, group: str, topic: str, queues: int
+    ) -> Generator[Wait | None, None, list[QueueTimeSpan]]:
         spans = []
         for queue_id in range(queues):
-            spans.append(self._span(group, topic, queue_id))
-            yield
+            spans.append((yield from self._span(looks, group, topic, queue_id)))
+            yield None
         return spans
 
-    def _span(self, group: str, topic: str, queue_id: int) -> QueueTimeSpan:
+    def _span(
+        self, looks: Looks, group: str, topic: str, queue_id: int
+    ) -> Generator[Wait | None, None, QueueTimeSpan]:
         store = self._broker.store
+        time_ms = partial(store_timestamp, store, topic, queue_id)
         low, high = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        first_ms = store.earliest_message_time(topic, queue_id)
         committed = self._broker.offsets.query(group, topic, queue_id)
+        queue = store.queues.get(topic, queue_id)
+        unread = max(committed, low)
+        yield from looks.warm_all((queue, at) for at in (low, high - 1, committed - 1, unread))
+        first_ms, last_ms, unread_ms = map(time_ms, (low, high - 1, unread))
+        read_ms = time_ms(committed - 1) if committed > 0 else first_ms
         span = QueueTimeSpan(
             MessageQueueBody(self._broker.settings.broker.broker_name, queue_id, topic),
             min_time_stamp=first_ms,
-            max_time_stamp=store.store_timestamp(topic, queue_id, high - 1),
-            consume_time_stamp=(
-                store.store_timestamp(topic, queue_id, committed - 1) if committed > 0 else first_ms
-            ),
+            max_time_stamp=last_ms,
+            consume_time_stamp=read_ms,
         )
-        unread_ms = store.store_timestamp(topic, queue_id, max(committed, low))
         if committed < high and unread_ms >= 0:
             span.delay_time = max(int(time.time() * 1000) - unread_ms, 0)
         return span

@@ -9,9 +9,11 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-al
 """
 
 from collections.abc import Generator, Iterable
+from itertools import islice
 from typing import Final
 
 from mailboat.broker import administration
+from mailboat.broker.cold_looks import LOOKS_TOGETHER, Looks, store_timestamp
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import queues_to_show
 from mailboat.errors import BrokerError
@@ -30,7 +32,7 @@ from mailboat.protocol.group_table import decode_group_config, encode_group_conf
 from mailboat.protocol.stats_bodies import ConsumeStats, OffsetWrapper, consume_stats_slices
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Lane
-from mailboat.remoting.turns import in_turns, joined_in_turns, sorted_steps
+from mailboat.remoting.turns import Wait, in_turns, joined_in_turns, sorted_steps
 
 STATS_QUEUES_MAX: Final = 100_000
 """Most queues of one answer: those of some more fill a frame."""
@@ -48,7 +50,7 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     )
     dispatcher.register(RequestCode.DELETE_SUBSCRIPTIONGROUP, processor.delete_group)
     dispatcher.register(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, processor.get_group)
-    dispatcher.register(RequestCode.GET_CONSUME_STATS, processor.consume_stats, Lane.LISTING)
+    dispatcher.register(RequestCode.GET_CONSUME_STATS, processor.consume_stats, Lane.LOOK)
     dispatcher.register(
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, processor.groups_of_topic, Lane.LISTING
     )
@@ -127,13 +129,14 @@ class GroupAdminProcessor:
         return command.response(ResponseCode.SUCCESS, body=await joined_in_turns(slices))
 
     async def consume_stats(
-        self, _connection: Connection, command: RemotingCommand
+        self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return how far a group has read, queue by queue."""
         group = required_str(command, "consumerGroup")
         topics = await in_turns(self._topics_to_show(group, command))
         known = [config for config in map(self._broker.topics.select, topics) if config]
-        stats = await in_turns(consume_stats(self._broker, group, known))
+        looks = Looks(self._broker, connection.peer_address)
+        stats = await in_turns(consume_stats(self._broker, looks, group, known))
         body = await joined_in_turns(consume_stats_slices(stats))
         return command.response(ResponseCode.SUCCESS, body=body)
 
@@ -164,8 +167,12 @@ def too_many_queues(group: str) -> BrokerError:
 
 
 def consume_stats(
-    broker: BrokerContext, group: str, configs: Iterable[TopicConfig], queues: int | None = None
-) -> Generator[None, None, ConsumeStats]:
+    broker: BrokerContext,
+    looks: Looks,
+    group: str,
+    configs: Iterable[TopicConfig],
+    queues: int | None = None,
+) -> Generator[Wait | None, None, ConsumeStats]:
     """Return how far a group has read in topics; `queues` replaces their readable queues.
 
     Yields after each queue.
@@ -179,19 +186,26 @@ def consume_stats(
             raise too_many_queues(group)
         topic = config.topic_name
         count = config.read_queue_nums if queues is None else queues
-        for queue_id in queues_to_show(broker, config, count):
-            queue = MessageQueue(topic, broker.settings.broker.broker_name, queue_id)
-            stats.offset_table[queue] = _progress(broker, group, topic, queue_id)
-            yield
+        left = iter(queues_to_show(broker, config, count))
+        while some := list(islice(left, LOOKS_TOGETHER)):
+            read = [max(broker.offsets.query(group, topic, each), 0) for each in some]
+            table = broker.store.queues
+            places = [(table.get(topic, each), at - 1) for each, at in zip(some, read, strict=True)]
+            yield from looks.warm_all(places)
+            for queue_id, committed in zip(some, read, strict=True):
+                queue = MessageQueue(topic, broker.settings.broker.broker_name, queue_id)
+                stats.offset_table[queue] = _progress(broker, group, topic, queue_id, committed)
+                yield None
         stats.consume_tps += broker.stats.group_get_tps(topic, group)
     return stats
 
 
-def _progress(broker: BrokerContext, group: str, topic: str, queue_id: int) -> OffsetWrapper:
+def _progress(
+    broker: BrokerContext, group: str, topic: str, queue_id: int, committed: int
+) -> OffsetWrapper:
     store = broker.store
-    committed = max(broker.offsets.query(group, topic, queue_id), 0)
     pulled = broker.offsets.query_pulled(group, topic, queue_id)
-    timestamp_ms = store.store_timestamp(topic, queue_id, committed - 1) if committed else 0
+    timestamp_ms = store_timestamp(store, topic, queue_id, committed - 1)
     return OffsetWrapper(
         broker_offset=store.max_offset(topic, queue_id),
         consumer_offset=committed,

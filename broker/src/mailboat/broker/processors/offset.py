@@ -10,6 +10,9 @@ Source: apache/rocketmq broker/processor/ConsumerManageProcessor.java and AdminB
 @ rocketmq-all-5.3.3.
 """
 
+from collections.abc import Awaitable
+
+from mailboat.broker.cold_looks import Looks, Steps
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.offsets import UNKNOWN_OFFSET, refuse_own_group
 from mailboat.broker.processors.checks import (
@@ -29,7 +32,7 @@ from mailboat.protocol.command import (
 )
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Lane
-from mailboat.remoting.turns import in_turns, joined_in_turns
+from mailboat.remoting.turns import first_turn, in_turns, joined_in_turns
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -38,10 +41,14 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     dispatcher.register(RequestCode.QUERY_CONSUMER_OFFSET, processor.query, Lane.MEMBER)
     dispatcher.register(RequestCode.UPDATE_CONSUMER_OFFSET, processor.update, Lane.MEMBER)
     dispatcher.register(RequestCode.GET_ALL_CONSUMER_OFFSET, processor.get_all, Lane.LISTING)
-    dispatcher.register(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, processor.search_by_timestamp)
+    dispatcher.register(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, processor.search_by_timestamp, Lane.LOOK
+    )
     dispatcher.register(RequestCode.GET_MAX_OFFSET, processor.max_offset)
     dispatcher.register(RequestCode.GET_MIN_OFFSET, processor.min_offset)
-    dispatcher.register(RequestCode.GET_EARLIEST_MSG_STORETIME, processor.earliest_store_time)
+    dispatcher.register(
+        RequestCode.GET_EARLIEST_MSG_STORETIME, processor.earliest_store_time, Lane.LOOK
+    )
 
 
 class OffsetProcessor:
@@ -51,7 +58,9 @@ class OffsetProcessor:
         """Work on the offsets and the store of `broker`."""
         self._broker = broker
 
-    def query(self, _connection: Connection, command: RemotingCommand) -> RemotingCommand:
+    def query(
+        self, connection: Connection, command: RemotingCommand
+    ) -> RemotingCommand | Awaitable[RemotingCommand]:
         """Return a group's committed offset.
 
         Without one, a young queue reads as 0, so that a new group misses nothing: nothing has
@@ -59,12 +68,25 @@ class OffsetProcessor:
         the client's own start rule applies. (Release 5 answers 22 for an empty queue. What is
         stored before the client's next question, which is for the end, is then skipped.)
         """
-        group = required_str(command, "consumerGroup")
-        topic = required_str(command, "topic")
-        queue_id = required_int32(command, "queueId")
+        group, topic, queue_id = _queue_of_group(command)
         queue_offset = self._broker.offsets.query(group, topic, queue_id)
-        if queue_offset == UNKNOWN_OFFSET and optional_bool(command, "setZeroIfNotFound", True):
-            queue_offset = self._start_of_young_queue(topic, queue_id)
+        if queue_offset != UNKNOWN_OFFSET or not optional_bool(command, "setZeroIfNotFound", True):
+            return self._committed(command, queue_offset)
+        looks = Looks(self._broker, connection.peer_address)
+        steps = self._start_of_young_queue(looks, topic, queue_id)
+        start = first_turn(steps)
+        if start is None:
+            return self._young_start(command, steps)
+        return self._committed(command, start)
+
+    async def _young_start(self, command: RemotingCommand, steps: Steps) -> RemotingCommand:
+        start = await in_turns(steps)
+        # Another member may have committed meanwhile.
+        committed = self._broker.offsets.query(*_queue_of_group(command))
+        return self._committed(command, start if committed == UNKNOWN_OFFSET else committed)
+
+    def _committed(self, command: RemotingCommand, queue_offset: int) -> RemotingCommand:
+        group, topic, queue_id = _queue_of_group(command)
         if queue_offset == UNKNOWN_OFFSET:
             # Ours: a new group that begins at the end need not ask again, and so skips nothing.
             is_known = has_queue(self._broker, topic, queue_id)
@@ -126,32 +148,41 @@ class OffsetProcessor:
         return self._offset(command, self._broker.store.min_offset(topic, queue_id))
 
     async def search_by_timestamp(
-        self, _connection: Connection, command: RemotingCommand
+        self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return the offset of the first message stored at a time or later."""
         topic, queue_id = self._queue(command)
         timestamp_ms = required_int(command, "timestamp")
         upper = (optional_str(command, "boundaryType") or "").upper() == "UPPER"
-        store = self._broker.store
-        steps = store.offset_by_time_steps(topic, queue_id, timestamp_ms, upper=upper)
+        looks = Looks(self._broker, connection.peer_address)
+        steps = looks.offset_by_time(topic, queue_id, timestamp_ms, upper=upper)
         return self._offset(command, await in_turns(steps))
 
-    def earliest_store_time(
-        self, _connection: Connection, command: RemotingCommand
+    async def earliest_store_time(
+        self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return when a queue's oldest message was stored, -1 if it has none."""
         topic, queue_id = self._queue(command)
-        timestamp_ms = self._broker.store.earliest_message_time(topic, queue_id)
+        looks = Looks(self._broker, connection.peer_address)
+        first = self._broker.store.min_offset(topic, queue_id)
+        timestamp_ms = await in_turns(looks.timestamp(topic, queue_id, first))
         return command.response(ResponseCode.SUCCESS, None, {"timestamp": timestamp_ms})
 
-    def _start_of_young_queue(self, topic: str, queue_id: int) -> int:
+    def _start_of_young_queue(self, looks: Looks, topic: str, queue_id: int) -> Steps:
         store = self._broker.store
-        is_young = (
-            has_queue(self._broker, topic, queue_id)
-            and store.min_offset(topic, queue_id) == 0
-            and store.is_hot(topic, queue_id, 0)
-        )
-        return 0 if is_young else UNKNOWN_OFFSET
+        if not has_queue(self._broker, topic, queue_id) or store.min_offset(topic, queue_id):
+            return UNKNOWN_OFFSET
+        queue = store.queues.get(topic, queue_id)
+        if store.warming.is_hot(queue, 0):
+            return 0
+        yield from looks.warm(queue, 0)
+        try:
+            first = store.physical_position(topic, queue_id, 0)
+        except OSError:
+            return UNKNOWN_OFFSET
+        if store.min_offset(topic, queue_id):
+            return UNKNOWN_OFFSET  # It went meanwhile.
+        return 0 if first is None or store.warming.is_hot_at(first) else UNKNOWN_OFFSET
 
     def _queue(self, command: RemotingCommand) -> tuple[str, int]:
         topic = required_str(command, "topic")
@@ -161,3 +192,9 @@ class OffsetProcessor:
 
     def _offset(self, command: RemotingCommand, queue_offset: int) -> RemotingCommand:
         return command.response(ResponseCode.SUCCESS, None, {"offset": queue_offset})
+
+
+def _queue_of_group(command: RemotingCommand) -> tuple[str, str, int]:
+    """Return group, topic and queue id of a request."""
+    group, topic = required_str(command, "consumerGroup"), required_str(command, "topic")
+    return group, topic, required_int32(command, "queueId")

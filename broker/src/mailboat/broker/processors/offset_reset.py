@@ -17,6 +17,7 @@ from collections.abc import Generator, Iterable
 from itertools import chain
 from typing import Final
 
+from mailboat.broker.cold_looks import Looks, Steps
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.offsets import UNKNOWN_OFFSET, refuse_own_group
 from mailboat.broker.processors.checks import queues_to_show, require_queue, require_topic
@@ -39,8 +40,14 @@ from mailboat.protocol.consumer_bodies import encode_correction_offsets, offset_
 from mailboat.protocol.queue_map import offset_table_slices
 from mailboat.protocol.send_header import PullFields
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
-from mailboat.remoting.turns import in_turns, joined_in_turns, listed_steps, sorted_steps
+from mailboat.remoting.dispatcher import Dispatcher, Lane
+from mailboat.remoting.turns import (
+    Wait,
+    in_turns,
+    joined_in_turns,
+    listed_steps,
+    sorted_steps,
+)
 from mailboat.store.lookup import GetResult, GetStatus
 
 _log = logging.getLogger(__name__)
@@ -53,7 +60,7 @@ _NO_CORRECTION: Final = (1 << 63) - 1
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     """Answer this module's requests."""
     processor = OffsetResetProcessor(controller)
-    dispatcher.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, processor.reset)
+    dispatcher.register(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, processor.reset, Lane.LOOK)
     dispatcher.register(RequestCode.QUERY_CORRECTION_OFFSET, processor.correction_offsets)
     dispatcher.register(RequestCode.CLONE_GROUP_OFFSET, processor.clone)
 
@@ -97,14 +104,16 @@ class OffsetResetProcessor:
             group,
             timestamp_ms,
         )
+        looks = Looks(self._broker, connection.peer_address)
         if self._broker.settings.broker.use_server_side_reset_offset:
-            targets = await in_turns(self._targets(command, topic, group, timestamp_ms))
+            targets = await in_turns(self._targets(looks, command, topic, group, timestamp_ms))
+            self._broker.refuse_changes()  # Another one may lead since.
             await in_turns(self._reset(group, topic, targets))
             self._wake_pulls(topic, targets)
             await self._save(group)
         else:
             targets = await in_turns(
-                self._targets_of_members(topic, group, timestamp_ms, is_forced=is_forced)
+                self._targets_of_members(looks, topic, group, timestamp_ms, is_forced=is_forced)
             )
             await in_turns(self._push(command, topic, group, targets))
         body = await joined_in_turns(offset_table_slices(targets))
@@ -179,8 +188,8 @@ class OffsetResetProcessor:
     # -- reset on the server ----------------------------------------------------------------------
 
     def _targets(
-        self, command: RemotingCommand, topic: str, group: str, timestamp_ms: int
-    ) -> Generator[None, None, dict[MessageQueue, int]]:
+        self, looks: Looks, command: RemotingCommand, topic: str, group: str, timestamp_ms: int
+    ) -> Generator[Wait | None, None, dict[MessageQueue, int]]:
         """Return where each queue goes; raise BrokerError for what is not there."""
         config = require_topic(self._broker, topic)
         if self._broker.groups.select(group) is None:
@@ -189,14 +198,14 @@ class OffsetResetProcessor:
         if queue_id < 0:
             targets = {}
             for each in queues_to_show(self._broker, config, config.read_queue_nums):
-                found = yield from self._by_time(topic, each, timestamp_ms)
+                found = yield from self._by_time(looks, topic, each, timestamp_ms)
                 targets[self._queue(topic, each)] = found
-                yield
+                yield None
             return targets
         require_queue(self._broker, topic, queue_id)
         queue_offset = optional_int(command, "offset", -1)
         if queue_offset == -1:
-            queue_offset = yield from self._by_time(topic, queue_id, timestamp_ms)
+            queue_offset = yield from self._by_time(looks, topic, queue_id, timestamp_ms)
         else:
             low = self._broker.store.min_offset(topic, queue_id)
             high = self._broker.store.max_offset(topic, queue_id)
@@ -214,11 +223,10 @@ class OffsetResetProcessor:
             self._broker.offsets.reset(group, topic, queue.queue_id, queue_offset)
             yield
 
-    def _by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> Generator[None, None, int]:
-        store = self._broker.store
+    def _by_time(self, looks: Looks, topic: str, queue_id: int, timestamp_ms: int) -> Steps:
         if timestamp_ms < 0:
-            return store.max_offset(topic, queue_id)
-        return (yield from store.offset_by_time_steps(topic, queue_id, timestamp_ms))
+            return self._broker.store.max_offset(topic, queue_id)
+        return (yield from looks.offset_by_time(topic, queue_id, timestamp_ms))
 
     def _wake_pulls(self, topic: str, queues: dict[MessageQueue, int]) -> None:
         """Let pulls that wait for messages notice the reset now."""
@@ -231,12 +239,16 @@ class OffsetResetProcessor:
     # -- reset by the members ---------------------------------------------------------------------
 
     def _targets_of_members(
-        self, topic: str, group: str, timestamp_ms: int, *, is_forced: bool
-    ) -> Generator[None, None, dict[MessageQueue, int]]:
+        self, looks: Looks, topic: str, group: str, timestamp_ms: int, *, is_forced: bool
+    ) -> Generator[Wait | None, None, dict[MessageQueue, int]]:
         """Return where the members are to go; unless forced, only backwards."""
         config = require_topic(self._broker, topic)
         targets = {}
         for queue_id in range(config.write_queue_nums):
+            if timestamp_ms == _TO_THE_END:
+                wanted = self._broker.store.max_offset(topic, queue_id)
+            else:
+                wanted = yield from looks.offset_by_time(topic, queue_id, timestamp_ms)
             committed = self._broker.offsets.query(group, topic, queue_id)
             if committed == UNKNOWN_OFFSET:
                 raise BrokerError(
@@ -244,14 +256,9 @@ class OffsetResetProcessor:
                     f"The consumer group <{group}> not exist: it has no offset in queue "
                     f"{queue_id} of topic {topic}",
                 )
-            if timestamp_ms == _TO_THE_END:
-                wanted = self._broker.store.max_offset(topic, queue_id)
-            else:
-                store = self._broker.store
-                wanted = yield from store.offset_by_time_steps(topic, queue_id, timestamp_ms)
             keeps = not is_forced and wanted >= committed
             targets[self._queue(topic, queue_id)] = committed if keeps else wanted
-            yield
+            yield None
         return targets
 
     def _push(

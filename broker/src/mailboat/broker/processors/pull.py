@@ -218,7 +218,8 @@ class PullMessageProcessor:
             limits = Limits(
                 units_to_look_at(count, wanted.what), count, self._max_bytes, wanted.what
             )
-        self._store.fetch(fields.topic, fields.queue_id, fields.queue_offset, limits, read)
+        queue = self._store.queues.get(fields.topic, fields.queue_id)
+        self._store.warming.fetch(queue, fields.queue_offset, limits, read)
         return LATER
 
     def _answer_cold(
@@ -339,7 +340,8 @@ class PullMessageProcessor:
 
     def _read_now(self, connection: Connection, request: PullRequest, wanted: Wanted) -> Answer:
         fields = request.fields
-        if self._store.is_hot(fields.topic, fields.queue_id, fields.queue_offset):
+        queue = self._store.queues.get(fields.topic, fields.queue_id)
+        if self._store.warming.is_hot(queue, fields.queue_offset):
             return self._answer(connection, request, wanted)
         return self._pull_cold(connection, request, wanted)
 
@@ -532,7 +534,7 @@ class PullMessageProcessor:
                 self._store.max_offset(topic, queue_id),
             )
             return GetResult(GetStatus.NO_MATCHED_MESSAGE, queue_offset, low, high, [], 0, 0)
-        is_hot = self._store.is_hot(topic, queue_id, queue_offset)
+        is_hot = self._store.warming.is_hot(self._store.queues.get(topic, queue_id), queue_offset)
         return self._store.get_matching_message(
             topic,
             queue_id,

@@ -7,6 +7,7 @@ fetchAllConsumeStatsInBroker) and store/stats/BrokerStatsManager.java @ rocketmq
 from collections.abc import Generator
 from typing import Final
 
+from mailboat.broker.cold_looks import Looks
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.group_admin import STATS_QUEUES_MAX, consume_stats, too_many_queues
 from mailboat.broker.stats import FlowCounter, Span
@@ -22,7 +23,7 @@ from mailboat.protocol.command import RemotingCommand, required_bool, required_s
 from mailboat.protocol.stats_bodies import ConsumeStats
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Lane
-from mailboat.remoting.turns import in_turns, joined_in_turns, sorted_steps
+from mailboat.remoting.turns import Wait, in_turns, joined_in_turns, sorted_steps
 
 _OF_TOPIC: Final = ("TOPIC_PUT_NUMS", "TOPIC_PUT_SIZE")
 _OF_GROUP: Final = ("GROUP_GET_NUMS", "GROUP_GET_SIZE")
@@ -36,7 +37,7 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     processor = StatsAdminProcessor(controller)
     dispatcher.register(RequestCode.VIEW_BROKER_STATS_DATA, processor.broker_stats)
     dispatcher.register(
-        RequestCode.GET_BROKER_CONSUME_STATS, processor.all_consume_stats, Lane.LISTING
+        RequestCode.GET_BROKER_CONSUME_STATS, processor.all_consume_stats, Lane.LOOK
     )
 
 
@@ -67,11 +68,12 @@ class StatsAdminProcessor:
         return command.response(ResponseCode.SUCCESS, body=encode_broker_stats(stats))
 
     async def all_consume_stats(
-        self, _connection: Connection, command: RemotingCommand
+        self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return how far every group has read, topic by topic."""
         only_ordered = required_bool(command, "isOrder")
-        stats = await in_turns(self._of_all_groups(only_ordered=only_ordered))
+        looks = Looks(self._broker, connection.peer_address)
+        stats = await in_turns(self._of_all_groups(looks, only_ordered=only_ordered))
         body = await joined_in_turns(consume_stats_list_slices(self._broker.address, stats))
         return command.response(ResponseCode.SUCCESS, body=body)
 
@@ -88,21 +90,21 @@ class StatsAdminProcessor:
         return None
 
     def _of_all_groups(
-        self, *, only_ordered: bool
-    ) -> Generator[None, None, dict[str, list[ConsumeStats]]]:
+        self, looks: Looks, *, only_ordered: bool
+    ) -> Generator[Wait | None, None, dict[str, list[ConsumeStats]]]:
         stats: dict[str, list[ConsumeStats]] = {}
         queues = 0
         for group in (yield from sorted_steps(list(self._broker.groups.table))):
-            stats[group] = yield from self._of_group(group, only_ordered=only_ordered)
+            stats[group] = yield from self._of_group(looks, group, only_ordered=only_ordered)
             queues += sum(len(each.offset_table) for each in stats[group])
             if queues > STATS_QUEUES_MAX:
                 raise too_many_queues(group)
-            yield
+            yield None
         return stats
 
     def _of_group(
-        self, group: str, *, only_ordered: bool
-    ) -> Generator[None, None, list[ConsumeStats]]:
+        self, looks: Looks, group: str, *, only_ordered: bool
+    ) -> Generator[Wait | None, None, list[ConsumeStats]]:
         broker = self._broker
         members = broker.consumers.groups.get(group)
         topics = broker.offsets.topics_of(group)
@@ -113,7 +115,7 @@ class StatsAdminProcessor:
             config = broker.topics.select(topic)
             if config is not None and (config.order or not only_ordered):
                 queues = config.write_queue_nums
-                stats = yield from consume_stats(broker, group, [config], queues)
+                stats = yield from consume_stats(broker, looks, group, [config], queues)
                 found.append(stats)
         return found
 

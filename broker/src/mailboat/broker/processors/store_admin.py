@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterator
 from typing import Final
 
 from mailboat.broker import administration
+from mailboat.broker.cold_looks import Looks
 from mailboat.broker.context import BrokerContext
 from mailboat.errors import BrokerError
 from mailboat.protocol.admin_bodies import (
@@ -32,7 +33,7 @@ from mailboat.protocol.command import (
     required_str,
 )
 from mailboat.remoting.connection import Connection
-from mailboat.remoting.dispatcher import Dispatcher
+from mailboat.remoting.dispatcher import Dispatcher, Lane
 from mailboat.remoting.turns import TURN_S, in_turns, sorted_steps
 from mailboat.store.consume_queue import UNIT
 
@@ -48,7 +49,7 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     dispatcher.register(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, processor.clean_expired_queues)
     dispatcher.register(RequestCode.CLEAN_UNUSED_TOPIC, processor.clean_unused_topics)
     dispatcher.register(RequestCode.DELETE_EXPIRED_COMMITLOG, processor.delete_expired_files)
-    dispatcher.register(RequestCode.QUERY_CONSUME_QUEUE, processor.query_consume_queue)
+    dispatcher.register(RequestCode.QUERY_CONSUME_QUEUE, processor.query_consume_queue, Lane.LOOK)
     dispatcher.register(RequestCode.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, processor.check_queue_copy)
 
 
@@ -106,8 +107,8 @@ class StoreAdminProcessor:
         self._broker.store.cleaner.delete_expired()
         return command.response(ResponseCode.SUCCESS)
 
-    def query_consume_queue(
-        self, _connection: Connection, command: RemotingCommand
+    async def query_consume_queue(
+        self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return units of a queue: where each message lies in the log, its size and tags code."""
         topic = required_str(command, "topic")
@@ -123,8 +124,11 @@ class StoreAdminProcessor:
                 ResponseCode.SYSTEM_ERROR,
                 f"Index {index} of {queue_id}@{topic} is not exist! It holds {first} to {end - 1}.",
             )
+        count = min(count, _MAX_UNITS)
+        looks = Looks(self._broker, connection.peer_address)
+        await in_turns(looks.warm(queue, index, count))
         with _disk_refusals(f"queue {queue_id} of topic {topic} cannot be read"):
-            units = UNIT.iter_unpack(queue.read_units(index, min(count, _MAX_UNITS)))
+            units = UNIT.iter_unpack(queue.read_units(index, count))
         content = ConsumeQueueContent(
             max_queue_index=end,
             min_queue_index=first,

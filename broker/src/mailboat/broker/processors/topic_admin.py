@@ -8,8 +8,10 @@ Source: apache/rocketmq broker/processor/AdminBrokerProcessor.java @ rocketmq-al
 """
 
 from collections.abc import Generator
+from itertools import islice
 
 from mailboat.broker import administration
+from mailboat.broker.cold_looks import LOOKS_TOGETHER, Looks, store_timestamp
 from mailboat.broker.context import BrokerContext
 from mailboat.broker.processors.checks import require_topic
 from mailboat.errors import BrokerError, IllegalMessageError
@@ -31,7 +33,7 @@ from mailboat.protocol.stats_bodies import TopicOffset, topic_stats_slices
 from mailboat.protocol.topic_table import encode_topic_config
 from mailboat.remoting.connection import Connection
 from mailboat.remoting.dispatcher import Dispatcher, Lane
-from mailboat.remoting.turns import in_turns, joined_in_turns
+from mailboat.remoting.turns import Wait, in_turns, joined_in_turns
 
 
 def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
@@ -40,7 +42,7 @@ def register(dispatcher: Dispatcher, controller: BrokerContext) -> None:
     dispatcher.register(RequestCode.UPDATE_AND_CREATE_TOPIC, processor.update_topic)
     dispatcher.register(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, processor.update_topics)
     dispatcher.register(RequestCode.GET_ALL_TOPIC_CONFIG, processor.get_all, Lane.LISTING)
-    dispatcher.register(RequestCode.GET_TOPIC_STATS_INFO, processor.topic_stats, Lane.LISTING)
+    dispatcher.register(RequestCode.GET_TOPIC_STATS_INFO, processor.topic_stats, Lane.LOOK)
     dispatcher.register(RequestCode.DELETE_TOPIC_IN_BROKER, processor.delete_topic)
     dispatcher.register(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, processor.system_topics)
     dispatcher.register(RequestCode.GET_TOPIC_CONFIG, processor.get_topic)
@@ -109,23 +111,33 @@ class TopicAdminProcessor:
         return command.response(ResponseCode.SUCCESS, body=body)
 
     async def topic_stats(
-        self, _connection: Connection, command: RemotingCommand
+        self, connection: Connection, command: RemotingCommand
     ) -> RemotingCommand:
         """Return the bounds of each of a topic's queues."""
         config = require_topic(self._broker, required_str(command, "topic"))
-        table = await in_turns(self._all_bounds(config))
+        looks = Looks(self._broker, connection.peer_address)
+        table = await in_turns(self._all_bounds(looks, config))
         put_tps = self._broker.stats.topic_put_tps(config.topic_name)
         body = await joined_in_turns(topic_stats_slices(table, put_tps))
         return command.response(ResponseCode.SUCCESS, body=body)
 
     def _all_bounds(
-        self, config: TopicConfig
-    ) -> Generator[None, None, dict[MessageQueue, TopicOffset]]:
+        self, looks: Looks, config: TopicConfig
+    ) -> Generator[Wait | None, None, dict[MessageQueue, TopicOffset]]:
         topic, broker_name = config.topic_name, self._broker.settings.broker.broker_name
         table = {}
-        for queue_id in range(max(config.read_queue_nums, config.write_queue_nums)):
-            table[MessageQueue(topic, broker_name, queue_id)] = self._bounds(topic, queue_id)
-            yield
+        store = self._broker.store
+        left = iter(range(max(config.read_queue_nums, config.write_queue_nums)))
+        while some := list(islice(left, LOOKS_TOGETHER)):
+            ends = {queue_id: store.max_offset(topic, queue_id) for queue_id in some}
+            yield from looks.warm_all(
+                (store.queues.get(topic, queue_id), end - 1) for queue_id, end in ends.items()
+            )
+            for queue_id, end in ends.items():
+                time_ms = store_timestamp(store, topic, queue_id, end - 1) if end else 0
+                bounds = TopicOffset(store.min_offset(topic, queue_id), end, time_ms)
+                table[MessageQueue(topic, broker_name, queue_id)] = bounds
+                yield None
         return table
 
     def _attributes(self, topic: str, changes: str) -> dict[str, str]:
@@ -134,9 +146,3 @@ class TopicAdminProcessor:
             return alter_attributes(None if known is None else known.attributes, changes)
         except IllegalMessageError as error:
             raise BrokerError(ResponseCode.INVALID_PARAMETER, f"topic {topic}: {error}") from error
-
-    def _bounds(self, topic: str, queue_id: int) -> TopicOffset:
-        store = self._broker.store
-        max_offset = store.max_offset(topic, queue_id)
-        timestamp_ms = store.store_timestamp(topic, queue_id, max_offset - 1) if max_offset else 0
-        return TopicOffset(store.min_offset(topic, queue_id), max_offset, timestamp_ms)

@@ -24,9 +24,11 @@ from mailboat.broker.transactions.check_request import Askers, check_request
 from mailboat.broker.transactions.ledger import HalfLedger
 from mailboat.broker.transactions.parts import TransactionCounters, TransactionsBroker
 from mailboat.broker.transactions.records import given_up_message, immunity_s, stored_checks
+from mailboat.broker.warm_reads import warm_steps
 from mailboat.errors import BrokerError
 from mailboat.model.message import MessageExt
 from mailboat.model.names import HALF_TOPIC
+from mailboat.remoting.turns import Wait
 from mailboat.store.message_inner import PutStatus
 
 _log = logging.getLogger(__name__)
@@ -50,7 +52,7 @@ class CheckRounds:
         # By queue offset: how many rounds could not read a half message.
         self._unreadable: dict[int, int] = {}
 
-    def round(self) -> Iterator[None]:
+    def round(self) -> Iterator[Wait | None]:
         """Look at every open half message once; yields after each slice of work."""
         window, now = self._ledger.window, self._ledger.now
         # What waits for its flush may have been asked about already, but is in no queue yet.
@@ -63,13 +65,15 @@ class CheckRounds:
                 offset = window.next_open(offset, limit)
                 if offset < limit and window.is_open(offset):
                     if not window.is_waiting(offset, now):
-                        self._look_at(offset)
+                        yield from self._warm(offset)
+                        if window.is_open(offset):  # It may have ended meanwhile.
+                            self._look_at(offset)
                         if self._ledger.is_looked_for(offset):
                             looked_for.append(offset)
                     offset += 1
                 if len(looked_for) >= _SEARCHES_MAX:
                     yield from self._look_again(looked_for)
-                yield
+                yield None
             yield from self._look_again(looked_for)
         except OSError as error:
             _log.warning("open half messages cannot be looked at: %s", error)
@@ -83,6 +87,10 @@ class CheckRounds:
             queue_offset = looked_for.pop()
             if self._ledger.window.is_open(queue_offset):
                 self._look_at(queue_offset)
+
+    def _warm(self, queue_offset: int) -> Iterator[Wait]:
+        store = self._broker.store
+        return warm_steps(store, store.queues.get(HALF_TOPIC, 0), queue_offset)
 
     def _look_at(self, queue_offset: int) -> None:
         ledger, window = self._ledger, self._ledger.window

@@ -16,13 +16,20 @@ from typing import Final, NamedTuple
 from mailboat.broker.transactions.half_window import ArrivalTimes, HalfWindow, OpProgress
 from mailboat.broker.transactions.parts import TransactionsBroker
 from mailboat.broker.transactions.records import ended_offsets, op_messages, real_topic
+from mailboat.broker.warm_reads import warm_steps
 from mailboat.disk import Disk
 from mailboat.errors import CorruptRecordError
 from mailboat.model import compiled
 from mailboat.model.message import MessageExt
-from mailboat.model.names import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTIONS_GROUP
+from mailboat.model.names import (
+    CHECK_MAX_TIME_TOPIC,
+    HALF_TOPIC,
+    OP_HALF_TOPIC,
+    TRANSACTIONS_GROUP,
+)
 from mailboat.model.record import decode_record, iterate_records
 from mailboat.model.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from mailboat.remoting.turns import Wait
 from mailboat.store.commit_search import Commits, commits_job
 from mailboat.store.consume_queue import BLANK_SIZE, UNIT, ConsumeQueue
 from mailboat.store.key_search import KeyQuery, QueryResult
@@ -33,6 +40,7 @@ from mailboat.store.record_source import LogSource
 
 _log = logging.getLogger(__name__)
 
+_HALVES: Final = (HALF_TOPIC, CHECK_MAX_TIME_TOPIC)
 _OPS_A_READ: Final = 16
 _READ_BYTES: Final = 256 * 1024
 # Queue offsets between the half messages that are read together.
@@ -105,7 +113,7 @@ class HalfLedger:
 
     # -- at the start ---------------------------------------------------------------------------
 
-    def rebuild(self) -> Iterator[None]:
+    def rebuild(self) -> Iterator[Wait | None]:
         """Find out which half messages are open; yields after each slice of work."""
         self.rebuilt_end = self._broker.store.max_offset(HALF_TOPIC, 0)
         self._commits = None
@@ -114,9 +122,12 @@ class HalfLedger:
         self.ops = OpProgress(self._first(OP_HALF_TOPIC))
         self._committed = _Progress(0, self.window.start, self.ops.start)
         op_offset = self.ops.start
-        while op_offset < self._broker.store.max_offset(OP_HALF_TOPIC, 0):
+        store = self._broker.store
+        while op_offset < store.max_offset(OP_HALF_TOPIC, 0):
+            ops = store.queues.get(OP_HALF_TOPIC, 0)
+            yield from warm_steps(store, ops, op_offset, _OPS_A_READ, _OPS_A_READ)
             op_offset = self._read_ops(op_offset)
-            yield
+            yield None
         self.is_ready = True
         if self.window.open_count:
             _log.info(
@@ -170,6 +181,8 @@ class HalfLedger:
             return None
         queue_offset = message.queue_offset
         queue = store.queues.get(message.topic, message.queue_id)
+        if message.topic not in _HALVES:
+            return message  # None that anybody ends, so it need not be looked for.
         if queue is None:
             return None
         place = physical_offset, message.store_size_bytes
