@@ -16,6 +16,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 import pytest
+from daily import some_of
 from kill_process import (
     BrokerProcess,
     PlainConnection,
@@ -141,7 +142,9 @@ def _life_of(copy: MessageExt, lives: list[_Life]) -> int:
 
 @pytest.mark.crash
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("flush_disk_type", "cycles"), [("ASYNC_FLUSH", 10), ("SYNC_FLUSH", 10)])
+@pytest.mark.parametrize(
+    ("flush_disk_type", "cycles"), some_of([("ASYNC_FLUSH", 10), ("SYNC_FLUSH", 10)], 1)
+)
 async def test_kills_lose_no_delayed_message_and_rush_none(
     tmp_path: Path, flush_disk_type: str, cycles: int
 ) -> None:

@@ -11,6 +11,7 @@ from random import Random
 from typing import Final
 
 import pytest
+from daily import some_of
 from kill_process import BrokerProcess, PlainConnection, read_queue, send_request
 from promises import promised
 
@@ -68,9 +69,7 @@ async def _check(address: tuple[str, int], acknowledged: dict[str, dict[int, int
 
 @pytest.mark.crash
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "flush_disk_type", ["ASYNC_FLUSH", pytest.param("SYNC_FLUSH", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("flush_disk_type", some_of(["ASYNC_FLUSH", "SYNC_FLUSH"], 1))
 async def test_kills_lose_no_topic_that_a_message_made(
     tmp_path: Path, flush_disk_type: str
 ) -> None:

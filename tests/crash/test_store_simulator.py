@@ -8,6 +8,7 @@ import logging
 import os
 
 import pytest
+from daily import some_of
 from promises import promised
 
 from mailboat.testing.store_simulator import StoreSimulator
@@ -17,7 +18,7 @@ _STATES = int(os.environ.get("MAILBOAT_TEST_CRASH_STATES", "5200"))
 pytestmark = pytest.mark.usefixtures("slow_index")
 
 
-@pytest.mark.parametrize("flush_disk_type", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+@pytest.mark.parametrize("flush_disk_type", some_of(["ASYNC_FLUSH", "SYNC_FLUSH"], 1))
 @pytest.mark.parametrize(
     "with_failures",
     [

@@ -1,6 +1,7 @@
 """All orders of a few steps of two and three replicas."""
 
 import pytest
+from daily import some_of
 from promises import promised
 
 from mailboat.replication.leading import Leading
@@ -11,13 +12,16 @@ from mailboat.testing.replica_simulator import InvariantError
 @pytest.mark.slow  # Tens of thousands of states.
 @pytest.mark.parametrize(
     ("size", "min_in_sync", "budget", "states"),
-    [
-        (2, 1, Budget(messages=1, ticks=1, waits=1, deaths=1), 4_000),
-        (2, 1, Budget(messages=1, waits=2, deaths=1), 4_000),
-        (2, 1, Budget(messages=1, waits=2, lost_answers=1), 5_000),
-        (2, 2, Budget(messages=1, ticks=1, waits=1, deaths=1), 4_000),
-        (3, 2, Budget(waits=2), 4_000),
-    ],
+    some_of(
+        [
+            (2, 1, Budget(messages=1, ticks=1, waits=1, deaths=1), 4_000),
+            (2, 1, Budget(messages=1, waits=2, deaths=1), 4_000),
+            (2, 1, Budget(messages=1, waits=2, lost_answers=1), 5_000),
+            (2, 2, Budget(messages=1, ticks=1, waits=1, deaths=1), 4_000),
+            (3, 2, Budget(waits=2), 4_000),
+        ],
+        1,
+    ),
 )
 def test_all_invariants_hold_in_every_state(
     size: int, min_in_sync: int, budget: Budget, states: int
