@@ -10,7 +10,7 @@ from typing import Any
 from e2e_kube import Manifest, Namespace, run, wait_until
 from e2e_nodes import node_shell
 from e2e_resources import BROKER, NAME_SERVER, start_broker
-from e2e_traffic import TrafficPod, await_places, namesrv_of
+from e2e_traffic import TrafficPod, await_places, namesrv_of, stored_count
 from promises import promised
 
 GROUP = f"{BROKER}-g0"
@@ -123,8 +123,7 @@ class Clients:
         with promised("each acknowledged message has its own place"):
             assert len(set(sent.values())) == len(sent), "two acknowledged messages at one offset"
         # With all that is stored, also what was not acknowledged: then nothing is on its way.
-        stored = sum(e["maxOffset"] for e in self._client.call("offsets", topic=TOPIC))
-        await_places(self._client, self._consumer, stored)
+        await_places(self._client, self._consumer, stored_count(self._client, TOPIC))
         received = {row[0] for row in self._traffic.rows("in")}
         lost = sent.keys() - received
         with promised("nothing acknowledged is lost"):

@@ -11,12 +11,12 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
-from e2e_kube import RESTRICTED, Namespace
+from e2e_kube import RESTRICTED, Namespace, wait_until
 
 # The Java client and the code that drives it are those of the interop tests.
 sys.path.insert(0, str(Path(__file__).parents[1] / "interop"))
 
-from interop_client import JavaCall, JavaClient
+from interop_client import Event, JavaCall, JavaClient, JavaClientError
 from interop_jars import client_classpath
 
 LINE = "4.9.8"
@@ -135,6 +135,21 @@ def await_places(client: JavaClient, consumer: JavaCall, count: int) -> None:
     client.start("await_places", handle=consumer.number, count=count, timeout=_COMES_S).wait_done(
         _COMES_S + 10
     )
+
+
+def stored_count(client: JavaClient, topic: str) -> int:
+    """Return how many messages a topic has taken.
+
+    Its brokers are asked again where a client's connection has ended with the one before.
+    """
+
+    def ask() -> list[Event] | None:
+        try:
+            return client.call("offsets", topic=topic)
+        except JavaClientError:
+            return None
+
+    return sum(event["maxOffset"] for event in wait_until("ends of its queues", ask, 60))
 
 
 def namesrv_of(namespace: str, name: str) -> str:

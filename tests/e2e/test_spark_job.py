@@ -10,7 +10,7 @@ from e2e_kube import Namespace, wait_until
 from e2e_nodes import any_node
 from e2e_resources import NAME_SERVER, broker_api, broker_spec, start_broker
 from e2e_spark import RELEASE, count_rows, install_job, uninstall_job
-from e2e_traffic import TrafficPod, namesrv_of
+from e2e_traffic import TrafficPod, namesrv_of, stored_count
 
 MESSAGES = 100_000
 TOPIC = "lines"
@@ -97,7 +97,7 @@ def test_every_message_is_in_the_table_once(
     _kill(namespace, driver)
     produced = flood.wait_done(500)[-1]
     assert produced["acknowledged"] == MESSAGES
-    stored = sum(event["maxOffset"] for event in client.call("offsets", topic=TOPIC))
+    stored = stored_count(client, TOPIC)
     wait_until("all read", lambda: _progress(namespace) == (stored, 0), 300)
     namespace.kubectl("scale", f"deployment/{RELEASE}-lines", "--replicas=0")
     wait_until("no driver", lambda: not _pods(namespace, JOB_SELECTOR), 90)
