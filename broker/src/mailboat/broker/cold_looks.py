@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable
 from typing import Final
 
 from mailboat.broker.context import BrokerContext
-from mailboat.broker.record_reads import too_many_reads
+from mailboat.broker.record_reads import place_of_read
 from mailboat.broker.warm_reads import Waits
 from mailboat.remoting.turns import Wait
 from mailboat.store.consume_queue import ConsumeQueue
@@ -84,17 +84,9 @@ class Looks:
         )
 
     def _wait(self, begin: Begin | None) -> Waits:
-        if begin is None:
-            return
-        places = self._threads.places
-        excess = places.excess(self._host, 1)
-        if excess is not None or not self._threads.can_read:
-            raise too_many_reads(excess)
-        places.take(self._host, 1)
-        try:
-            yield from Wait(begin).steps()
-        finally:
-            places.give(self._host, 1)
+        if begin is not None:
+            with place_of_read(self._threads, self._host):
+                yield from Wait(begin).steps()
 
 
 def store_timestamp(store: MessageStore, topic: str, queue_id: int, queue_offset: int) -> int:

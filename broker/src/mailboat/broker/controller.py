@@ -57,6 +57,7 @@ from mailboat.protocol.codes import ResponseCode
 from mailboat.protocol.send_header import SendRequest
 from mailboat.remoting.limits import RemotingLimits
 from mailboat.remoting.server import RemotingServer
+from mailboat.remoting.turns import in_turns
 from mailboat.security.client_security import ClientSecurity
 from mailboat.security.configured_users import inner_credentials
 from mailboat.security.directory import Directory
@@ -667,7 +668,7 @@ class BrokerController:
 
     async def _expire(self) -> None:
         if self.is_leading:
-            await self.queue_locks.expire()
+            await in_turns(self.queue_locks.expire())
         timeout_s = self.settings.broker.channel_expired_timeout / 1000
         await close_silent(self.consumers, self.producers, timeout_s)
 

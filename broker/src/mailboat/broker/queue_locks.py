@@ -28,7 +28,6 @@ from mailboat.disk.json_file import JsonFile, refuse_newer
 from mailboat.model.message_queue import MessageQueue
 from mailboat.protocol.bodies import encode_body
 from mailboat.remoting.shares import Shares
-from mailboat.remoting.turns import in_turns
 
 _log = logging.getLogger(__name__)
 
@@ -41,8 +40,7 @@ MAX_LOCKS: Final = 262_144
 _FORMAT_VERSION: Final = 1
 _SLICE_BYTES: Final = 65_536
 EXPIRED_A_STEP: Final = 500
-"""So many locks are looked at in one step."""
-
+"""So many locks are looked at in one slice of work."""
 
 _Place = tuple[str, int]
 
@@ -266,12 +264,11 @@ class QueueLockManager(SavedTable):
         lock = self._groups.get(group, {}).get((topic, queue_id))
         return None if lock is None or lock.expires_s < self._clock() else lock.client_id
 
-    async def expire(self) -> None:
-        """Forget the locks that nobody renewed, in turns: a group may have very many."""
-        await in_turns(self.expire_steps())
+    def expire(self) -> Generator[None, None, None]:
+        """Forget the locks that nobody renewed; yields after each slice of work.
 
-    def expire_steps(self) -> Generator[None, None, None]:
-        """Do what `expire` does; what is locked, renewed or let go between two steps stays so."""
+        What is locked, renewed or let go between two slices stays so.
+        """
         now_s = self._clock()
         looked_at = 0
         for group, locks in list(self._groups.items()):

@@ -4,7 +4,10 @@ Anybody may name any place of the log: what lies there may have to come from a d
 hangs, and then whoever asked waits for it, and nobody else.
 """
 
-from mailboat.broker.blocking_calls import on_thread
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from mailboat.broker.blocking_calls import StoreThreads, on_thread
 from mailboat.broker.context import BrokerContext
 from mailboat.errors import BrokerError
 from mailboat.protocol.codes import ResponseCode
@@ -18,28 +21,36 @@ async def record_at(broker: BrokerContext, physical_offset: int, host: str) -> b
     Raises:
         BrokerError: SYSTEM_BUSY, too many reads wait for the disk; SYSTEM_ERROR, it cannot be read.
     """
-    threads, store = broker.store_threads, broker.store
+    store = broker.store
+    with place_of_read(broker.store_threads, host):
+        if physical_offset >= store.dispatch.dispatched_offset:
+            return None
+        job = store.commit_log.reading_job(physical_offset)
+        try:
+            return await on_thread(store.runners.reads, job)
+        except OSError as error:
+            raise BrokerError(
+                ResponseCode.SYSTEM_ERROR,
+                f"the message at physical offset {physical_offset} cannot be read: {error}",
+            ) from error
+
+
+@contextmanager
+def place_of_read(threads: StoreThreads, host: str) -> Iterator[None]:
+    """Take one of the places that the address `host` has for reads, as long as this is open.
+
+    Raises:
+        BrokerError: SYSTEM_BUSY, too many reads wait for the disk.
+    """
     excess = threads.places.excess(host, 1)
     if excess is not None or not threads.can_read:
-        raise too_many_reads(excess)
-    if physical_offset >= store.dispatch.dispatched_offset:
-        return None
+        limit = "" if excess is None else f", {excess}"
+        raise BrokerError(
+            ResponseCode.SYSTEM_BUSY,
+            f"[OVERLOAD]too many reads wait for the disk{limit}, try again later",
+        )
     threads.places.take(host, 1)
     try:
-        return await on_thread(store.runners.reads, store.commit_log.reading_job(physical_offset))
-    except OSError as error:
-        raise BrokerError(
-            ResponseCode.SYSTEM_ERROR,
-            f"the message at physical offset {physical_offset} cannot be read: {error}",
-        ) from error
+        yield
     finally:
         threads.places.give(host, 1)
-
-
-def too_many_reads(excess: str | None) -> BrokerError:
-    """Return the refusal of a read; `excess` is the limit that it would exceed, where one is."""
-    return BrokerError(
-        ResponseCode.SYSTEM_BUSY,
-        "[OVERLOAD]too many reads wait for the disk"
-        f"{'' if excess is None else f', {excess}'}, try again later",
-    )

@@ -6,13 +6,12 @@ UnlockBatchRequestBody}.java
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final
 
 import msgspec
 
 from mailboat.model.message_queue import MessageQueue, in_order
-from mailboat.protocol.bodies import decode_body, decode_request, encode_body
+from mailboat.protocol.bodies import decode_body, decode_request, encode_body, item_slices
 from mailboat.protocol.command import Name
 from mailboat.protocol.queue_map import MessageQueueBody
 
@@ -39,7 +38,6 @@ class _LockedBody(msgspec.Struct, gc=False):
     queues: list[MessageQueueBody] = msgspec.field(name="lockOKMQSet", default_factory=list)
 
 
-_QUEUES_A_SLICE: Final = 500
 _lock_batch: Final = msgspec.json.Decoder(_LockBatchBody, strict=False)
 _locked: Final = msgspec.json.Decoder(_LockedBody, strict=False)
 
@@ -48,7 +46,10 @@ def encode_lock_batch(batch: LockBatch) -> bytes:
     """Write the body of 41 and 42."""
     return encode_body(
         _LockBatchBody(
-            batch.consumer_group, batch.client_id, _bodies(batch.queues), batch.only_this_broker
+            batch.consumer_group,
+            batch.client_id,
+            _bodies(in_order(batch.queues)),
+            batch.only_this_broker,
         )
     )
 
@@ -82,12 +83,8 @@ def encode_locked(queues: Iterable[MessageQueue]) -> bytes:
 
 def locked_slices(queues: Iterable[MessageQueue]) -> Iterator[bytes]:
     """Return what `encode_locked` writes of queues in order, in pieces that take a moment each."""
-    left, comma = iter(queues), b""
     yield b'{"lockOKMQSet":['
-    while some := list(islice(left, _QUEUES_A_SLICE)):
-        bodies = [MessageQueueBody(one.broker_name, one.queue_id, one.topic) for one in some]
-        yield comma + encode_body(bodies)[1:-1]
-        comma = b","
+    yield from item_slices(_bodies(queues))
     yield b"]}"
 
 
@@ -101,10 +98,7 @@ def decode_locked(body: bytes) -> set[MessageQueue]:
 
 
 def _bodies(queues: Iterable[MessageQueue]) -> list[MessageQueueBody]:
-    return [
-        MessageQueueBody(queue.broker_name, queue.queue_id, queue.topic)
-        for queue in in_order(queues)
-    ]
+    return [MessageQueueBody(queue.broker_name, queue.queue_id, queue.topic) for queue in queues]
 
 
 def _queues(bodies: Iterable[MessageQueueBody]) -> set[MessageQueue]:

@@ -45,8 +45,8 @@ ROUND_S: Final = 0.01
 """How long the requests of one read may take before everybody else has a turn."""
 _MAX_PER_CONNECTION: Final = 1024
 LISTINGS_PER_CONNECTION: Final = 2
-"""So many lists are made at a time for one connection: its others do not stand before those of
-another one."""
+"""So many lists are made at a time for one connection. Its others wait, and those of other
+connections go first."""
 
 LISTINGS_PER_ADDRESS: Final = 4
 """So many lists are made at a time for one address."""
@@ -62,12 +62,12 @@ class Lane(Enum):
     """For this server too, and a consumer that is refused one loses its queues."""
 
     LISTING = "requests for lists"
-    """For lists that may be long, which take memory while they are made: so many of one address are
-    made at a time, and its others wait."""
+    """For lists that may be long. A list takes memory while it is made, so few are made at a time
+    for one address, and its others wait."""
 
     LOOK = "requests about messages"
-    """For messages that only the disk may have, and lists of what is known of them: placed as lists
-    are, and not before them."""
+    """For messages that only the disk may have. As few are looked at at a time as lists are made,
+    but a disk that hangs holds up no list."""
 
     RELAY = "relayed requests"
     """For the answer of another client."""
@@ -276,17 +276,15 @@ class Dispatcher:
         if data is not None:
             connection.write(data)
 
+    def _places(self, whose: tuple[Lane, str | Connection], most: int) -> asyncio.Semaphore:
+        return self._listings.setdefault(whose, asyncio.Semaphore(most))
+
     async def _placed(
         self, connection: Connection, lane: Lane, result: Awaitable[Answer]
     ) -> Answer:
         """Await what makes a list once its connection and its address have a place for it."""
-        own, shared = (
-            self._listings.setdefault((lane, whose), asyncio.Semaphore(most))
-            for whose, most in (
-                (connection, LISTINGS_PER_CONNECTION),
-                (connection.peer_address, LISTINGS_PER_ADDRESS),
-            )
-        )
+        own = self._places((lane, connection), LISTINGS_PER_CONNECTION)
+        shared = self._places((lane, connection.peer_address), LISTINGS_PER_ADDRESS)
         try:
             async with own, shared:
                 return None if connection.is_closed else await result

@@ -40,7 +40,7 @@ from mailboat.store.file_pool import FilePool
 from mailboat.store.layout import StorePaths, numbered_files, store_paths
 from mailboat.store.message_inner import run_inline
 from mailboat.store.opening import is_page_cache_intact, was_used_by_another_broker
-from mailboat.store.recovery import DamagedRange, Scanner
+from mailboat.store.recovery import DamagedRange, Scanner, ScanOverError
 from mailboat.store.segment import Segment
 from mailboat.store.segment_reader import find_record_at
 
@@ -236,9 +236,9 @@ class StoreInspector:
         def note(view: memoryview, parts: RecordParts) -> None:
             begin = parts.properties_end - parts.header.size_bytes
             if not wants_more(to_message(view, begin, parts)):
-                raise _EnoughError
+                raise ScanOverError
 
-        with suppress(_EnoughError):
+        with suppress(ScanOverError):
             # A segment at a time: where one ends in damage, the next one is looked at all the same.
             for segment in self._log.segments:
                 scanner = Scanner(_OneSegment(segment), None, check_crc=True)
@@ -458,10 +458,6 @@ def _wrong_unit(path: str, physical_offset: int, queue_offset: int) -> str:
         f"{path}: unit of queue offset {queue_offset} points at {physical_offset}, where that "
         "message, of its size and tags, is not"
     )
-
-
-class _EnoughError(Exception):
-    """Whoever gets messages wants no more."""
 
 
 class _OneSegment:

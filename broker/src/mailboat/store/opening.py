@@ -37,7 +37,13 @@ from mailboat.store.dispatch import Dispatch
 from mailboat.store.index_service import IndexService
 from mailboat.store.layout import StorePaths
 from mailboat.store.queue_table import QueueTable
-from mailboat.store.recovery import RecoveryReport, Scanner, cut_log, quarantine
+from mailboat.store.recovery import (
+    RecoveryReport,
+    Scanner,
+    ScanOverError,
+    cut_log,
+    quarantine,
+)
 from mailboat.store.segment import Segment, pages
 from mailboat.store.segment_reader import find_record_at
 
@@ -435,10 +441,6 @@ def remove_abort(disk: Disk, paths: StorePaths) -> None:
     disk.fsync_dir(paths.root)
 
 
-class _SliceOverError(Exception):
-    """Ends a scan whose time is over."""
-
-
 def index_from(
     disk: Disk,
     commit_log: CommitLog,
@@ -469,10 +471,10 @@ def index_from(
             index.gap = end
         if disk.monotonic() >= until_s:
             gap_after = end
-            raise _SliceOverError
+            raise ScanOverError
 
     try:
-        with contextlib.suppress(_SliceOverError):
+        with contextlib.suppress(ScanOverError):
             Scanner(commit_log, commit_log.end, check_crc=False).scan(physical_offset, add)
         index.build()
     except OSError:

@@ -98,6 +98,10 @@ class RecoveryReport:
     needs_seal: bool = False
 
 
+class ScanOverError(Exception):
+    """Raised by a listener to end a scan; whoever began the scan expects it."""
+
+
 class Segments(Protocol):
     """What a scan reads: a CommitLog, or a part of one."""
 

@@ -97,21 +97,21 @@ async def test_expired_locks_leave_nothing_behind() -> None:
     locks.lock("G", "a", [SECOND])
     await locks.persist()
     clock.advance(31)
-    await locks.expire()
+    list(locks.expire())
     await locks.persist()
     again = manager(clock, disk)
     assert again.holder("G", "T", 0) is None
     assert again.holder("G", "T", 1) == "a"
 
 
-async def test_what_is_locked_meanwhile_stays() -> None:
+def test_what_is_locked_meanwhile_stays() -> None:
     """The locks of a group expire in steps; one that is taken between two of them is kept."""
     clock = VirtualTime()
     locks = manager(clock)
     queues = [MessageQueue("T", "b", queue_id) for queue_id in range(2 * EXPIRED_A_STEP + 1)]
     locks.lock("G", "a", queues)
     clock.advance(61)
-    steps = locks.expire_steps()
+    steps = locks.expire()
     next(steps)
     assert locks.held("G") == len(queues) - EXPIRED_A_STEP
     locks.lock("G", "a", queues[-1:])
@@ -121,14 +121,14 @@ async def test_what_is_locked_meanwhile_stays() -> None:
     assert sorted(locks.holders("G")) == sorted(kept)
 
 
-async def test_locks_of_another_leader_are_not_given_back_twice() -> None:
+def test_locks_of_another_leader_are_not_given_back_twice() -> None:
     """The lead may go to another broker while locks expire: from then on its locks count."""
     clock = VirtualTime()
     locks = manager(clock)
     queues = [MessageQueue("T", "b", queue_id) for queue_id in range(2 * EXPIRED_A_STEP)]
     locks.lock("G", "a", queues, "user", "10.0.0.1")
     clock.advance(61)
-    steps = locks.expire_steps()
+    steps = locks.expire()
     next(steps)
     locks.follow("G", [("T", 0, "c")])
     list(steps)
@@ -188,7 +188,7 @@ def test_a_file_that_is_not_understood_is_refused(content: bytes) -> None:
         manager(VirtualTime(), disk)
 
 
-async def test_locks_are_counted_for_the_user_of_their_holder() -> None:
+def test_locks_are_counted_for_the_user_of_their_holder() -> None:
     """From the moment of the lock to its end, however it ends; a renewal counts once."""
     clock = VirtualTime()
     locks = manager(clock)
@@ -206,7 +206,7 @@ async def test_locks_are_counted_for_the_user_of_their_holder() -> None:
     clock.advance(61)
     locks.lock("H", "d", [FIRST], "u")
     assert (locks.held_by("u"), locks.held_by("v")) == (1, 0)
-    await locks.expire()
+    list(locks.expire())
     assert locks.held_by("w") == 0
     locks.follow("H", [("T", 0, "d")])
     assert locks.held_by("u") == 0
@@ -224,7 +224,7 @@ def test_who_held_a_lock_before_a_restart_counts_with_the_next_renewal() -> None
     assert locks.held_by("u") == 1
 
 
-async def test_one_group_with_many_locks_is_written_in_slices() -> None:
+def test_one_group_with_many_locks_is_written_in_slices() -> None:
     """Weighed in bytes: ids may be long. What is unlocked meanwhile is left out."""
     disk = SimulatedDisk()
     locks = manager(VirtualTime(), disk)
@@ -243,7 +243,7 @@ async def test_one_group_with_many_locks_is_written_in_slices() -> None:
     assert again.holder("G", "T", 499) == "c" * 1_000
 
 
-async def test_one_address_holds_so_many_locks(
+def test_one_address_holds_so_many_locks(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is too many is not locked, as if another member had it; renewals go on."""
@@ -265,7 +265,7 @@ async def test_one_address_holds_so_many_locks(
     assert locks.lock("H", "b", queues, host="10.0.0.2") == set(queues[:2])
     assert locks.lock("I", "c", queues, host="10.0.0.2") == set()
     clock.advance(61)
-    await locks.expire()
+    list(locks.expire())
     locks.follow("J", [("T", 0, "d")])
     locks.follow("J", [])
     assert locks._shares.taken == 0
