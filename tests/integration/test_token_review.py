@@ -18,6 +18,7 @@ from real_time import at_most_s
 
 from mailboat.config import load_settings
 from mailboat.errors import ConfigError
+from mailboat.security import guard
 from mailboat.web import token_review
 
 ACCOUNT = "system:serviceaccount:shop:dashboard"
@@ -47,6 +48,13 @@ async def http(tmp_path: Path, kube: KubeStub) -> AsyncIterator[LockedHttp]:
     async with locked_http(tmp_path, **options) as port:
         port.users.add(DASHBOARD, (f"Topic:{TOPIC}", "Pub"))
         yield port
+
+
+@pytest.fixture
+def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a pause after many failures last for longer than a busy machine takes for a test."""
+    monkeypatch.setattr(guard, "_FIRST_PAUSE_S", 600.0)
+    monkeypatch.setattr(guard, "PAUSE_MAX_S", 600.0)
 
 
 async def produce(http: LockedHttp, of: str) -> int:
@@ -225,6 +233,7 @@ async def test_all_that_wait_for_one_answer_hear_that_there_is_none(
     assert await produce(http, token(1)) == 200
 
 
+@pytest.mark.usefixtures("long_pauses")
 async def test_who_fails_often_is_not_asked_about(http: LockedHttp, kube: KubeStub) -> None:
     """For a while; whoever is known from the same address gets in."""
     kube.bearers[token(0)] = (ACCOUNT, ["mailboat"])
@@ -240,6 +249,7 @@ async def fail_until_paused(http: LockedHttp) -> None:
     assert set(found) == {401, 503}
 
 
+@pytest.mark.usefixtures("long_pauses")
 async def test_strangers_shut_out_nobody_who_was_known(
     http: LockedHttp, kube: KubeStub, monkeypatch: pytest.MonkeyPatch
 ) -> None:

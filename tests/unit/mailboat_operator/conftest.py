@@ -44,8 +44,8 @@ async def api_client(kubernetes: FakeKubernetes) -> AsyncIterator[ApiClient]:
 
 @pytest.fixture
 def kube_api(api_client: ApiClient, metrics: OperatorMetrics) -> KubeApi:
-    """Our API access with a short timeout."""
-    return KubeApi(api_client, metrics, timeout_s=1.0)
+    """Our API access, with more patience than a busy machine needs."""
+    return KubeApi(api_client, metrics, timeout_s=30.0)
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ async def test_429_is_tried_again_after_the_time_it_names(
 
 
 async def test_a_silent_server_is_given_up(
-    kubernetes: FakeKubernetes, kube_api: KubeApi, metrics: OperatorMetrics
+    kubernetes: FakeKubernetes, api_client: ApiClient, metrics: OperatorMetrics
 ) -> None:
     """A call that hangs ends after the timeout as 'outcome unknown', and is counted."""
 
@@ -143,7 +143,7 @@ async def test_a_silent_server_is_given_up(
 
     kubernetes.faults = [hang]
     with pytest.raises(KubeUnreachableError, match="no answer"):
-        await kube_api.get(POD, "shop", "x")
+        await KubeApi(api_client, metrics, timeout_s=0.2).get(POD, "shop", "x")
     assert 'operator_api_requests_total{code="0",verb="get"} 1.0' in metrics.exposition().decode()
 
 
