@@ -79,7 +79,7 @@ def test_nobody_waits_for_a_pipe_that_nobody_reads(make: Make, pipe: tuple[int, 
     lines: list[str] = []
     while sum(map(str.isdigit, lines)) < count - dropped:
         lines += read_lines(pipe[0], "")
-    # It has room now, and what was dropped has been told before the second of them.
+    # All that waited is read, so one more line has room.
     handler.say("the last one")
     lines += read_lines(pipe[0], "the last one")
     numbers = [line for line in lines if line.isdigit()]
